@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of NCCL's interface that AnyEP's stand-in communicator offers, for machines without NCCL and for programs
+ * that run several ranks on one GPU or none. Names, values and layouts are those of NCCL 2.28, so that a program built
+ * with this header runs on NVIDIA's library and one built with NVIDIA's header runs on ours: only the library path
+ * decides. Where the stand-in does less than NCCL, the comment says so.
+ */
+#ifndef NCCL_H_
+#define NCCL_H_
+
+#include <limits.h>
+#include <stddef.h>
+
+#if __has_include(<cuda_runtime_api.h>)
+#include <cuda_runtime_api.h>
+#else
+typedef struct CUstream_st *cudaStream_t;
+typedef enum cudaError {
+	cudaSuccess = 0,
+	cudaErrorInvalidValue = 1,
+	cudaErrorMemoryAllocation = 2,
+	cudaErrorUnknown = 999
+} cudaError_t;
+#endif
+
+#define NCCL_MAJOR 2
+#define NCCL_MINOR 28
+#define NCCL_PATCH 9
+#define NCCL_SUFFIX "standin"
+
+/* Versions up to 2.8 gave the minor number one digit less. */
+#define NCCL_VERSION(major, minor, patch) \
+	((major) * ((major) <= 2 && (minor) <= 8 ? 1000 : 10000) + (minor) * 100 + (patch))
+#define NCCL_VERSION_CODE 22809
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+typedef struct ncclComm *ncclComm_t;
+typedef struct ncclWindow_vidmem *ncclWindow_t;
+#define NCCL_COMM_NULL NULL
+
+#define NCCL_UNIQUE_ID_BYTES 128
+typedef struct {
+	char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
+
+typedef enum {
+	ncclSuccess = 0,
+	ncclUnhandledCudaError = 1,
+	ncclSystemError = 2,
+	ncclInternalError = 3,
+	ncclInvalidArgument = 4,
+	ncclInvalidUsage = 5,
+	ncclRemoteError = 6,
+	ncclInProgress = 7,
+	ncclTimeout = 8,
+	ncclNumResults = 9
+} ncclResult_t;
+
+typedef enum {
+	ncclInt8 = 0,
+	ncclChar = 0,
+	ncclUint8 = 1,
+	ncclInt32 = 2,
+	ncclInt = 2,
+	ncclUint32 = 3,
+	ncclInt64 = 4,
+	ncclUint64 = 5,
+	ncclFloat16 = 6,
+	ncclHalf = 6,
+	ncclFloat32 = 7,
+	ncclFloat = 7,
+	ncclFloat64 = 8,
+	ncclDouble = 8,
+	ncclBfloat16 = 9,
+	ncclFloat8e4m3 = 10,
+	ncclFloat8e5m2 = 11,
+	ncclNumTypes = 12
+} ncclDataType_t;
+
+typedef enum {
+	ncclSum = 0,
+	ncclProd = 1,
+	ncclMax = 2,
+	ncclMin = 3,
+	ncclAvg = 4,
+	ncclNumOps = 5,
+	ncclMaxRedOp = INT_MAX
+} ncclRedOp_t;
+
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+#define NCCL_CONFIG_UNDEF_PTR NULL
+#define NCCL_CONFIG_MAGIC 0xcafebeefu
+#define NCCL_SPLIT_NOCOLOR -1
+
+#define NCCL_WIN_DEFAULT 0x00
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
+#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
+
+/* Of these the stand-in reads size, magic and blocking; with blocking = 0 calls still finish before they return. */
+typedef struct ncclConfig_v22800 {
+	size_t size;
+	unsigned int magic;
+	unsigned int version;
+	int blocking;
+	int cgaClusterSize;
+	int minCTAs;
+	int maxCTAs;
+	const char *netName;
+	int splitShare;
+	int trafficClass;
+	const char *commName;
+	int collnetEnable;
+	int CTAPolicy;
+	int shrinkShare;
+	int nvlsCTAs;
+	int nChannelsPerNetPeer;
+	int nvlinkCentricSched;
+} ncclConfig_t;
+
+#define NCCL_CONFIG_UNDEF_4 NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT
+#define NCCL_CONFIG_INITIALIZER                                                                       \
+	{ sizeof(ncclConfig_t),	 NCCL_CONFIG_MAGIC,	NCCL_VERSION_CODE,     NCCL_CONFIG_UNDEF_4,   \
+	  NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, \
+	  NCCL_CONFIG_UNDEF_4,	 NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+
+/* nRanks ranks, stride apart, that reach each other's memory with loads and stores; this one is number rank of them. */
+typedef struct ncclTeam {
+	int nRanks, rank, stride;
+} ncclTeam_t;
+
+ncclResult_t ncclGetVersion(int *version);
+const char *ncclGetErrorString(ncclResult_t result);
+/* The sentence of the communicator's failure, else of this thread's last one; comm may be NULL. */
+const char *ncclGetLastError(ncclComm_t comm);
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config);
+/* All ranks meet at the first id; the others are not needed. */
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
+				      ncclConfig_t *config);
+/* The same device may be named several times; without a GPU devlist is not read and every rank has device -1. */
+ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist);
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
+ncclResult_t ncclCommFinalize(ncclComm_t comm);
+ncclResult_t ncclCommDestroy(ncclComm_t comm);
+ncclResult_t ncclCommAbort(ncclComm_t comm);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError);
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count);
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device);
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank);
+
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+
+/* Collectives return when they are done, except on a host stream (nccl_ep_ext.h), where they run in its order. */
+ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
+			   ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
+			   ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype,
+			       ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
+			   ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+		       cudaStream_t stream);
+
+/* Memory of the calling thread's device, shareable with other processes; plain host memory without a GPU. */
+ncclResult_t ncclMemAlloc(void **ptr, size_t size);
+ncclResult_t ncclMemFree(void *ptr);
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
+ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUserPtr);
+ncclTeam_t ncclTeamLsa(ncclComm_t comm);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * LL: few tokens, least time. Two buffers per window; an operation of the group (a dispatch or a combine) takes one.
+ *
+ *   dispatch  [source rank] head: total rows, rows per local expert; then tmax rows: row head, token, scales
+ *   combine   one row per slot: (token, position) at the token's home; with masks (writer, dispatch slot, ordinal), so
+ *	       that a masked rank that wakes late writes into nobody else's slots
+ *   control   64-byte lines: signal[source rank], ack[buffer][rank], failed, clean[source rank], jump[source rank]
+ *   state     this rank's own, advanced by the kernels; the counters behind it are zero between launches
+ *   handle    what a dispatch leaves for its combine, and a send half for its receive half
+ */
+#ifndef EP_KERNELS_ARGS_LL_H
+#define EP_KERNELS_ARGS_LL_H
+
+enum ep_ll_flag {
+	EP_LL_SEND = 1 << 0,	   /* this launch starts the operation */
+	EP_LL_RECV = 1 << 1,	   /* this launch ends it; both: the whole of it */
+	EP_LL_RANK_MAJOR = 1 << 2, /* else expert-major */
+	EP_LL_IDX32 = 1 << 3,	   /* topk_idx is int32, else int64 */
+	EP_LL_GLOBAL = 1 << 4,	   /* recv_topk_idx holds global expert ids, else local ones */
+	EP_LL_DS_FP8 = 1 << 5,	   /* bf16 in, e4m3 and scales out */
+	EP_LL_ROUND = 1 << 6,	   /* scales are powers of two */
+	EP_LL_MASK = 1 << 7,	   /* a rank that does not answer is masked, not an error */
+};
+
+/* Flags a kernel raises for ncclEpGetAsyncError, beside the report. */
+enum ep_async_flag {
+	EP_ASYNC_TIMEOUT = 1, /* a rank was masked */
+	EP_ASYNC_BAD_ID = 2,  /* an expert id outside [-1, experts) was dropped */
+};
+
+struct ep_ll_state {
+	uint64_t epoch;	  /* operations begun */
+	uint64_t used[2]; /* the epoch that used each buffer last */
+	uint32_t busy[2]; /* a staged operation holds the buffer */
+	/* Zero between launches, like the arrays of ep_ll_scratch behind this struct: */
+	uint32_t send_ticket, send_done;
+	uint32_t recv_ticket, listed;
+	uint32_t left;
+	uint32_t self_ready; /* fill[] holds this rank's own rows */
+	uint32_t errors;     /* not reset: the first failure stays */
+	uint32_t behind;     /* with masks: the others went on without this rank; only a dispatch may follow */
+	uint64_t cleans;     /* mask cleans this rank knows of */
+};
+EP_SIZE_IS(ep_ll_state, 72);
+
+/* A row this rank holds for another: where it lies in the expert's tensor and where it goes home. */
+struct ep_ll_entry {
+	uint32_t row;
+	uint32_t home;
+	uint32_t slot;
+	uint32_t pad;
+};
+EP_SIZE_IS(ep_ll_entry, 16);
+
+struct ep_ll_handle {
+	uint64_t epoch; /* of the staged operation */
+	uint32_t buffer;
+	uint32_t staged; /* 1 while a send half waits for its receive half */
+	uint32_t rows;	 /* entries of the list */
+	uint32_t tokens; /* of the last dispatch */
+	uint64_t pad;
+};
+EP_SIZE_IS(ep_ll_handle, 32);
+
+/* A row of a dispatch: source token and what the layout needs; expert-major: entries {local expert, position, k}. */
+struct ep_ll_row_head {
+	uint32_t token;
+	uint32_t count; /* expert-major: entries; rank-major: the first k that names this rank */
+	uint32_t pad[2];
+};
+EP_SIZE_IS(ep_ll_row_head, 16);
+
+/* Sizes that follow from the group and the handle: computed once, alike on all ranks. */
+struct ep_ll_shape {
+	uint32_t rank, nranks;
+	uint32_t experts, per_rank; /* E, El */
+	uint32_t tmax, topk;
+	uint32_t fan;	 /* min(topk, per_rank): rows of a token on one rank */
+	uint32_t masked; /* the group has masks: slots by writer */
+};
+EP_SIZE_IS(ep_ll_shape, 32);
+
+struct ep_ll_args {
+	struct ep_ll_shape shape;
+	struct ep_ll_state *state;
+	struct ep_ll_handle *handle;
+	struct ep_ll_entry *list; /* [nranks * tmax * fan] rows of others */
+	int32_t *home_row;	  /* [tmax][topk] this rank's own row of (token, k), or -1 */
+	uint32_t *sent_slot;	  /* [tmax][topk] with masks: where the row of (token, k) comes back */
+	uint8_t *const *window;	  /* [nranks], in device memory */
+	uint8_t *const *control;  /* [nranks], in device memory */
+	struct ep_kernel_report *report;
+	uint32_t *async;       /* pinned: enum ep_async_flag */
+	const uint64_t *abort; /* pinned */
+	const uint64_t *gone;  /* pinned [nranks]: with masks, ranks whose process has ended */
+	uint64_t timeout_ns;
+	uint64_t buffer_bytes; /* from one buffer to the other */
+
+	const void *topk_idx;	   /* [tokens][topk] */
+	const float *topk_weights; /* dispatch rank-major: they travel; combine expert-major: the factors; else NULL */
+	const uint8_t *in;	   /* dispatch: tokens; combine: the experts' rows */
+	const uint8_t *in_scales;  /* QUANT_FWD */
+	uint8_t *out;		   /* dispatch: rows; combine: tokens */
+	uint8_t *out_scales;
+	float *out_weights;   /* rank-major */
+	int32_t *out_idx;     /* rank-major */
+	int32_t *out_counts;  /* dispatch: rows per expert or per source rank; may be NULL */
+	uint32_t tokens;      /* of this rank */
+	uint32_t flags;	      /* enum ep_ll_flag */
+	uint32_t dtype;	      /* combine: enum ep_num */
+	uint32_t hidden;      /* elements of a row, where the kernel must know them */
+	uint32_t in_bytes;    /* dispatch: of a token of the input */
+	uint32_t row_bytes;   /* of a token on its way and in the output */
+	uint32_t scale_bytes; /* likewise of its scales; 0: none */
+	uint32_t row_pitch;   /* from row to row in the window */
+	uint32_t stage;	      /* bytes of shared memory per warp for gx_bulk */
+	uint32_t pad;
+};
+
+enum ep_ll_mask_op {
+	EP_LL_MASK_QUERY,  /* out[r] = 1 active, 0 masked */
+	EP_LL_MASK_UPDATE, /* from bits: 1 active */
+	EP_LL_MASK_CLEAN,
+	EP_LL_MASK_JUMP,  /* before a dispatch: catch up with a clean that went on without this rank */
+	EP_LL_MASK_CHECK, /* before a combine: a rank that is behind has nothing to combine */
+};
+
+#define EP_LL_MASK_BITS 16384u /* ranks per launch of query and update */
+
+struct ep_ll_mask_args {
+	struct ep_ll_args ll; /* of the group: no handle, no tensors */
+	uint32_t op;
+	uint32_t first, count; /* ranks this launch is about (query, update) */
+	uint32_t pad;
+	int32_t *out;
+	uint32_t bits[EP_LL_MASK_BITS / 32];
+};
+
+/* What a sum is made of; the value is an index, not NCCL's number. */
+enum ep_num { EP_NUM_BF16, EP_NUM_F16, EP_NUM_F32 };
+
+#define EP_LL_LINE 64u /* a signal has a cache line of its own: on the CPU neighbours would fight for it */
+
+#ifdef GX_DEV
+#define EP_LL_FN GX_DEV
+#else
+#define EP_LL_FN static inline
+#endif
+
+EP_LL_FN uint64_t ep_ll_pad(uint64_t bytes)
+{
+	return (bytes + 15) / 16 * 16;
+}
+
+/* control page */
+EP_LL_FN uint64_t ep_ll_signal_at(uint32_t source)
+{
+	return (uint64_t)source * EP_LL_LINE;
+}
+
+EP_LL_FN uint64_t ep_ll_ack_at(uint32_t nranks, uint32_t buffer, uint32_t rank)
+{
+	return (uint64_t)(nranks * (1 + buffer) + rank) * EP_LL_LINE;
+}
+
+EP_LL_FN uint64_t ep_ll_failed_at(uint32_t nranks)
+{
+	return (uint64_t)nranks * 3 * EP_LL_LINE;
+}
+
+/* Two words each: the number of the clean, last, and before it the epoch. */
+EP_LL_FN uint64_t ep_ll_clean_at(uint32_t nranks, uint32_t source)
+{
+	return ep_ll_failed_at(nranks) + (uint64_t)(1 + source) * EP_LL_LINE;
+}
+
+EP_LL_FN uint64_t ep_ll_jump_at(uint32_t nranks, uint32_t source)
+{
+	return ep_ll_clean_at(nranks, nranks + source);
+}
+
+EP_LL_FN uint64_t ep_ll_control_size(uint32_t nranks)
+{
+	return ep_ll_clean_at(nranks, 2 * nranks);
+}
+
+/* dispatch */
+EP_LL_FN uint64_t ep_ll_source_head(const struct ep_ll_shape *s)
+{
+	return ep_ll_pad(16 + (uint64_t)s->per_rank * 4);
+}
+
+EP_LL_FN uint64_t ep_ll_row_head_bytes(const struct ep_ll_shape *s, uint32_t rank_major)
+{
+	return sizeof(struct ep_ll_row_head) + ep_ll_pad(rank_major ? (uint64_t)s->topk * 8 : (uint64_t)s->fan * 12);
+}
+
+EP_LL_FN uint64_t ep_ll_dispatch_bytes(const struct ep_ll_shape *s, uint64_t row_pitch)
+{
+	return s->nranks * (ep_ll_source_head(s) + s->tmax * row_pitch);
+}
+
+/* combine */
+EP_LL_FN uint64_t ep_ll_combine_slots(const struct ep_ll_shape *s)
+{
+	return s->masked ? (uint64_t)s->nranks * s->tmax * s->fan : (uint64_t)s->tmax * s->topk;
+}
+
+/* state: the arrays behind the struct, in words of 32 bits */
+EP_LL_FN uint64_t ep_ll_state_size(const struct ep_ll_shape *s)
+{
+	uint64_t words = 5 * (uint64_t)s->nranks + s->experts + s->per_rank + (uint64_t)s->nranks * s->per_rank;
+
+	return sizeof(struct ep_ll_state) + words * 4;
+}
+
+/* handle */
+EP_LL_FN uint64_t ep_ll_list_room(const struct ep_ll_shape *s)
+{
+	return (uint64_t)s->nranks * s->tmax * s->fan;
+}
+
+/* shared memory: [warps] stages for gx_bulk, [warps] routings of a token, the block's terms of a sum */
+EP_LL_FN uint32_t ep_ll_route_bytes(const struct ep_ll_args *a)
+{
+	return a->shape.topk * 16;
+}
+
+EP_LL_FN uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)
+{
+	return (uint64_t)warps * (a->stage + ep_ll_route_bytes(a));
+}
+
+EP_LL_FN uint64_t ep_ll_shared_bytes(const struct ep_ll_args *a, uint32_t warps)
+{
+	return ep_ll_terms_at(a, warps) + (uint64_t)a->shape.topk * 12;
+}
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies and fills in stream order. Device and pinned memory go to the driver as they are. Pageable host memory does
+ * not: the driver would wait inside the call for everything in the stream, without an end. It goes through a piece of
+ * pinned memory instead, and the wait for that has a deadline.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/cuda/cuda_dev.h"
+#include "util/clock.h"
+#include "util/error.h"
+#include "util/param.h"
+
+#define STAGE_BYTES ((size_t)256 << 10)
+
+struct ep_cuda_stage {
+	pthread_mutex_t lock;
+	uint8_t *mem; /* NULL after a copy that never ended: the device may still use it, so it is left behind */
+};
+
+int ep_cuda_stage_open(struct ep_cuda_dev *dev)
+{
+	struct ep_cuda_stage *stage = calloc(1, sizeof(*stage));
+	void *mem;
+	int rc;
+
+	if (!stage)
+		return EP_FAIL(EP_DEV, ENOMEM, "GPU %d: no memory to open it", dev->dev.ordinal);
+	rc = EP_CU(cuMemHostAlloc, (&mem, STAGE_BYTES, EP_CU_HOST_PORTABLE | EP_CU_HOST_MAPPED),
+		   "for %zu bytes of pinned memory", STAGE_BYTES);
+	if (rc) {
+		free(stage);
+		return rc;
+	}
+	stage->mem = mem;
+	pthread_mutex_init(&stage->lock, NULL);
+	dev->stage = stage;
+	return 0;
+}
+
+void ep_cuda_stage_close(struct ep_cuda_dev *dev, bool context_alive)
+{
+	if (dev->stage->mem && context_alive)
+		EP_CU_NOTE(cuMemFreeHost, (dev->stage->mem));
+	pthread_mutex_destroy(&dev->stage->lock);
+	free(dev->stage);
+}
+
+static int stage_lock(const struct ep_cuda_dev *dev, uint64_t deadline)
+{
+	struct timespec nap = { .tv_nsec = 50000 };
+
+	while (pthread_mutex_trylock(&dev->stage->lock)) {
+		if (ep_now_ns() >= deadline)
+			return EP_FAIL(EP_DEV, EP_ETIMEOUT,
+				       "GPU %d: another copy of pageable memory is still under way", dev->dev.ordinal);
+		nanosleep(&nap, NULL);
+	}
+	if (dev->stage->mem)
+		return 0;
+	pthread_mutex_unlock(&dev->stage->lock);
+	return EP_FAIL(EP_DEV, EP_EDEVICE, "GPU %d: an earlier copy of pageable memory never ended; destroy the group",
+		       dev->dev.ordinal);
+}
+
+static unsigned long long address(const void *ptr)
+{
+	return (unsigned long long)(uintptr_t)ptr;
+}
+
+static bool is_pageable(const void *ptr)
+{
+	unsigned type = 0;
+
+	return ep_cu.cuPointerGetAttribute(&type, EP_CU_PTR_MEMORY_TYPE, address(ptr)) || !type;
+}
+
+struct copy {
+	uint8_t *dst;
+	const uint8_t *src;
+	size_t n;
+	struct CUstream_st *stream;
+	bool dst_pageable, src_pageable;
+	uint64_t deadline;
+};
+
+static int copy_piece(const struct ep_cuda_dev *dev, const struct copy *c, size_t at, size_t n)
+{
+	uint8_t *stage = dev->stage->mem;
+	const uint8_t *from = c->src_pageable ? stage : c->src + at;
+	uint8_t *to = c->dst_pageable ? stage : c->dst + at;
+	int rc;
+
+	if (c->src_pageable)
+		memcpy(stage, c->src + at, n);
+	if (from != to && (rc = EP_CU(cuMemcpyAsync, (address(to), address(from), n, c->stream),
+				      "for %zu bytes on GPU %d", n, dev->dev.ordinal)))
+		return rc;
+	if ((rc = ep_cuda_wait(dev, c->stream, c->deadline)))
+		return rc;
+	if (c->dst_pageable)
+		memcpy(c->dst + at, stage, n);
+	return 0;
+}
+
+static int copy_staged(const struct ep_cuda_dev *dev, struct copy *c)
+{
+	int64_t ms = ep_param_int(EP_P_TIMEOUT_MS);
+	bool capturing;
+	int rc = ep_cuda_capture_status(dev, c->stream, &capturing);
+
+	if (rc)
+		return rc;
+	if (capturing)
+		return EP_FAIL(EP_DEV, EP_EUSAGE,
+			       "GPU %d: a copy in a captured stream needs pinned memory: replays would use the pointer "
+			       "again",
+			       dev->dev.ordinal);
+	c->deadline = ep_deadline_ms(ms ? ms : 100000);
+	if ((rc = stage_lock(dev, c->deadline)))
+		return rc;
+	for (size_t at = 0; !rc && at < c->n; at += STAGE_BYTES)
+		rc = copy_piece(dev, c, at, c->n - at < STAGE_BYTES ? c->n - at : STAGE_BYTES);
+	if (rc == -EP_ETIMEOUT)
+		dev->stage->mem = NULL;
+	pthread_mutex_unlock(&dev->stage->lock);
+	return rc;
+}
+
+int ep_cuda_copy(struct ep_dev *base, void *dst, const void *src, size_t n, void *stream)
+{
+	struct copy c = { .dst = dst, .src = src, .n = n, .stream = stream };
+	struct ep_cuda_dev *dev = ep_cuda(base);
+	struct ep_cuda_scope scope;
+	int rc;
+
+	if (!n)
+		return 0;
+	if ((rc = ep_cuda_enter(dev, &scope)))
+		return rc;
+	c.dst_pageable = is_pageable(dst);
+	c.src_pageable = is_pageable(src);
+	if (c.dst_pageable || c.src_pageable)
+		rc = copy_staged(dev, &c);
+	else
+		rc = EP_CU(cuMemcpyAsync, (address(dst), address(src), n, stream), "for %zu bytes on GPU %d", n,
+			   base->ordinal);
+	ep_cuda_leave(&scope);
+	return rc;
+}
+
+int ep_cuda_fill(struct ep_dev *base, void *dst, int byte, size_t n, void *stream)
+{
+	struct ep_cuda_scope scope;
+	int rc;
+
+	if (!n)
+		return 0;
+	if ((rc = ep_cuda_enter(ep_cuda(base), &scope)))
+		return rc;
+	rc = EP_CU(cuMemsetD8Async, (address(dst), (unsigned char)byte, n, stream), "for %zu bytes on GPU %d", n,
+		   base->ordinal);
+	ep_cuda_leave(&scope);
+	return rc;
+}

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CUDA row of the device table, and what its files share.
+ *
+ * Every entry point pushes the device's context and pops it again, so that the caller's thread keeps its own, and
+ * switches the thread to relaxed stream capture meanwhile: an allocation or a query of ours must never break a capture
+ * that another thread of the process (torch's) has under way.
+ *
+ * Rules for callers, seen on hardware:
+ * - mem_free, pinned_free, close: the driver waits until every kernel of the device has ended, also a kernel that
+ *   spins for a peer. The library calls them only at the end of a group, after the barrier, or before its first launch.
+ * - Windows are zeroed on a stream of the device's own; nothing here uses the legacy default stream by itself, which
+ *   would wait for every blocking stream of the caller.
+ * - Several ranks as threads on one GPU need as many hardware queues: CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment
+ *   before the first CUDA call of the process, and one non-blocking stream per rank.
+ */
+#ifndef EP_KERNELS_CUDA_DEV_H
+#define EP_KERNELS_CUDA_DEV_H
+
+#include "kernels/cuda/driver.h"
+#include "kernels/dev.h"
+
+struct ep_cuda_kernel {
+	struct CUfunc_st *fn;
+	int threads_max;
+	int shared_max; /* dynamic */
+};
+
+/* The embedded code, loaded into one context; shared by all devices that are open in it. */
+struct ep_cuda_code {
+	struct ep_cuda_code *next;
+	struct CUctx_st *ctx;
+	unsigned refs;
+	struct CUmod_st *mod;
+	struct ep_cuda_kernel kernel[EP_KERNELS];
+	int shared_max; /* least of all kernels */
+};
+
+struct ep_cuda_dev {
+	struct ep_dev dev; /* first: the table hands out pointers to it */
+	int device;	   /* the driver's number; not promised to be the ordinal */
+	struct CUctx_st *ctx;
+	bool primary;		  /* ctx is the primary context, retained by us */
+	bool vmm;		  /* shareable virtual memory handles */
+	bool vmm_rdma;		  /* ... that a NIC may register */
+	bool flush_needed;	  /* a NIC's writes may be seen out of order by kernels */
+	bool flush_by_host;	  /* ... and the driver has a call for that */
+	struct CUstream_st *work; /* for zeroing; non-blocking */
+	struct ep_cuda_stage *stage;
+	struct ep_cuda_code *code;
+};
+
+static inline struct ep_cuda_dev *ep_cuda(struct ep_dev *dev)
+{
+	return (struct ep_cuda_dev *)dev;
+}
+
+struct ep_cuda_scope {
+	unsigned mode;
+};
+
+int ep_cuda_enter(const struct ep_cuda_dev *dev, struct ep_cuda_scope *scope);
+void ep_cuda_leave(const struct ep_cuda_scope *scope);
+
+/*
+ * module.c, with the context current. All code is loaded at once and every function made resident: loading one at its
+ * first launch could wait for a kernel that waits for that very launch.
+ */
+int ep_cuda_code_get(const struct ep_cuda_dev *dev, struct ep_cuda_code **out);
+void ep_cuda_code_put(struct ep_cuda_code *code);
+void ep_cuda_code_forget(struct ep_cuda_code *code); /* the same when the context is no more */
+
+/* stream.c, with the context current. */
+int ep_cuda_wait(const struct ep_cuda_dev *dev, struct CUstream_st *stream, uint64_t deadline_ns);
+int ep_cuda_capture_status(const struct ep_cuda_dev *dev, struct CUstream_st *stream, bool *out);
+
+/* copy.c, with the context current: the pinned piece through which pageable memory goes. */
+int ep_cuda_stage_open(struct ep_cuda_dev *dev);
+void ep_cuda_stage_close(struct ep_cuda_dev *dev, bool context_alive);
+
+int ep_cuda_launch(struct ep_dev *dev, const struct ep_launch *launch);
+int ep_cuda_copy(struct ep_dev *dev, void *dst, const void *src, size_t n, void *stream);
+int ep_cuda_fill(struct ep_dev *dev, void *dst, int byte, size_t n, void *stream);
+int ep_cuda_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns);
+int ep_cuda_stream_create(struct ep_dev *dev, void **out);
+void ep_cuda_stream_destroy(struct ep_dev *dev, void *stream);
+int ep_cuda_capturing(struct ep_dev *dev, void *stream, bool *out);
+int ep_cuda_capture_relax(struct ep_dev *dev, int *saved);
+void ep_cuda_capture_restore(struct ep_dev *dev, int saved);
+
+int ep_cuda_mem_alloc(struct ep_dev *dev, size_t size, struct ep_mem *out);
+void ep_cuda_mem_free(struct ep_dev *dev, struct ep_mem *mem);
+int ep_cuda_mem_export(struct ep_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd);
+int ep_cuda_mem_import(struct ep_dev *dev, const struct ep_export *from, int fd, struct ep_mem *out);
+int ep_cuda_peer_open(struct ep_dev *dev, int peer_ordinal, const struct ep_mem *mem);
+int ep_cuda_pinned_alloc(struct ep_dev *dev, size_t size, struct ep_pinned *out);
+void ep_cuda_pinned_free(struct ep_dev *dev, struct ep_pinned *mem);
+int ep_cuda_flush(struct ep_dev *dev);
+int ep_cuda_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
+
+#endif

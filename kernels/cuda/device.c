@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda_dev.h"
+#include "kernels/rows.h"
+#include "util/error.h"
+#include "util/param.h"
+
+int ep_cuda_enter(const struct ep_cuda_dev *dev, struct ep_cuda_scope *scope)
+{
+	int rc = EP_CU(cuCtxPushCurrent_v2, (dev->ctx), "for GPU %d", dev->dev.ordinal);
+
+	if (rc)
+		return rc;
+	scope->mode = EP_CU_CAPTURE_MODE_RELAXED;
+	rc = EP_CU(cuThreadExchangeStreamCaptureMode, (&scope->mode), "for GPU %d", dev->dev.ordinal);
+	if (rc) {
+		struct CUctx_st *popped;
+
+		EP_CU_NOTE(cuCtxPopCurrent_v2, (&popped));
+	}
+	return rc;
+}
+
+void ep_cuda_leave(const struct ep_cuda_scope *scope)
+{
+	unsigned mode = scope->mode;
+	struct CUctx_st *popped;
+
+	EP_CU_NOTE(cuThreadExchangeStreamCaptureMode, (&mode));
+	EP_CU_NOTE(cuCtxPopCurrent_v2, (&popped));
+}
+
+static int cuda_count(int *out)
+{
+	int rc = ep_cu_init();
+
+	return rc ? rc : EP_CU(cuDeviceGetCount, (out), "when counting GPUs");
+}
+
+static int ordinal_of(int device, int *out)
+{
+	int count, one, rc = EP_CU(cuDeviceGetCount, (&count), "when counting GPUs");
+
+	for (int i = 0; !rc && i < count; i++) {
+		if ((rc = EP_CU(cuDeviceGet, (&one, i), "for GPU %d", i)))
+			break;
+		if (one == device) {
+			*out = i;
+			return 0;
+		}
+	}
+	return rc ? rc : EP_FAIL(EP_DEV, EP_EINTERNAL, "the CUDA driver's device %d has no ordinal", device);
+}
+
+/* cudaSetDevice does not always make a context: then only the runtime knows what the thread chose. It may be loaded
+ * where RTLD_DEFAULT does not look (Python opens its modules locally). */
+static int runtime_device(int *out)
+{
+	static const char *const names[] = { "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0" };
+	void *lib = NULL, *symbol = dlsym(RTLD_DEFAULT, "cudaGetDevice");
+	int (*get)(int *);
+	int device, rc = -ENODEV;
+
+	for (size_t i = 0; !symbol && i < sizeof(names) / sizeof(names[0]); i++)
+		if ((lib = dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD)) && !(symbol = dlsym(lib, "cudaGetDevice"))) {
+			dlclose(lib);
+			lib = NULL;
+		}
+	get = (int (*)(int *))symbol;
+	if (get && get(&device) == 0) {
+		*out = device;
+		rc = 0;
+	}
+	if (lib)
+		dlclose(lib);
+	return rc;
+}
+
+/* Asks without initialising the driver: where nobody has, no thread has a device. */
+static int cuda_current(int *ordinal)
+{
+	struct CUctx_st *ctx = NULL;
+	int device, rc = ep_cu_load();
+
+	if (rc)
+		return rc;
+	if (ep_cu.cuCtxGetCurrent(&ctx) == EP_CU_OK && ctx) {
+		rc = EP_CU(cuCtxGetDevice, (&device), "of the current context");
+		return rc ? rc : ordinal_of(device, ordinal);
+	}
+	if (!runtime_device(ordinal))
+		return 0;
+	ep_last_error_set("this thread has no current CUDA device: call cudaSetDevice first");
+	return -ENODEV;
+}
+
+/* 0 for what this driver has never heard of. */
+static int attribute(const struct ep_cuda_dev *dev, unsigned id)
+{
+	int value = 0;
+
+	return ep_cu.cuDeviceGetAttribute(&value, id, dev->device) ? 0 : value;
+}
+
+static int device_find(struct ep_cuda_dev *dev)
+{
+	int count, ordinal = dev->dev.ordinal, rc = cuda_count(&count);
+
+	if (rc == -ENODEV)
+		return EP_FAIL(EP_DEV, ENODEV, "%s", ep_last_error());
+	if (rc)
+		return rc;
+	if (ordinal < 0 || ordinal >= count)
+		return EP_FAIL(EP_DEV, EP_EDEVICE,
+			       "there is no GPU %d: this process sees %d; look at CUDA_VISIBLE_DEVICES", ordinal,
+			       count);
+	if ((rc = EP_CU(cuDeviceGet, (&dev->device, ordinal), "for GPU %d", ordinal)))
+		return rc;
+	dev->dev.warp = (unsigned)attribute(dev, EP_CU_DEV_WARP);
+	dev->dev.sms = (unsigned)attribute(dev, EP_CU_DEV_SMS);
+	if (dev->dev.warp != 32 || !dev->dev.sms)
+		return EP_FAIL(EP_DEV, EP_EDEVICE,
+			       "GPU %d: the driver says %u lanes and %u multiprocessors; kernels need 32 lanes",
+			       ordinal, dev->dev.warp, dev->dev.sms);
+	dev->vmm = attribute(dev, EP_CU_DEV_VMM) && attribute(dev, EP_CU_DEV_POSIX_FD) && ep_param_bool(EP_P_CUDA_VMM);
+	dev->vmm_rdma = attribute(dev, EP_CU_DEV_RDMA_WITH_VMM);
+	dev->flush_needed = attribute(dev, EP_CU_DEV_RDMA_ORDERING) < EP_CU_RDMA_ORDER_OWNER;
+	dev->flush_by_host = ep_cu.cuFlushGPUDirectRDMAWrites &&
+			     (attribute(dev, EP_CU_DEV_RDMA_FLUSH_OPTIONS) & EP_CU_RDMA_FLUSH_BY_HOST);
+	return 0;
+}
+
+/* The caller's context if it is one of this device: his streams belong to it. Else the primary one, as the runtime. */
+static int context_take(struct ep_cuda_dev *dev)
+{
+	struct CUctx_st *current = NULL;
+	int device, rc = EP_CU(cuCtxGetCurrent, (&current), "for GPU %d", dev->dev.ordinal);
+
+	if (rc)
+		return rc;
+	if (current) {
+		if ((rc = EP_CU(cuCtxGetDevice, (&device), "of the current context")))
+			return rc;
+		if (device == dev->device) {
+			dev->ctx = current;
+			return 0;
+		}
+	}
+	rc = EP_CU(cuDevicePrimaryCtxRetain, (&dev->ctx, dev->device), "for GPU %d", dev->dev.ordinal);
+	dev->primary = !rc;
+	return rc;
+}
+
+static void context_drop(struct ep_cuda_dev *dev)
+{
+	if (dev->primary)
+		EP_CU_NOTE(cuDevicePrimaryCtxRelease_v2, (dev->device));
+}
+
+static void device_log(const struct ep_cuda_dev *dev)
+{
+	char name[96] = "?";
+	int version = 0;
+
+	if (!ep_log_on(EP_LOG_INFO, EP_DEV))
+		return;
+	ep_cu.cuDeviceGetName(name, sizeof(name), dev->device);
+	ep_cu.cuDriverGetVersion(&version);
+	EP_INFO(EP_DEV,
+		"GPU %d: %s, compute capability %d.%d, driver for CUDA %d.%d, %u multiprocessors, %zu bytes of shared "
+		"memory",
+		dev->dev.ordinal, name, attribute(dev, EP_CU_DEV_CC_MAJOR), attribute(dev, EP_CU_DEV_CC_MINOR),
+		version / 1000, version % 1000 / 10, dev->dev.sms, dev->dev.shared_max);
+	EP_INFO(EP_DEV, "GPU %d: %s context, windows by %s, writes of a NIC %s", dev->dev.ordinal,
+		dev->primary ? "primary" : "the caller's", dev->vmm ? "virtual memory handles" : "CUDA IPC",
+		!dev->flush_needed   ? "in order"
+		: dev->flush_by_host ? "flushed by the driver"
+				     : "to be flushed by the net");
+}
+
+static int cuda_open(int ordinal, struct ep_dev **out)
+{
+	struct ep_cuda_dev *dev = calloc(1, sizeof(*dev));
+	struct ep_cuda_scope scope;
+	int rc;
+
+	if (!dev)
+		return EP_FAIL(EP_DEV, ENOMEM, "GPU %d: no memory to open it", ordinal);
+	dev->dev.ops = ep_dev_row(EP_DEV_CUDA);
+	dev->dev.ordinal = ordinal;
+	if ((rc = device_find(dev)) || (rc = context_take(dev)))
+		goto free_dev;
+	if ((rc = ep_cuda_enter(dev, &scope)))
+		goto drop_context;
+	if ((rc = EP_CU(cuStreamCreate, (&dev->work, EP_CU_STREAM_NON_BLOCKING), "on GPU %d", ordinal)))
+		goto leave;
+	if ((rc = ep_cuda_stage_open(dev)))
+		goto destroy_stream;
+	if ((rc = ep_cuda_code_get(dev, &dev->code)))
+		goto close_stage;
+	dev->dev.shared_max = (size_t)dev->code->shared_max;
+	ep_cuda_leave(&scope);
+	device_log(dev);
+	*out = &dev->dev;
+	return 0;
+close_stage:
+	ep_cuda_stage_close(dev, true);
+destroy_stream:
+	EP_CU_NOTE(cuStreamDestroy_v2, (dev->work));
+leave:
+	ep_cuda_leave(&scope);
+drop_context:
+	context_drop(dev);
+free_dev:
+	free(dev);
+	return rc;
+}
+
+static void cuda_close(struct ep_dev *base)
+{
+	struct ep_cuda_dev *dev = base ? ep_cuda(base) : NULL;
+	struct ep_cuda_scope scope;
+
+	if (!dev)
+		return;
+	if (ep_cuda_enter(dev, &scope)) {
+		/* The context has gone, and all that was in it. */
+		ep_cuda_code_forget(dev->code);
+		ep_cuda_stage_close(dev, false);
+	} else {
+		ep_cuda_code_put(dev->code);
+		ep_cuda_stage_close(dev, true);
+		EP_CU_NOTE(cuStreamDestroy_v2, (dev->work));
+		ep_cuda_leave(&scope);
+	}
+	context_drop(dev);
+	free(dev);
+}
+
+const struct ep_dev_ops ep_cuda_ops = {
+	.name = "cuda",
+	.kind = EP_DEV_CUDA,
+	.count = cuda_count,
+	.current = cuda_current,
+	.open = cuda_open,
+	.close = cuda_close,
+	.mem_alloc = ep_cuda_mem_alloc,
+	.mem_free = ep_cuda_mem_free,
+	.mem_export = ep_cuda_mem_export,
+	.mem_import = ep_cuda_mem_import,
+	.peer_open = ep_cuda_peer_open,
+	.pinned_alloc = ep_cuda_pinned_alloc,
+	.pinned_free = ep_cuda_pinned_free,
+	.launch = ep_cuda_launch,
+	.copy = ep_cuda_copy,
+	.fill = ep_cuda_fill,
+	.sync = ep_cuda_sync,
+	.stream_create = ep_cuda_stream_create,
+	.stream_destroy = ep_cuda_stream_destroy,
+	.capturing = ep_cuda_capturing,
+	.capture_relax = ep_cuda_capture_relax,
+	.capture_restore = ep_cuda_capture_restore,
+	.flush = ep_cuda_flush,
+	.buffer_id = ep_cuda_buffer_id,
+};

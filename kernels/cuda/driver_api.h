@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What we need to know of the CUDA driver's interface, in our own words: the build wants no CUDA header, and one binary
+ * serves machines with and without a driver. Enumerations of the driver are plain unsigned here (that is their ABI).
+ */
+#ifndef EP_KERNELS_CUDA_DRIVER_API_H
+#define EP_KERNELS_CUDA_DRIVER_API_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct CUctx_st;
+struct CUfunc_st;
+struct CUmod_st;
+struct CUstream_st;
+struct CUuuid_st;
+
+enum ep_cu_constant {
+#define EP_CU_CONST(name, theirs, value) EP_CU_##name = value,
+#include "kernels/cuda/constants.h"
+#undef EP_CU_CONST
+};
+
+struct ep_cu_location {
+	unsigned type;
+	int id;
+};
+
+struct ep_cu_access {
+	struct ep_cu_location location;
+	unsigned flags;
+};
+
+struct ep_cu_mem_prop {
+	unsigned type;
+	unsigned handle_types;
+	struct ep_cu_location location;
+	void *unused;
+	struct {
+		unsigned char compression;
+		unsigned char rdma;
+		unsigned short usage;
+		unsigned char reserved[4];
+	} flags;
+};
+
+struct ep_cu_ipc {
+	char bytes[64];
+};
+
+struct ep_cu_api {
+#define EP_CU_SYM(needed, symbol, parameters) unsigned(*symbol) parameters;
+#include "kernels/cuda/symbols.h"
+#undef EP_CU_SYM
+};
+
+#endif

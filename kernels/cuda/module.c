@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda_dev.h"
+#include "util/error.h"
+
+/* kernels.cu, compiled by nvcc and embedded by embed.sh. */
+extern const unsigned char ep_cuda_fatbin[];
+
+static const char *const names[EP_KERNELS] = {
+#define EP_KERNEL(name, args) [EP_K_##name] = "ep_k_" #name,
+#include "kernels/list.h"
+#undef EP_KERNEL
+};
+
+/* Rank threads of one process share a context: the second one finds the code loaded. That is more than thrift: while
+ * the first one's kernel spins for the second, loading might wait for it. Process-wide because contexts are. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ep_cuda_code *loaded;
+
+/* Under lazy loading (the default since CUDA 12.2) a function may still be absent when its handle is known:
+ * cuFuncLoad ends that where the driver has it, and asking for its attributes does on older ones. */
+static int function_open(struct CUmod_st *mod, const char *name, int shared_optin, struct ep_cuda_kernel *k)
+{
+	int fixed = 0, regs = 0, local = 0, binary = 0, rc;
+	const struct {
+		unsigned id;
+		int *out;
+	} wanted[] = { { EP_CU_FN_SHARED_STATIC, &fixed },
+		       { EP_CU_FN_THREADS_MAX, &k->threads_max },
+		       { EP_CU_FN_REGS, &regs },
+		       { EP_CU_FN_LOCAL, &local },
+		       { EP_CU_FN_BINARY, &binary } };
+
+	if ((rc = EP_CU(cuModuleGetFunction, (&k->fn, mod, name), "for kernel %s", name)))
+		return rc;
+	if (ep_cu.cuFuncLoad && (rc = EP_CU(cuFuncLoad, (k->fn), "for kernel %s", name)))
+		return rc;
+	for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++)
+		if ((rc = EP_CU(cuFuncGetAttribute, (wanted[i].out, wanted[i].id, k->fn), "for kernel %s", name)))
+			return rc;
+	k->shared_max = shared_optin - fixed;
+	EP_TRACE(EP_DEV,
+		 "kernel %s: sm_%d, %d registers, %d bytes of shared and %d of local memory, %d threads at most", name,
+		 binary, regs, fixed, local, k->threads_max);
+	return EP_CU(cuFuncSetAttribute, (k->fn, EP_CU_FN_SHARED_DYNAMIC_MAX, k->shared_max),
+		     "when raising shared memory of kernel %s to %d bytes", name, k->shared_max);
+}
+
+static int code_load(const struct ep_cuda_dev *dev, struct ep_cuda_code **out)
+{
+	struct ep_cuda_code *code = calloc(1, sizeof(*code));
+	int rc;
+
+	if (!code)
+		return EP_FAIL(EP_DEV, ENOMEM, "GPU %d: no memory to load the kernels", dev->dev.ordinal);
+	code->ctx = dev->ctx;
+	if ((rc = EP_CU(cuDeviceGetAttribute, (&code->shared_max, EP_CU_DEV_SHARED_OPTIN, dev->device), "on GPU %d",
+			dev->dev.ordinal)))
+		goto free_code;
+	if ((rc = EP_CU(cuModuleLoadData, (&code->mod, ep_cuda_fatbin), "for GPU %d", dev->dev.ordinal)))
+		goto free_code;
+	for (int k = 0, optin = code->shared_max; k < EP_KERNELS; k++) {
+		if ((rc = function_open(code->mod, names[k], optin, &code->kernel[k])))
+			goto unload;
+		if (code->kernel[k].shared_max < code->shared_max)
+			code->shared_max = code->kernel[k].shared_max;
+	}
+	*out = code;
+	return 0;
+unload:
+	EP_CU_NOTE(cuModuleUnload, (code->mod));
+free_code:
+	free(code);
+	return rc;
+}
+
+int ep_cuda_code_get(const struct ep_cuda_dev *dev, struct ep_cuda_code **out)
+{
+	struct ep_cuda_code *code;
+	int rc = 0;
+
+	pthread_mutex_lock(&lock);
+	for (code = loaded; code && code->ctx != dev->ctx; code = code->next)
+		;
+	if (!code && !(rc = code_load(dev, &code))) {
+		code->next = loaded;
+		loaded = code;
+	}
+	if (!rc) {
+		code->refs++;
+		*out = code;
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+static void code_drop(struct ep_cuda_code *code, bool unload)
+{
+	pthread_mutex_lock(&lock);
+	if (!--code->refs) {
+		struct ep_cuda_code **at = &loaded;
+
+		while (*at != code)
+			at = &(*at)->next;
+		*at = code->next;
+		if (unload)
+			EP_CU_NOTE(cuModuleUnload, (code->mod));
+		free(code);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+void ep_cuda_code_put(struct ep_cuda_code *code)
+{
+	code_drop(code, true);
+}
+
+void ep_cuda_code_forget(struct ep_cuda_code *code)
+{
+	code_drop(code, false);
+}

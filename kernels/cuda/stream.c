@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work in streams: launch, wait, capture. A NULL stream is the legacy default stream of the context. */
+#include <time.h>
+
+#include "kernels/args.h"
+#include "kernels/cuda/cuda_dev.h"
+#include "util/clock.h"
+#include "util/error.h"
+
+static const size_t args_sizes[EP_KERNELS] = {
+#define EP_KERNEL(name, args) [EP_K_##name] = sizeof(struct args),
+#include "kernels/list.h"
+#undef EP_KERNEL
+};
+
+/* One block per multiprocessor always fits, so the driver is asked only for more. It checks by itself too, but in a
+ * capture not before the graph is made. */
+static int cooperative_check(const struct ep_cuda_dev *dev, const struct ep_launch *l, struct CUfunc_st *fn)
+{
+	int blocks, rc;
+
+	if (l->grid <= dev->dev.sms)
+		return 0;
+	rc = EP_CU(cuOccupancyMaxActiveBlocksPerMultiprocessor, (&blocks, fn, (int)l->block, l->shared), "on GPU %d",
+		   dev->dev.ordinal);
+	if (rc)
+		return rc;
+	if (l->grid > (unsigned long long)(unsigned)blocks * dev->dev.sms)
+		return EP_FAIL(EP_DEV, EP_EUSAGE,
+			       "GPU %d holds %d blocks on each of %u multiprocessors at once, the operation needs %u "
+			       "together: "
+			       "lower max_num_sms",
+			       dev->dev.ordinal, blocks, dev->dev.sms, l->grid);
+	return 0;
+}
+
+static int launch_check(const struct ep_cuda_dev *dev, const struct ep_launch *l)
+{
+	const struct ep_cuda_kernel *k;
+
+	if ((unsigned)l->kernel >= EP_KERNELS || !l->grid || !l->block || !l->args)
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "launch of kernel %d with %u blocks of %u threads", (int)l->kernel,
+			       l->grid, l->block);
+	k = &dev->code->kernel[l->kernel];
+	if (l->args_size != args_sizes[l->kernel])
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %d takes %zu bytes of arguments, got %zu", (int)l->kernel,
+			       args_sizes[l->kernel], l->args_size);
+	if (l->block > (unsigned)k->threads_max || l->shared > (size_t)k->shared_max)
+		return EP_FAIL(EP_DEV, EP_EUSAGE,
+			       "kernel %d on GPU %d: %u threads and %zu bytes of shared memory per block; it can have "
+			       "%d and %d",
+			       (int)l->kernel, dev->dev.ordinal, l->block, l->shared, k->threads_max, k->shared_max);
+	return l->cooperative ? cooperative_check(dev, l, k->fn) : 0;
+}
+
+/* Both calls copy the arguments before they return. */
+static int launch(const struct ep_cuda_dev *dev, const struct ep_launch *l)
+{
+	struct CUfunc_st *fn = dev->code->kernel[l->kernel].fn;
+	void *params[] = { (void *)(uintptr_t)l->args };
+	unsigned shared = (unsigned)l->shared;
+
+	if (l->cooperative)
+		return EP_CU(cuLaunchCooperativeKernel, (fn, l->grid, 1, 1, l->block, 1, 1, shared, l->stream, params),
+			     "for kernel %d on GPU %d, %u blocks together", (int)l->kernel, dev->dev.ordinal, l->grid);
+	return EP_CU(cuLaunchKernel, (fn, l->grid, 1, 1, l->block, 1, 1, shared, l->stream, params, NULL),
+		     "for kernel %d on GPU %d, %u blocks", (int)l->kernel, dev->dev.ordinal, l->grid);
+}
+
+/* Launches are legal in every capture mode, so the context alone is switched: this is the one hot entry point. */
+int ep_cuda_launch(struct ep_dev *base, const struct ep_launch *l)
+{
+	struct ep_cuda_dev *dev = ep_cuda(base);
+	struct CUctx_st *popped;
+	int rc = EP_CU(cuCtxPushCurrent_v2, (dev->ctx), "for GPU %d", base->ordinal);
+
+	if (rc)
+		return rc;
+	if (!(rc = launch_check(dev, l)))
+		rc = launch(dev, l);
+	EP_CU_NOTE(cuCtxPopCurrent_v2, (&popped));
+	return rc;
+}
+
+/* Asking costs a fraction of a microsecond, and most waits are short: ask for a while, then in naps that grow to 200
+ * us. cuStreamSynchronize would have no deadline. */
+int ep_cuda_wait(const struct ep_cuda_dev *dev, struct CUstream_st *stream, uint64_t deadline_ns)
+{
+	struct timespec nap = { .tv_nsec = 10000 };
+
+	for (unsigned asked = 0;; asked++) {
+		unsigned result = ep_cu.cuStreamQuery(stream);
+
+		if (result != EP_CU_NOT_READY)
+			return ep_cu_check_(result, "cuStreamQuery", __FILE__, __LINE__, "when waiting for GPU %d",
+					    dev->dev.ordinal);
+		if (ep_now_ns() >= deadline_ns)
+			return EP_FAIL(EP_DEV, EP_ETIMEOUT,
+				       "GPU %d: the stream has not finished in time; a kernel in it may be waiting for "
+				       "a rank that "
+				       "does not come",
+				       dev->dev.ordinal);
+		if (asked < 200)
+			continue;
+		nanosleep(&nap, NULL);
+		if (nap.tv_nsec < 200000)
+			nap.tv_nsec += nap.tv_nsec / 4;
+	}
+}
+
+int ep_cuda_capture_status(const struct ep_cuda_dev *dev, struct CUstream_st *stream, bool *out)
+{
+	unsigned status, result = ep_cu.cuStreamIsCapturing(stream, &status);
+
+	if (result == EP_CU_CAPTURE_IMPLICIT)
+		return EP_FAIL(EP_DEV, EP_EUSAGE,
+			       "GPU %d: the default stream cannot be used while another stream that waits for it is "
+			       "being captured: "
+			       "pass a stream of your own",
+			       dev->dev.ordinal);
+	if (result)
+		return ep_cu_check_(result, "cuStreamIsCapturing", __FILE__, __LINE__, "on GPU %d", dev->dev.ordinal);
+	*out = status != EP_CU_CAPTURE_STATUS_NONE;
+	return 0;
+}
+
+int ep_cuda_sync(struct ep_dev *base, void *stream, uint64_t deadline_ns)
+{
+	struct ep_cuda_dev *dev = ep_cuda(base);
+	struct ep_cuda_scope scope;
+	bool capturing = false;
+	int rc = ep_cuda_enter(dev, &scope);
+
+	if (rc)
+		return rc;
+	/* Asking a captured stream how far it is would end the capture. */
+	if (!(rc = ep_cuda_capture_status(dev, stream, &capturing)))
+		rc = capturing ? EP_FAIL(EP_DEV, EP_EUSAGE,
+					 "GPU %d: a stream that is being captured cannot be waited for", base->ordinal)
+			       : ep_cuda_wait(dev, stream, deadline_ns);
+	ep_cuda_leave(&scope);
+	return rc;
+}
+
+int ep_cuda_stream_create(struct ep_dev *base, void **out)
+{
+	struct CUstream_st *stream;
+	struct ep_cuda_scope scope;
+	int rc = ep_cuda_enter(ep_cuda(base), &scope);
+
+	if (rc)
+		return rc;
+	rc = EP_CU(cuStreamCreate, (&stream, EP_CU_STREAM_NON_BLOCKING), "on GPU %d", base->ordinal);
+	if (!rc)
+		*out = stream;
+	ep_cuda_leave(&scope);
+	return rc;
+}
+
+void ep_cuda_stream_destroy(struct ep_dev *base, void *stream)
+{
+	struct ep_cuda_scope scope;
+
+	if (!stream || ep_cuda_enter(ep_cuda(base), &scope))
+		return;
+	EP_CU_NOTE(cuStreamDestroy_v2, (stream));
+	ep_cuda_leave(&scope);
+}
+
+int ep_cuda_capturing(struct ep_dev *base, void *stream, bool *out)
+{
+	struct ep_cuda_scope scope;
+	int rc = ep_cuda_enter(ep_cuda(base), &scope);
+
+	if (rc)
+		return rc;
+	rc = ep_cuda_capture_status(ep_cuda(base), stream, out);
+	ep_cuda_leave(&scope);
+	return rc;
+}
+
+int ep_cuda_capture_relax(struct ep_dev *base, int *saved)
+{
+	unsigned mode = EP_CU_CAPTURE_MODE_RELAXED;
+	int rc = EP_CU(cuThreadExchangeStreamCaptureMode, (&mode), "on GPU %d", base->ordinal);
+
+	if (!rc)
+		*saved = (int)mode;
+	return rc;
+}
+
+void ep_cuda_capture_restore(struct ep_dev *base, int saved)
+{
+	unsigned mode = (unsigned)saved;
+
+	(void)base;
+	EP_CU_NOTE(cuThreadExchangeStreamCaptureMode, (&mode));
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The device table: everything the library asks of a GPU or of the CPU that plays one. A row is a const struct of
+ * operations; kernels/dev.c lists the rows. Missing operations are filled with stubs that answer -ENOTSUP.
+ * All functions return 0 or a negative errno and leave the sentence (util/error.h).
+ */
+#ifndef EP_KERNELS_DEV_H
+#define EP_KERNELS_DEV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ep_dev_ops;
+
+/* An open device. Rows extend it with their own members. */
+struct ep_dev {
+	const struct ep_dev_ops *ops;
+	int ordinal;
+	unsigned warp;	   /* lanes of a warp */
+	unsigned sms;	   /* blocks that can be resident at once, one per multiprocessor */
+	size_t shared_max; /* bytes of shared memory a block may ask for */
+};
+
+/* Memory others can map: allocated here, or imported from a peer. */
+struct ep_mem {
+	void *ptr;
+	size_t size;
+	uint64_t priv[3]; /* the row's */
+};
+
+/* Host memory the device reads and writes in place. */
+struct ep_pinned {
+	void *host;
+	void *dev;
+	size_t size;
+};
+
+enum ep_share {
+	EP_SHARE_NONE, /* reachable in its own process only */
+	EP_SHARE_FD,   /* a file descriptor travels beside the struct */
+	EP_SHARE_BLOB, /* the blob says it all */
+};
+
+/* How another process of the node opens a struct ep_mem; travels as bytes between ranks of one build. */
+struct ep_export {
+	uint32_t share;
+	uint32_t kind; /* enum ep_dev_kind */
+	uint64_t size;
+	uint8_t blob[64];
+};
+
+/* The allocation an address belongs to; id is never used again by the driver, also after a free. */
+struct ep_buffer {
+	uint64_t id;
+	void *base;
+	size_t size;
+};
+
+enum ep_kernel {
+#define EP_KERNEL(name, args) EP_K_##name,
+#include "kernels/list.h"
+#undef EP_KERNEL
+	EP_KERNELS
+};
+
+struct ep_launch {
+	enum ep_kernel kernel;
+	unsigned grid, block;
+	size_t shared;
+	const void *args;
+	size_t args_size;
+	void *stream;
+	bool cooperative; /* all blocks must be resident together */
+};
+
+enum ep_dev_kind { EP_DEV_HOST, EP_DEV_CUDA, EP_DEV_KINDS };
+
+struct ep_dev_ops {
+	const char *name;
+	enum ep_dev_kind kind;
+	int (*count)(int *out);	      /* devices there are; -ENODEV with the reason when the driver is absent */
+	int (*current)(int *ordinal); /* the calling thread's current device; -ENODEV when it has none */
+	int (*open)(int ordinal, struct ep_dev **out);
+	void (*close)(struct ep_dev *dev);
+
+	/* Windows: zeroed, page-aligned, shareable. An imported mem is freed by mem_free too. A descriptor from export
+	 * or for import is the caller's to close; the mapping does not need it. */
+	int (*mem_alloc)(struct ep_dev *dev, size_t size, struct ep_mem *out);
+	void (*mem_free)(struct ep_dev *dev, struct ep_mem *mem);
+	int (*mem_export)(struct ep_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd);
+	int (*mem_import)(struct ep_dev *dev, const struct ep_export *from, int fd, struct ep_mem *out);
+	/* Makes memory of another device of this process usable here (threads as ranks, several GPUs). */
+	int (*peer_open)(struct ep_dev *dev, int peer_ordinal, const struct ep_mem *mem);
+
+	int (*pinned_alloc)(struct ep_dev *dev, size_t size, struct ep_pinned *out); /* zeroed */
+	void (*pinned_free)(struct ep_dev *dev, struct ep_pinned *mem);
+
+	int (*launch)(struct ep_dev *dev, const struct ep_launch *launch);
+	/* Any direction, in stream order. Host memory that is not pinned works too, but not in a capture, and the call
+	 * then returns only when the copy is done, or fails past NCCL_EP_TIMEOUT_MS. On the CPU device all memory is
+	 * the device's: both ends must stay until the stream has run the copy. */
+	int (*copy)(struct ep_dev *dev, void *dst, const void *src, size_t n, void *stream);
+	int (*fill)(struct ep_dev *dev, void *dst, int byte, size_t n, void *stream);
+	int (*sync)(struct ep_dev *dev, void *stream, uint64_t deadline_ns); /* polls; -EP_ETIMEOUT past the deadline */
+	int (*stream_create)(struct ep_dev *dev, void **out); /* non-blocking, for the library's own work */
+	void (*stream_destroy)(struct ep_dev *dev, void *stream);
+
+	int (*capturing)(struct ep_dev *dev, void *stream, bool *out);
+	/* After it, this thread's calls never break another thread's capture. */
+	int (*capture_relax)(struct ep_dev *dev, int *saved);
+	void (*capture_restore)(struct ep_dev *dev, int saved);
+
+	int (*flush)(struct ep_dev *dev); /* what a NIC wrote before is visible to kernels after */
+	int (*buffer_id)(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
+};
+
+/* The row of a kind; never NULL: a kind that was not built answers every open with the reason. */
+const struct ep_dev_ops *ep_dev_row(enum ep_dev_kind kind);
+
+#endif

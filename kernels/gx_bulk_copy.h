@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gx_bulk without a copy engine: the load only remembers where the row is, each store copies it from there. The words
+ * and what they promise are those of gx_bulk_tma.h, so a kernel is written once.
+ */
+#ifndef EP_KERNELS_GX_BULK_COPY_H
+#define EP_KERNELS_GX_BULK_COPY_H
+
+struct gx_bulk {
+	const uint8_t *src;
+	void *stage;
+};
+
+GX_DEV void gx_bulk_open(struct gx_bulk *bulk, void *stage, uint32_t bytes)
+{
+	bulk->src = NULL;
+	bulk->stage = bytes ? (uint8_t *)stage + gx_tid() / GX_WARP * bytes : NULL;
+}
+
+GX_DEV uint32_t gx_bulk_room(const struct gx_bulk *bulk)
+{
+	(void)bulk;
+	return 1u << 30;
+}
+
+GX_DEV void gx_bulk_load(struct gx_bulk *bulk, const void *src, uint32_t n)
+{
+	(void)n;
+	bulk->src = (const uint8_t *)src;
+}
+
+GX_DEV void *gx_bulk_stage(struct gx_bulk *bulk)
+{
+	gx_syncwarp(); /* the row in it has been stored */
+	return bulk->stage;
+}
+
+GX_DEV void gx_bulk_filled(struct gx_bulk *bulk)
+{
+	gx_syncwarp();
+	bulk->src = (const uint8_t *)bulk->stage;
+}
+
+GX_DEV void gx_bulk_store(struct gx_bulk *bulk, void *dst, uint32_t from, uint32_t n)
+{
+	gx_row_copy(dst, bulk->src + from, n);
+}
+
+GX_DEV void gx_bulk_drain(struct gx_bulk *bulk)
+{
+	(void)bulk;
+	gx_syncwarp();
+}
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * gx_bulk by the copy engine of sm_90 and newer: a row is loaded once into shared memory and stored from there to any
+ * number of destinations, with one instruction each and no registers. All lanes of a warp make every call with the
+ * same arguments; lane 0 drives the engine. One stage per warp: other warps of the block fill the gaps (one to four
+ * stages moved the same bytes per second on an H200).
+ *
+ *   gx_bulk_open(bulk, stage, bytes)	stage: the block's shared memory, bytes: each warp's piece of it, 16-byte units;
+ *					pieces under GX_BULK_MIN: the engine is not used
+ *   gx_bulk_load(bulk, src, n)		n <= gx_bulk_room(bulk); starts the load, the first store waits for it
+ *   gx_bulk_stage, gx_bulk_filled	instead of a load: the stage itself, for the lanes to write the row into
+ *   gx_bulk_store(bulk, dst, from, n)	as often as wanted: n bytes of the row from there on
+ *   gx_bulk_drain(bulk)		before a counter or signal that says the rows are there
+ *
+ * The engine moves 16-byte units; a row, source or destination that is not aligned so goes by gx_row_copy.
+ */
+#ifndef EP_KERNELS_GX_BULK_TMA_H
+#define EP_KERNELS_GX_BULK_TMA_H
+
+#define GX_BULK_BAR 16u /* the stage's first bytes hold its mbarrier */
+#define GX_BULK_MIN (GX_BULK_BAR + 128u)
+
+struct gx_bulk {
+	const uint8_t *src;
+	uint8_t *memory;     /* the stage as lanes see it */
+	uint32_t bar, stage; /* barrier and stage as the engine addresses them */
+	uint32_t room;	     /* 0: no stage, every row goes by gx_row_copy */
+	uint32_t parity;
+	uint32_t staged; /* the row loaded last is in the stage, */
+	uint32_t coming; /* or on its way there */
+	uint32_t used;	 /* a bulk store is under way since the last drain */
+};
+
+GX_DEV void gx_bulk_open(struct gx_bulk *bulk, void *stage, uint32_t bytes)
+{
+	bulk->src = NULL;
+	bulk->parity = bulk->staged = bulk->coming = bulk->used = 0;
+	bulk->memory = (uint8_t *)stage + gx_tid() / GX_WARP * bytes + GX_BULK_BAR;
+	bulk->bar = bulk->stage = bulk->room = 0;
+	if (bytes < GX_BULK_MIN)
+		return;
+	bulk->bar = (uint32_t)__cvta_generic_to_shared(stage) + gx_tid() / GX_WARP * bytes;
+	bulk->stage = bulk->bar + GX_BULK_BAR;
+	bulk->room = (bytes - GX_BULK_BAR) / 16 * 16;
+	if (gx_lane() == 0) {
+		asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bulk->bar) : "memory");
+		/* The engine looks at shared memory through a proxy of its own and must see the barrier made. */
+		asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+	}
+	gx_syncwarp();
+}
+
+GX_DEV uint32_t gx_bulk_room(const struct gx_bulk *bulk)
+{
+	return bulk->room ? bulk->room : 1u << 30;
+}
+
+/* Bounded by the hardware: it ends when the engine has moved the bytes, and a bad address ends the whole kernel. */
+GX_DEV void gx_bulk_arrived_(uint32_t bar, uint32_t parity)
+{
+	uint32_t done = 0;
+
+	while (!done)
+		asm volatile("{\n\t"
+			     ".reg .pred p;\n\t"
+			     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+			     "selp.u32 %0, 1, 0, p;\n\t"
+			     "}"
+			     : "=r"(done)
+			     : "r"(bar), "r"(parity)
+			     : "memory");
+}
+
+/* Lane 0 only waits: the others never look into the stage. */
+GX_DEV void gx_bulk_await_(struct gx_bulk *bulk)
+{
+	if (!bulk->coming)
+		return;
+	if (gx_lane() == 0)
+		gx_bulk_arrived_(bulk->bar, bulk->parity);
+	bulk->parity ^= 1;
+	bulk->coming = 0;
+}
+
+GX_DEV void gx_bulk_load(struct gx_bulk *bulk, const void *src, uint32_t n)
+{
+	bulk->src = (const uint8_t *)src;
+	bulk->staged = bulk->room && n > 0 && (((uintptr_t)src | n) & 15) == 0;
+	if (!bulk->staged)
+		return;
+	gx_bulk_await_(bulk); /* a load nobody stored */
+	if (gx_lane() == 0) {
+		/* The engine has read the stage for the stores before; what it wrote is the drain's business. */
+		asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+		/* The row may be another's, seen by an acquire in the generic proxy: it holds for the engine's
+		 * proxy only past this fence. Cheap enough to do for own rows too. */
+		asm volatile("fence.proxy.async;" ::: "memory");
+		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bulk->bar), "r"(n)
+			     : "memory");
+		asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+			     "[%3];" ::"r"(bulk->stage),
+			     "l"(src), "r"(n), "r"(bulk->bar)
+			     : "memory");
+	}
+	bulk->coming = 1;
+}
+
+GX_DEV void *gx_bulk_stage(struct gx_bulk *bulk)
+{
+	gx_bulk_await_(bulk);
+	if (bulk->used && gx_lane() == 0)
+		asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+	gx_syncwarp();
+	return bulk->memory;
+}
+
+GX_DEV void gx_bulk_filled(struct gx_bulk *bulk)
+{
+	asm volatile("fence.proxy.async.shared::cta;" ::
+			     : "memory"); /* every lane for what it wrote, then the barrier */
+	gx_syncwarp();
+	bulk->src = bulk->memory;
+	bulk->staged = bulk->room > 0;
+}
+
+GX_DEV void gx_bulk_store(struct gx_bulk *bulk, void *dst, uint32_t from, uint32_t n)
+{
+	gx_bulk_await_(bulk);
+	if (!bulk->staged || (((uintptr_t)dst | from | n) & 15) != 0) {
+		gx_row_copy(dst, bulk->src + from, n);
+		return;
+	}
+	if (gx_lane() == 0) {
+		asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst),
+			     "r"(bulk->stage + from), "r"(n)
+			     : "memory");
+		asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+	}
+	bulk->used = 1;
+}
+
+/*
+ * wait_group without .read: .read only says that the stage was read, not that the rows were written. Then the proxy
+ * fence brings the engine's writes into lane 0's order, and the system fence puts them before any signal it sends.
+ * The barrier does the same for rows that other lanes stored.
+ */
+GX_DEV void gx_bulk_drain(struct gx_bulk *bulk)
+{
+	if (bulk->used && gx_lane() == 0) {
+		asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+		asm volatile("fence.proxy.async;" ::: "memory");
+		gx_fence_sys();
+	}
+	bulk->used = 0;
+	gx_syncwarp();
+}
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words of gx.h for nvcc. Scopes and orders are spelled in PTX: CUDA's C intrinsics have no acquire or release. */
+#ifndef EP_KERNELS_GX_CUDA_H
+#define EP_KERNELS_GX_CUDA_H
+
+#define GX_WARP 32u
+#define GX_DEV static __device__ __forceinline__
+#define GX_SHARED __shared__
+#define GX_DYN_SHARED(name) extern __shared__ __align__(128) uint8_t name[]
+/* __grid_constant__: the address of the arguments may be taken without a copy of them in local memory. */
+#define GX_ARGS(type) const __grid_constant__ type
+/* One block per multiprocessor at least: without the 1 ptxas aims at two, and spills. */
+#define GX_KERNEL(name) extern "C" __global__ void __launch_bounds__(EP_THREADS_MAX, 1) ep_k_##name
+
+typedef uint4 gx_u4;
+
+GX_DEV uint32_t gx_tid(void)
+{
+	return threadIdx.x;
+}
+
+GX_DEV uint32_t gx_threads(void)
+{
+	return blockDim.x;
+}
+
+GX_DEV uint32_t gx_block(void)
+{
+	return blockIdx.x;
+}
+
+GX_DEV uint32_t gx_blocks(void)
+{
+	return gridDim.x;
+}
+
+GX_DEV uint32_t gx_lane(void)
+{
+	return threadIdx.x % GX_WARP;
+}
+
+GX_DEV void gx_syncthreads(void)
+{
+	__syncthreads();
+}
+
+GX_DEV void gx_syncwarp(void)
+{
+	__syncwarp();
+}
+
+GX_DEV uint32_t gx_shfl_u32(uint32_t v, uint32_t src)
+{
+	return __shfl_sync(0xffffffffu, v, (int)src);
+}
+
+GX_DEV uint64_t gx_shfl_u64(uint64_t v, uint32_t src)
+{
+	return (uint64_t)__shfl_sync(0xffffffffu, (unsigned long long)v, (int)src);
+}
+
+GX_DEV uint64_t gx_ballot(int p)
+{
+	return __ballot_sync(0xffffffffu, p);
+}
+
+GX_DEV uint32_t gx_popc(uint64_t m)
+{
+	return (uint32_t)__popcll(m);
+}
+
+#define GX_LD(name, type, op, reg)                                                    \
+	GX_DEV type name(const type *p)                                               \
+	{                                                                             \
+		type v;                                                               \
+		asm volatile("ld." op " %0, [%1];" : "=" reg(v) : "l"(p) : "memory"); \
+		return v;                                                             \
+	}
+#define GX_ST(name, type, op, reg)                                               \
+	GX_DEV void name(type *p, type v)                                        \
+	{                                                                        \
+		asm volatile("st." op " [%0], %1;" ::"l"(p), reg(v) : "memory"); \
+	}
+#define GX_ADD(name, type, op, reg)                                                                   \
+	GX_DEV type name(type *p, type v)                                                             \
+	{                                                                                             \
+		type old;                                                                             \
+		asm volatile("atom." op " %0, [%1], %2;" : "=" reg(old) : "l"(p), reg(v) : "memory"); \
+		return old;                                                                           \
+	}
+
+GX_LD(gx_ld_acquire_u32, uint32_t, "acquire.sys.global.u32", "r")
+GX_LD(gx_ld_acquire_u64, uint64_t, "acquire.sys.global.u64", "l")
+GX_LD(gx_ld_relaxed_u32, uint32_t, "relaxed.sys.global.u32", "r")
+GX_LD(gx_ld_relaxed_u64, uint64_t, "relaxed.sys.global.u64", "l")
+GX_ST(gx_st_release_u32, uint32_t, "release.sys.global.u32", "r")
+GX_ST(gx_st_release_u64, uint64_t, "release.sys.global.u64", "l")
+GX_ST(gx_st_relaxed_u32, uint32_t, "relaxed.sys.global.u32", "r")
+GX_ST(gx_st_relaxed_u64, uint64_t, "relaxed.sys.global.u64", "l")
+GX_ADD(gx_add_acqrel_u32, uint32_t, "acq_rel.sys.global.add.u32", "r")
+GX_ADD(gx_add_acqrel_u64, uint64_t, "acq_rel.sys.global.add.u64", "l")
+GX_ADD(gx_dev_add_relaxed_u32, uint32_t, "relaxed.gpu.global.add.u32", "r")
+GX_ADD(gx_dev_add_relaxed_u64, uint64_t, "relaxed.gpu.global.add.u64", "l")
+GX_ADD(gx_dev_add_acqrel_u32, uint32_t, "acq_rel.gpu.global.add.u32", "r")
+GX_ADD(gx_dev_add_acqrel_u64, uint64_t, "acq_rel.gpu.global.add.u64", "l")
+#undef GX_LD
+#undef GX_ST
+#undef GX_ADD
+
+GX_DEV void gx_fence_block(void)
+{
+	__threadfence_block();
+}
+
+GX_DEV void gx_fence_dev(void)
+{
+	__threadfence();
+}
+
+GX_DEV void gx_fence_sys(void)
+{
+	__threadfence_system();
+}
+
+/* The first polls come back to back: a signal inside a node takes under a microsecond, a sleep costs as much. */
+GX_DEV void gx_pause(uint32_t spin)
+{
+	if (spin >= 64)
+		__nanosleep(40);
+}
+
+GX_DEV uint64_t gx_clock_ns(void)
+{
+	uint64_t t;
+
+	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+	return t;
+}
+
+/* Plain and coherent: good for rows that others wrote, after the acquire. The compiler cannot turn it into ld.nc:
+ * no kernel pointer is marked restrict. */
+GX_DEV gx_u4 gx_ld_u4(const void *p)
+{
+	return *(const gx_u4 *)p;
+}
+
+/* The non-coherent path, for own inputs only. */
+GX_DEV gx_u4 gx_ld_own_u4(const void *p)
+{
+	gx_u4 v;
+
+	asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+		     : "l"(p));
+	return v;
+}
+
+GX_DEV void gx_st_u4(void *p, gx_u4 v)
+{
+	*(gx_u4 *)p = v;
+}
+
+#include "kernels/gx_row.h"
+
+/* The host pass has no __CUDA_ARCH__ and no use for either. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#include "kernels/gx_bulk_tma.h"
+#else
+#include "kernels/gx_bulk_copy.h"
+#endif
+
+#endif

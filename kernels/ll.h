@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What dispatch and combine share: opening an operation, its waits, its addresses, its end. kernels/args_ll.h has the
+ * layout.
+ *
+ * Orderings, each with its partner (S: sender, D: destination):
+ *   R1 a row written -> send_done	pairs with A1, the same counter: the last finisher has all rows behind it
+ *   R2 signal at D <- A1		pairs with A2, D's wait for S
+ *   R3 all of a block -> left		pairs with A3: the last block to leave has everything read behind it
+ *   R4 ack at S <- A3			pairs with A4, S's wait before it writes this buffer again
+ *   R5 fill[] and self_ready, base[] and src_ready	pair with A5: warps of this rank among themselves
+ */
+#ifndef EP_KERNELS_LL_H
+#define EP_KERNELS_LL_H
+
+#include "kernels/op.h"
+
+/* Where the routing of a token stands in the warp's shared memory: [topk] each. */
+struct ll_route {
+	int32_t *id;   /* global expert, or -1: dropped, bad, or on a masked rank */
+	int32_t *peer; /* its rank */
+	int32_t *slot; /* the token's row on that rank, at the first k that names the rank; else -1 */
+	int32_t *pos; /* the row's place among this rank's rows for the expert, at the first k that names it; else -1 */
+};
+
+struct ll {
+	struct gx_op op;
+	const struct ep_ll_args *a;
+	uint32_t buffer;
+	uint32_t direct; /* own rows skip the window: the operation is one launch, nobody sees them half done */
+	uint64_t before; /* the epoch whose acknowledgements free the buffer; 0: it is new */
+	struct ll_route route;
+	struct gx_bulk bulk;
+	/* counters behind the state */
+	uint32_t *rank_rows, *expert_rows; /* send: rows per destination, per expert */
+	uint32_t *src_ticket, *src_claim, *src_ready, *off;
+	uint32_t *fill, *base; /* receive: rows per local expert; where the rows of (source, expert) start */
+};
+
+GX_DEV uint32_t ll_is(const struct ll *ll, uint32_t flag)
+{
+	return (ll->a->flags & flag) != 0;
+}
+
+/* ---- addresses ---- */
+
+GX_DEV uint8_t *ll_source(const struct ll *ll, uint32_t owner, uint32_t source)
+{
+	const struct ep_ll_args *a = ll->a;
+
+	return a->window[owner] + ll->buffer * a->buffer_bytes +
+	       source * (ep_ll_source_head(&a->shape) + (uint64_t)a->shape.tmax * a->row_pitch);
+}
+
+GX_DEV uint8_t *ll_row(const struct ll *ll, uint32_t owner, uint32_t source, uint32_t slot)
+{
+	return ll_source(ll, owner, source) + ep_ll_source_head(&ll->a->shape) + (uint64_t)slot * ll->a->row_pitch;
+}
+
+GX_DEV uint8_t *ll_slot(const struct ll *ll, uint32_t home, uint32_t writer, uint32_t slot)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint64_t at = a->shape.masked ? (uint64_t)writer * a->shape.tmax * a->shape.fan + slot : slot;
+
+	return a->window[home] + ll->buffer * a->buffer_bytes + at * a->row_pitch;
+}
+
+GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
+{
+	return (uint64_t *)(ll->a->control[rank] + at);
+}
+
+GX_DEV int64_t ll_topk(const struct ep_ll_args *a, uint32_t token, uint32_t k)
+{
+	uint64_t i = (uint64_t)token * a->shape.topk + k;
+
+	if (a->flags & EP_LL_IDX32)
+		return ((const int32_t *)a->topk_idx)[i];
+	return ((const int64_t *)a->topk_idx)[i];
+}
+
+/* ---- waits ---- */
+
+/* off[] is written by any warp that gives up on a rank, so it is never cached. */
+GX_DEV uint32_t ll_off(const struct ll *ll, uint32_t rank)
+{
+	return ll_is(ll, EP_LL_MASK) && gx_ld_relaxed_u32(&ll->off[rank]) != 0;
+}
+
+GX_DEV void ll_raise(const struct ll *ll, uint32_t flag)
+{
+	gx_st_relaxed_u32(&ll->a->async[flag], 1);
+}
+
+/* One thread. 0: the rank did not answer; with masks it is masked now, without the operation has failed. */
+GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint32_t phase)
+{
+	struct gx_limit limit = ll->op.limit;
+	uint32_t result;
+
+	if (ll_is(ll, EP_LL_MASK))
+		limit.failed = &ll->a->gone[rank];
+	result = (uint32_t)gx_wait(ll_word(ll, ll->op.rank, at), value, &limit);
+	if (result == GX_ARRIVED)
+		return 1;
+	if (ll_is(ll, EP_LL_MASK) && result != GX_ABORTED) {
+		gx_st_relaxed_u32(&ll->off[rank], 1);
+		ll_raise(ll, EP_ASYNC_TIMEOUT);
+		return 0;
+	}
+	gx_op_fail_wait(&ll->op, result, rank, phase);
+	return 0;
+}
+
+/* One thread, A4: the peer has read what this rank sent it in this buffer the last time. */
+GX_DEV uint32_t ll_wait_free(const struct ll *ll, uint32_t peer)
+{
+	return ll_wait(ll, ep_ll_ack_at(ll->op.nranks, ll->buffer, peer), ll->before, peer, EP_KPHASE_SEND);
+}
+
+/* One thread, A2. */
+GX_DEV uint32_t ll_wait_signal(const struct ll *ll, uint32_t source)
+{
+	return ll_wait(ll, ep_ll_signal_at(source), ll->op.epoch, source, EP_KPHASE_RECV);
+}
+
+/* One thread: warps of this rank for each other. Bounded: who sets the word is running, or the operation has failed. */
+GX_DEV uint32_t ll_wait_word(const struct ll *ll, const uint32_t *word)
+{
+	for (uint32_t spin = 0; gx_ld_acquire_u32(word) == 0; spin++) {
+		if (spin % 32 == 31 && gx_ld_relaxed_u32(ll->op.errors) != 0)
+			return 0;
+		gx_pause(spin);
+	}
+	return 1;
+}
+
+/* ---- beginning and end ---- */
+
+GX_DEV void ll_arrays(struct ll *ll)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+
+	ll->rank_rows = (uint32_t *)(ll->a->state + 1);
+	ll->src_ticket = ll->rank_rows + s->nranks;
+	ll->src_claim = ll->src_ticket + s->nranks;
+	ll->src_ready = ll->src_claim + s->nranks;
+	ll->expert_rows = ll->src_ready + s->nranks;
+	ll->fill = ll->expert_rows + s->experts;
+	ll->base = ll->fill + s->per_rank;
+	ll->off = ll->base + (uint64_t)s->nranks * s->per_rank;
+}
+
+/* The free buffer that was used longest ago; 2 when staged operations hold both. Not by parity of the epoch: two
+ * handles in a legal order would then wait for each other. */
+GX_DEV uint32_t ll_pick(const struct ep_ll_state *state)
+{
+	if (state->busy[0] != 0)
+		return state->busy[1] != 0 ? 2 : 1;
+	if (state->busy[1] != 0)
+		return 0;
+	return state->used[1] < state->used[0];
+}
+
+/* What every launch of the group starts with. */
+GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind)
+{
+	ll->a = a;
+	ll_arrays(ll);
+	ll->direct = (a->flags & (EP_LL_SEND | EP_LL_RECV)) == (EP_LL_SEND | EP_LL_RECV);
+	ll->op.rank = a->shape.rank;
+	ll->op.nranks = a->shape.nranks;
+	ll->op.kind = kind;
+	ll->op.report = a->report;
+	ll->op.errors = &a->state->errors;
+	ll->op.control = a->control;
+	ll->op.failed_at = ep_ll_failed_at(a->shape.nranks);
+	ll->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
+	ll->op.limit.abort = a->abort;
+	ll->op.limit.failed = ll_word(ll, a->shape.rank, ll->op.failed_at);
+	ll->op.epoch = a->state->epoch;
+}
+
+/* All threads. 0: nothing may be done in this launch. The state is stable: the last block to leave advances it. */
+GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, uint8_t *shared)
+{
+	uint64_t failed;
+
+	ll_begin(ll, a, kind);
+	ll->op.epoch = ll_is(ll, EP_LL_SEND) ? a->state->epoch + 1 : a->handle->epoch;
+	ll->buffer = ll_is(ll, EP_LL_SEND) ? ll_pick(a->state) : a->handle->buffer;
+	ll->before = ll->buffer < 2 ? a->state->used[ll->buffer] : 0;
+	gx_bulk_open(&ll->bulk, shared, a->stage);
+	ll->route.id =
+		(int32_t *)(shared + (uint64_t)gx_warps() * a->stage + (uint64_t)gx_warp() * ep_ll_route_bytes(a));
+	ll->route.peer = ll->route.id + a->shape.topk;
+	ll->route.slot = ll->route.peer + a->shape.topk;
+	ll->route.pos = ll->route.slot + a->shape.topk;
+	if (ll->buffer > 1) {
+		/* Only said, not spread: every rank that follows the same order finds it by itself. */
+		if (gx_tid() == 0)
+			gx_op_report(&ll->op, EP_KERR_STAGED, a->shape.rank, EP_KPHASE_START);
+		return 0;
+	}
+	if (ll_is(ll, EP_LL_MASK) && a->state->behind != 0)
+		return 0;
+	/* A receive half without a send half: the replay of a graph that holds only the second. */
+	if (!ll_is(ll, EP_LL_SEND) && a->handle->staged == 0)
+		return 0;
+	failed = gx_ld_relaxed_u64(ll->op.limit.failed);
+	if (failed == 0 || ll_is(ll, EP_LL_MASK))
+		return 1;
+	/* A group that has failed moves nothing more: its windows may hold half an operation. */
+	if (gx_tid() == 0)
+		gx_op_fail(&ll->op, EP_KERR_REMOTE, EP_FAILED_RANK(failed), EP_KPHASE_START);
+	return 0;
+}
+
+GX_DEV void ll_clear(uint32_t *from, uint64_t n)
+{
+	for (uint64_t i = gx_tid(); i < n; i += gx_threads())
+		from[i] = 0;
+}
+
+GX_DEV void ll_end_send(struct ll *ll)
+{
+	const struct ep_ll_args *a = ll->a;
+
+	ll_clear(ll->rank_rows, a->shape.nranks);
+	ll_clear(ll->expert_rows, a->shape.experts);
+	if (gx_tid() != 0)
+		return;
+	a->state->send_ticket = a->state->send_done = 0;
+	a->state->epoch = ll->op.epoch;
+	a->state->used[ll->buffer] = ll->op.epoch;
+	if (ll_is(ll, EP_LL_RECV))
+		return;
+	a->state->busy[ll->buffer] = 1;
+	a->handle->epoch = ll->op.epoch;
+	a->handle->buffer = ll->buffer;
+	a->handle->staged = 1;
+}
+
+GX_DEV void ll_end_recv(struct ll *ll)
+{
+	const struct ep_ll_args *a = ll->a;
+
+	/* R4 */
+	for (uint32_t r = gx_tid(); r < a->shape.nranks; r += gx_threads())
+		if (!ll_off(ll, r))
+			gx_st_release_u64(ll_word(ll, r, ep_ll_ack_at(a->shape.nranks, ll->buffer, a->shape.rank)),
+					  ll->op.epoch);
+	ll_clear(ll->src_ticket, 3ull * a->shape.nranks);
+	ll_clear(ll->fill, a->shape.per_rank);
+	if (gx_tid() != 0)
+		return;
+	a->state->recv_ticket = a->state->self_ready = a->state->listed = 0;
+	if (!ll_is(ll, EP_LL_SEND)) {
+		a->state->busy[ll->buffer] = 0;
+		a->handle->staged = 0;
+	}
+}
+
+/* The last finisher's warp: signals to every rank, behind all rows of this operation (A1, R2). */
+GX_DEV void ll_signal(struct ll *ll)
+{
+	for (uint32_t r = gx_lane(); r < ll->op.nranks; r += GX_WARP)
+		if (!ll_off(ll, r))
+			gx_st_release_u64(ll_word(ll, r, ep_ll_signal_at(ll->op.rank)), ll->op.epoch);
+}
+
+/* Whether this warp finished the last of items (R1, A1). All lanes; rows of the warp are drained first. */
+GX_DEV uint32_t ll_finished(struct ll *ll, uint32_t items)
+{
+	uint32_t done = 0;
+
+	gx_bulk_drain(&ll->bulk);
+	if (gx_lane() == 0)
+		done = gx_dev_add_acqrel_u32(&ll->a->state->send_done, 1) == items - 1;
+	done = gx_shfl_u32(done, 0);
+	gx_syncwarp();
+	return done;
+}
+
+#endif

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every operation between ranks has: an epoch, limits, a way to fail that everybody hears, and work by ticket. */
+#ifndef EP_KERNELS_OP_H
+#define EP_KERNELS_OP_H
+
+struct gx_op {
+	uint32_t rank, nranks;
+	uint32_t kind; /* enum ep_kernel_kind */
+	uint64_t epoch;
+	struct gx_limit limit;
+	struct ep_kernel_report *report;
+	uint32_t *errors;	 /* device memory; 0: the report is free */
+	uint8_t *const *control; /* [nranks] */
+	uint64_t failed_at;	 /* of the failed word in every control page */
+};
+
+/* One thread. The first failure of the group stays in the report; 1 if this is it. */
+GX_DEV uint32_t gx_op_report(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)
+{
+	struct ep_kernel_report *report = op->report;
+
+	if (gx_dev_add_relaxed_u32(op->errors, 1) != 0)
+		return 0;
+	gx_st_relaxed_u32(&report->phase, phase);
+	gx_st_relaxed_u32(&report->rank, rank);
+	gx_st_relaxed_u32(&report->kind, op->kind);
+	gx_st_relaxed_u64(&report->epoch, op->epoch);
+	gx_st_release_u32(&report->code, code); /* pairs with the host's acquire of code */
+	return 1;
+}
+
+/* One thread. Every rank is told, so that nobody waits in vain. */
+GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)
+{
+	if (!gx_op_report(op, code, rank, phase))
+		return;
+	for (uint32_t r = 0; r < op->nranks; r++)
+		gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), EP_FAILED_WORD(op->rank, op->epoch));
+}
+
+GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t rank, uint32_t phase)
+{
+	if (result == GX_TIMED_OUT)
+		gx_op_fail(op, EP_KERR_TIMEOUT, rank, phase);
+	else if (result == GX_ABORTED)
+		gx_op_fail(op, EP_KERR_ABORTED, rank, phase);
+	else
+		gx_op_fail(op, EP_KERR_REMOTE, EP_FAILED_RANK(gx_ld_relaxed_u64(op->limit.failed)), phase);
+}
+
+/* The warp's next work item. */
+GX_DEV uint32_t gx_op_ticket(uint32_t *counter)
+{
+	uint32_t item = 0;
+
+	if (gx_lane() == 0)
+		item = gx_dev_add_relaxed_u32(counter, 1);
+	return gx_shfl_u32(item, 0);
+}
+
+/* Whether this block is the last to leave. R: everything the block did -> left; A: the same counter. */
+GX_DEV int gx_op_leave(uint32_t *left)
+{
+	GX_SHARED uint32_t last;
+
+	gx_syncthreads();
+	if (gx_tid() == 0)
+		last = gx_dev_add_acqrel_u32(left, 1) == gx_blocks() - 1;
+	gx_syncthreads();
+	return last != 0;
+}
+
+#endif

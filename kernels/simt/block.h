@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A block: its threads as fibers, and who of them may run. */
+#ifndef EP_SIMT_BLOCK_H
+#define EP_SIMT_BLOCK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/host_launch.h"
+#include "kernels/simt/fiber.h"
+#include "kernels/simt/simt.h"
+
+enum simt_state { SIMT_RUN, SIMT_SPIN, SIMT_AT_WARP, SIMT_AT_BLOCK, SIMT_DONE, SIMT_STATES };
+
+struct simt_thread {
+	struct simt_fiber fiber;
+	struct simt_where where;
+	enum simt_state state;
+};
+
+/* A meeting of threads: who is there, and where the first of them said it stood. The two sync bytes are TSan's names
+ * for this meeting and the next: the slowest has not left the one before when the fastest enters the other. */
+struct simt_meet {
+	unsigned arrived, turn;
+	const char *where;
+	char sync[2];
+};
+
+struct simt_warp {
+	struct simt_meet meet;
+	unsigned lanes, gone;
+	uint64_t slot[2][GX_WARP]; /* what the lanes bring to a shuffle; two sets, as with sync */
+};
+
+struct simt_block {
+	struct simt_fiber main;
+	struct simt_thread *thread;
+	struct simt_fiber **fiber; /* of each thread */
+	struct simt_warp *warp;
+	unsigned cap;
+	void *map;
+	unsigned n, alive, idle;
+	struct simt_meet meet;
+	uint64_t random; /* 0: in order */
+	gx_host_fn fn;
+	const void *args;
+	void *shared;
+	size_t shared_cap;
+	char start, end; /* TSan's names for the launch's two ends */
+	void (*report)(const char *sentence);
+};
+
+/* Room for n threads and some dynamic shared memory; 0 or -ENOMEM. */
+int simt_block_reserve(struct simt_block *b, unsigned n, size_t shared);
+void simt_block_free(struct simt_block *b);
+/* In the thread that is the block: runs all its threads to their ends. */
+void simt_block_run(struct simt_block *b, unsigned block, unsigned blocks, unsigned threads);
+
+/* For warp.c. */
+struct simt_block *simt_block_now(void);
+struct simt_thread *simt_thread_now(void);
+void simt_meet_check(struct simt_block *b, struct simt_meet *m, const char *what, const char *where);
+void simt_wait(struct simt_block *b, struct simt_thread *me, enum simt_state state);
+void simt_wake(struct simt_block *b, unsigned first, unsigned n, enum simt_state state);
+_Noreturn void simt_die(struct simt_block *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/simt/fiber.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#define FRAME 64
+
+__asm__(".text\n"
+	".globl simt_swap\n"
+	".hidden simt_swap\n"
+	".type simt_swap, @function\n"
+	"simt_swap:\n"
+	"	pushq	%rbp\n"
+	"	pushq	%rbx\n"
+	"	pushq	%r12\n"
+	"	pushq	%r13\n"
+	"	pushq	%r14\n"
+	"	pushq	%r15\n"
+	"	movq	%rsp, (%rdi)\n"
+	"	movq	%rsi, %rsp\n"
+	"	popq	%r15\n"
+	"	popq	%r14\n"
+	"	popq	%r13\n"
+	"	popq	%r12\n"
+	"	popq	%rbx\n"
+	"	popq	%rbp\n"
+	"	ret\n"
+	".size simt_swap, .-simt_swap\n");
+
+/* The six registers, the address to return into, and a return address of 0 above it where unwinders stop. entry must
+ * find the stack as a call leaves it: 8 bytes past a multiple of 16. */
+void *simt_frame(void *top, void (*entry)(void))
+{
+	void **frame = (void **)(((uintptr_t)top & ~(uintptr_t)15) - FRAME);
+
+	memset(frame, 0, FRAME);
+	frame[6] = (void *)entry;
+	return frame;
+}

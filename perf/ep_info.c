@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this library is, what it finds on this machine, and every knob it has; comment lines start with #. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/dev.h"
+#include "nccl_ep.h"
+#include "plugin/boot.h"
+#include "util/error.h"
+#include "util/param.h"
+#include "util/sock.h"
+
+static const char *const type_names[] = { [EP_T_INT] = "int", [EP_T_BOOL] = "bool", [EP_T_STR] = "string" };
+
+static void print_version(void)
+{
+	int code = 0;
+
+	ncclEpGetVersion(&code);
+	printf("# ep_info " EP_VERSION ": libnccl_ep version code %d, API version %d\n", code, NCCL_EP_API_VERSION);
+}
+
+static void print_devices(void)
+{
+	printf("#\n# %-8s %5s  %s\n", "device", "count", "why not");
+	for (int k = 0; k < EP_DEV_KINDS; k++) {
+		const struct ep_dev_ops *row = ep_dev_row((enum ep_dev_kind)k);
+		int count = 0, rc = row->count(&count);
+
+		printf("  %-8s %5d  %s\n", row->name, rc ? 0 : count, rc ? ep_last_error() : "-");
+	}
+}
+
+/* Where ranks of other processes would reach this one. */
+static void print_addresses(void)
+{
+	union ep_sockaddr addr[EP_BOOT_ADDRS];
+	char why[256] = "", text[EP_SOCK_TEXT];
+	int n = ep_sock_pick(addr, EP_BOOT_ADDRS, why, sizeof(why));
+
+	printf("#\n# bootstrap address (%s)\n", n > 0 ? why : ep_last_error());
+	for (int i = 0; i < n; i++)
+		printf("  %.*s\n", (int)strlen(ep_sock_text(&addr[i], text, sizeof(text))) - 2, text); /* not ":0" */
+}
+
+static const char *or_empty(const char *value)
+{
+	return *value ? value : "\"\"";
+}
+
+static void print_param(enum ep_param_id id, bool sentence)
+{
+	const struct ep_param *p = ep_param_info(id);
+	const char *source = ep_param_source(id);
+
+	printf("  %-30s %-7s %-10s %-20s %s\n", p->name, type_names[p->type], or_empty(p->def),
+	       or_empty(ep_param_str(id)), source ? source : "default");
+	if (!sentence)
+		return;
+	printf("#     %s\n", p->text);
+	if (p->type == EP_T_INT)
+		printf("#     From %lld to %lld.\n", (long long)p->min, (long long)p->max);
+	if (*p->fallbacks)
+		printf("#     Where it is not set: %s\n", p->fallbacks);
+}
+
+static bool is_param(const char *name, size_t n)
+{
+	for (int i = 0; i < EP_PARAMS; i++) {
+		const char *known = ep_param_info((enum ep_param_id)i)->name;
+
+		if (strlen(known) == n && !memcmp(known, name, n))
+			return true;
+	}
+	return false;
+}
+
+/* All parameters with their sentences, or only those that something sets; then the names nobody knows. */
+static void print_params(bool all)
+{
+	printf("#\n# %-30s %-7s %-10s %-20s %s\n", all ? "parameter" : "parameter that is set", "type", "default",
+	       "value", "set by");
+	for (int i = 0; i < EP_PARAMS; i++)
+		if (all || ep_param_source((enum ep_param_id)i))
+			print_param((enum ep_param_id)i, all);
+	for (char **e = environ; *e; e++) {
+		size_t n = strcspn(*e, "=");
+
+		if (!strncmp(*e, "NCCL_EP_", 8) && !is_param(*e, n))
+			printf("# %.*s is set, but no parameter has that name\n", (int)n, *e);
+	}
+}
+
+static int usage(FILE *out, int status)
+{
+	fprintf(out, "usage: ep_info [-e] [-h]\n"
+		     "  version, devices, addresses of the bootstrap, and the parameters that are set\n"
+		     "  -e  every parameter: type, default, value, what sets it, and what it does\n"
+		     "  -h  this text\n");
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	bool all = false;
+	int c;
+
+	while ((c = getopt(argc, argv, "eh")) != -1) {
+		if (c == 'h')
+			return usage(stdout, 0);
+		if (c != 'e')
+			return usage(stderr, 2);
+		all = true;
+	}
+	if (optind != argc)
+		return usage(stderr, 2);
+	print_version();
+	print_devices();
+	print_addresses();
+	print_params(all);
+	return 0;
+}

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The yardstick on the CPU: the copies that dispatch and combine cannot do without, by memcpy, with the same data, the
+ * same ranks and the same cores. A token goes once to each other rank's window and from there to its experts' rows; own
+ * rows go straight. Back, each row goes to its home, which adds them up. No headers, no counts, no handshake but a
+ * barrier where receivers must wait.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "perf/ep_perf.h"
+
+struct plain {
+	struct seat *seat;
+	const struct perf_opts *opts;
+	struct ll_shape shape;
+	struct ll_input *in;
+	struct ll_expect expect;
+	uint8_t *out, *answers, *sums;
+	size_t out_size, answers_size, sums_size;
+	float *tile;
+};
+
+/* Untouched pages cost nothing: outputs are as large as the library's and as empty. */
+static uint8_t *pages(size_t size)
+{
+	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	return at == MAP_FAILED ? NULL : at;
+}
+
+static size_t row_bytes(const struct plain *p)
+{
+	return ll_out_bytes(&p->shape) + ll_scale_bytes(&p->shape);
+}
+
+static uint8_t *window_row(const struct plain *p, int owner, int src, int token)
+{
+	return perf_board_window(seat_board(p->seat), p->opts, owner) +
+	       ((size_t)src * (size_t)p->shape.tmax + (size_t)token) * row_bytes(p);
+}
+
+static uint8_t *home_row(const struct plain *p, int home, int token, int k)
+{
+	return perf_board_window(seat_board(p->seat), p->opts, home) +
+	       ((size_t)token * (size_t)p->shape.topk + (size_t)k) * ll_combine_bytes(&p->shape);
+}
+
+/* The first k of a token that names a rank; -1 none. */
+static int first_of(const struct plain *p, const struct ll_input *in, int token, int rank)
+{
+	for (int k = 0; k < p->shape.topk; k++)
+		if (ll_owner(&p->shape, NULL, in->idx[token * p->shape.topk + k]) == rank)
+			return k;
+	return -1;
+}
+
+/* Quantising has no memcpy: its rows are copied at the size they have on the way. */
+static const uint8_t *token_row(const struct plain *p, int token)
+{
+	return p->in[seat_rank(p->seat)].tokens + (size_t)token * ll_in_bytes(&p->shape);
+}
+
+static int plain_dispatch(struct plain *p)
+{
+	int me = seat_rank(p->seat);
+	size_t bytes = ll_out_bytes(&p->shape);
+
+	for (int t = 0; t < p->in[me].t; t++)
+		for (int r = 0; r < p->shape.ranks; r++)
+			if (r != me && first_of(p, &p->in[me], t, r) >= 0)
+				memcpy(window_row(p, r, me, t), token_row(p, t), bytes);
+	if (seat_barrier(p->seat))
+		return -1;
+	for (int z = 0; z < p->expect.zones; z++)
+		for (int i = 0; i < p->expect.count[z]; i++) {
+			size_t at = (size_t)z * (size_t)p->expect.cap + (size_t)i;
+			struct ll_row row = p->expect.row[at];
+
+			memcpy(p->out + at * bytes,
+			       row.src == me ? token_row(p, row.token) : window_row(p, me, row.src, row.token), bytes);
+		}
+	return 0;
+}
+
+static void add_row(float *sum, const uint8_t *row, size_t n, enum num_type type, float weight)
+{
+	if (type == NUM_F32)
+		for (size_t h = 0; h < n; h++)
+			sum[h] += weight * ((const float *)(const void *)row)[h];
+	else if (type == NUM_F16)
+		for (size_t h = 0; h < n; h++)
+			sum[h] += weight * num_from_f16(((const uint16_t *)(const void *)row)[h]);
+	else
+		for (size_t h = 0; h < n; h++) {
+			union {
+				uint32_t bits;
+				float value;
+			} x = { (uint32_t)((const uint16_t *)(const void *)row)[h] << 16 };
+
+			sum[h] += weight * x.value;
+		}
+}
+
+static void store_row(uint8_t *row, const float *sum, size_t n, enum num_type type)
+{
+	for (size_t h = 0; type == NUM_BF16 && h < n; h++) {
+		union {
+			float value;
+			uint32_t bits;
+		} x = { sum[h] };
+
+		((uint16_t *)(void *)row)[h] = (uint16_t)((x.bits + 0x7fff + (x.bits >> 16 & 1)) >> 16);
+	}
+	for (size_t h = 0; type != NUM_BF16 && h < n; h++)
+		num_store(type, row + h * num_info[type].size, sum[h]);
+}
+
+/* Where the row of zone z for a token of `src` stands among its choices. */
+static int place_of(const struct plain *p, int z, struct ll_row row)
+{
+	int me = seat_rank(p->seat), local = p->shape.experts / p->shape.ranks;
+	const int64_t *idx = p->in[row.src].idx + row.token * p->shape.topk;
+
+	if (p->shape.layout == LL_RANK_MAJOR)
+		return first_of(p, &p->in[row.src], row.token, me);
+	for (int k = 0; k < p->shape.topk; k++)
+		if (idx[k] == (int64_t)me * local + z)
+			return k;
+	return 0;
+}
+
+static int plain_combine(struct plain *p)
+{
+	int me = seat_rank(p->seat);
+	const struct ll_input *in = &p->in[me];
+	size_t bytes = ll_combine_bytes(&p->shape), n = p->shape.hidden;
+
+	for (int z = 0; z < p->expect.zones; z++)
+		for (int i = 0; i < p->expect.count[z]; i++) {
+			size_t at = (size_t)z * (size_t)p->expect.cap + (size_t)i;
+			struct ll_row row = p->expect.row[at];
+
+			if (row.src != me)
+				memcpy(home_row(p, row.src, row.token, place_of(p, z, row)), p->answers + at * bytes,
+				       bytes);
+		}
+	if (seat_barrier(p->seat))
+		return -1;
+	for (int t = 0; t < in->t; t++) {
+		memset(p->tile, 0, n * sizeof(*p->tile));
+		for (int k = 0; k < p->shape.topk; k++) {
+			int owner = ll_owner(&p->shape, NULL, in->idx[t * p->shape.topk + k]);
+
+			if (owner < 0 || (p->shape.layout == LL_RANK_MAJOR && first_of(p, in, t, owner) != k))
+				continue;
+			/* Own rows are read where they lie; which one it is does not change what it costs. */
+			add_row(p->tile, owner == me ? p->answers + (size_t)t * bytes : home_row(p, me, t, k), n,
+				p->shape.combine, in->weight[t * p->shape.topk + k]);
+		}
+		store_row(p->sums + (size_t)t * bytes, p->tile, n, p->shape.combine);
+	}
+	return 0;
+}
+
+static int plain_open(struct plain *p, const struct perf_job *job)
+{
+	struct ll_data data = { .seed = ll_seed(job->opts.seed, 1, (uint64_t)job->tokens),
+				.fill = job->tokens ? LL_FILL_FULL : LL_FILL_NONE,
+				.fixed_t = job->tokens };
+	size_t rows;
+
+	perf_shape(p->opts, &p->shape);
+	data.seed = ll_seed(data.seed, 0, 0); /* as the rig's first round */
+	p->in = ll_inputs_make(&p->shape, &data);
+	if (!p->in || ll_expect_dispatch(&p->shape, p->in, NULL, seat_rank(p->seat), &p->expect))
+		return seat_fail(p->seat, "no memory");
+	rows = (size_t)p->expect.zones * (size_t)p->expect.cap;
+	p->out_size = rows * row_bytes(p);
+	p->answers_size = (rows + (size_t)p->shape.tmax) * ll_combine_bytes(&p->shape);
+	p->sums_size = (size_t)p->shape.tmax * ll_combine_bytes(&p->shape);
+	p->out = pages(p->out_size);
+	p->answers = pages(p->answers_size);
+	p->sums = pages(p->sums_size);
+	p->tile = malloc(p->shape.hidden * sizeof(*p->tile));
+	if (!p->out || !p->answers || !p->sums || !p->tile)
+		return seat_fail(p->seat, "no memory");
+	return 0;
+}
+
+static void plain_close(struct plain *p)
+{
+	ll_inputs_free(p->in, p->shape.ranks);
+	ll_expect_free(&p->expect);
+	if (p->out)
+		munmap(p->out, p->out_size);
+	if (p->answers)
+		munmap(p->answers, p->answers_size);
+	if (p->sums)
+		munmap(p->sums, p->sums_size);
+	free(p->tile);
+}
+
+static int plain_time(struct plain *p, enum perf_phase phase, int iteration)
+{
+	double start;
+	int rc;
+
+	if (seat_barrier(p->seat))
+		return -1;
+	start = world_now();
+	rc = phase == PERF_DISPATCH ? plain_dispatch(p) : plain_combine(p);
+	if (!rc && iteration >= 0)
+		perf_board_plain(seat_board(p->seat), p->opts, phase, iteration, seat_rank(p->seat))->host =
+			1e6 * (world_now() - start);
+	return rc;
+}
+
+int perf_plain_job(struct seat *seat, const void *arg)
+{
+	const struct perf_job *job = arg;
+	struct plain p = { .seat = seat, .opts = &job->opts };
+
+	if (!plain_open(&p, job)) {
+		/* Rows that were written before, as an expert's would be: a page that was never touched is no memory.
+		 */
+		for (int z = 0; z < p.expect.zones; z++)
+			memset(p.answers + (size_t)z * (size_t)p.expect.cap * ll_combine_bytes(&p.shape), 1,
+			       (size_t)p.expect.count[z] * ll_combine_bytes(&p.shape));
+		memset(p.answers, 1, (size_t)p.shape.tmax * ll_combine_bytes(&p.shape));
+		for (int i = -job->opts.warmup; i < job->opts.iterations; i++)
+			if (plain_time(&p, PERF_DISPATCH, i) || plain_time(&p, PERF_COMBINE, i))
+				break;
+	}
+	plain_close(&p);
+	return seat_failed(seat) ? -1 : 0;
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How long ranks take to meet, and what a window gives: rows copied into every peer's window, a signal behind them, and
+ * the rows copied out there (the rowsig kernel), on the CPU device. Ranks are processes, or threads with -t.
+ *
+ *   window_perf [-t] [-n ranks[,ranks...]] [-b bytes] [-e bytes] [-f factor] [-i iterations] [-w warm-up]
+ */
+#include <getopt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/args.h"
+#include "plugin/boot.h"
+#include "plugin/topo.h"
+#include "plugin/window.h"
+#include "util/clock.h"
+#include "util/error.h"
+
+#define MAX_RANKS 1024
+#define MAX_SIZES 64
+
+struct options {
+	bool threads;
+	int counts[16], ncounts;
+	size_t first, last, factor;
+	int iterations, warmup;
+};
+
+/* Shared between the ranks of a run: each writes its own entry. */
+struct result {
+	int failed;
+	double meet_ms;
+	double us[MAX_SIZES];
+	long wrong[MAX_SIZES];
+};
+
+struct run {
+	const struct options *opt;
+	struct ep_boot_id id;
+	int nranks;
+	struct result *result; /* [nranks] */
+};
+
+struct rank {
+	const struct run *run;
+	int rank;
+	struct ep_boot *boot;
+	struct ep_topo topo;
+	struct ep_dev *dev;
+	struct ep_window control, window;
+	struct ep_mem state, in, out, counts;
+	struct ep_pinned pinned;
+};
+
+static int sizes(const struct options *opt, size_t *out)
+{
+	int n = 0;
+
+	for (size_t s = opt->first; s <= opt->last && n < MAX_SIZES; s *= opt->factor)
+		out[n++] = s;
+	return n;
+}
+
+static int rank_open(struct rank *r)
+{
+	const struct run *run = r->run;
+	size_t n = (size_t)run->nranks, rows = n * run->opt->last;
+	struct ep_boot_opts opts = { .id = &run->id, .rank = r->rank, .nranks = run->nranks };
+	uint64_t start = ep_now_ns();
+	struct ep_window_ctx ctx;
+	const struct ep_dev_ops *ops;
+
+	if (ep_boot_open(&opts, &r->boot))
+		return -1;
+	run->result[r->rank].meet_ms = (double)(ep_now_ns() - start) / 1e6;
+	if (ep_dev_row(EP_DEV_HOST)->open(0, &r->dev) ||
+	    ep_topo_build(r->boot, r->rank, run->nranks, EP_DEV_HOST, 0, &r->topo))
+		return -1;
+	ctx = (struct ep_window_ctx){ .dev = r->dev, .boot = r->boot, .topo = &r->topo, .rank = r->rank };
+	ops = r->dev->ops;
+	return ep_window_open(&ctx, ep_rowsig_control_size((uint32_t)n), &r->control) ||
+	       ep_window_open(&ctx, ep_rowsig_window_size(run->opt->last, 1, (uint32_t)n), &r->window) ||
+	       ops->mem_alloc(r->dev, ep_rowsig_state_size((uint32_t)n), &r->state) ||
+	       ops->mem_alloc(r->dev, rows, &r->in) || ops->mem_alloc(r->dev, rows, &r->out) ||
+	       ops->mem_alloc(r->dev, 2 * n * sizeof(uint32_t), &r->counts) ||
+	       ops->pinned_alloc(r->dev, sizeof(struct ep_kernel_report) + sizeof(uint64_t), &r->pinned);
+}
+
+static void rank_close(struct rank *r)
+{
+	struct ep_window_ctx ctx = { .dev = r->dev, .boot = r->boot, .topo = &r->topo, .rank = r->rank };
+	const struct ep_dev_ops *ops = r->dev->ops;
+
+	ep_boot_barrier(r->boot);
+	ep_window_close(&ctx, &r->control);
+	ep_window_close(&ctx, &r->window);
+	ops->mem_free(r->dev, &r->state);
+	ops->mem_free(r->dev, &r->in);
+	ops->mem_free(r->dev, &r->out);
+	ops->mem_free(r->dev, &r->counts);
+	ops->pinned_free(r->dev, &r->pinned);
+	ops->close(r->dev);
+	ep_topo_free(&r->topo);
+	ep_boot_close(r->boot);
+}
+
+static uint8_t byte_of(int source, int dest, size_t size, size_t i)
+{
+	return (uint8_t)(source * 31 + dest * 7 + (int)(size % 251) + (int)(i * 2654435761u >> 13));
+}
+
+static long count_wrong(const struct rank *r, size_t size)
+{
+	const uint8_t *out = r->out.ptr;
+	long wrong = 0;
+
+	for (int s = 0; s < r->run->nranks; s++)
+		for (size_t i = 0; i < size; i++)
+			wrong += out[(size_t)s * size + i] != byte_of(s, r->rank, size, i);
+	return wrong;
+}
+
+static int measure(struct rank *r, size_t size, int index)
+{
+	const struct options *opt = r->run->opt;
+	struct ep_kernel_report *report = r->pinned.host;
+	uint32_t *count = r->counts.ptr;
+	uint8_t *in = r->in.ptr;
+	struct ep_rowsig_args args = {
+		.in = in,
+		.out = r->out.ptr,
+		.count = count,
+		.got = count + r->run->nranks,
+		.window = (uint8_t *const *)r->window.peer_dev,
+		.control = (uint64_t *const *)r->control.peer_dev,
+		.state = r->state.ptr,
+		.report = report,
+		.abort = (uint64_t *)(report + 1),
+		.timeout_ns = 30000000000ull,
+		.row = size,
+		.rank = (uint32_t)r->rank,
+		.nranks = (uint32_t)r->run->nranks,
+		.cap = 1,
+		.slices = 1,
+	};
+	struct ep_launch launch = {
+		.kernel = EP_K_rowsig, .grid = 1, .block = 1, .args = &args, .args_size = sizeof(args)
+	};
+	uint64_t start = 0;
+
+	for (int d = 0; d < r->run->nranks; d++) {
+		count[d] = 1;
+		for (size_t i = 0; i < size; i++)
+			in[(size_t)d * size + i] = byte_of(r->rank, d, size, i);
+	}
+	memset(r->out.ptr, 0xee, (size_t)r->run->nranks * size);
+	if (ep_boot_barrier(r->boot))
+		return -1;
+	for (int i = -opt->warmup; i < opt->iterations; i++) {
+		if (i == 0)
+			start = ep_now_ns();
+		if (r->dev->ops->launch(r->dev, &launch) || report->code)
+			return -1;
+	}
+	r->run->result[r->rank].us[index] = (double)(ep_now_ns() - start) / 1e3 / opt->iterations;
+	r->run->result[r->rank].wrong[index] = count_wrong(r, size);
+	return 0;
+}
+
+static int rank_run(const struct run *run, int rank)
+{
+	struct rank r = { .run = run, .rank = rank };
+	size_t size[MAX_SIZES];
+	int n = sizes(run->opt, size);
+
+	run->result[rank].failed = 1;
+	if (rank_open(&r)) {
+		fprintf(stderr, "window_perf: rank %d: %s\n", rank, ep_last_error());
+		return 1;
+	}
+	for (int i = 0; i < n; i++)
+		if (measure(&r, size[i], i)) {
+			fprintf(stderr, "window_perf: rank %d: %zu bytes: %s\n", rank, size[i], ep_last_error());
+			return 1;
+		}
+	rank_close(&r);
+	run->result[rank].failed = 0;
+	return 0;
+}
+
+struct thread {
+	const struct run *run;
+	int rank;
+	pthread_t id;
+};
+
+static void *thread_main(void *arg)
+{
+	struct thread *t = arg;
+
+	rank_run(t->run, t->rank);
+	return NULL;
+}
+
+/* Children are forked before the id exists: forking a process that already has threads is asking for trouble. */
+static int run_processes(struct run *run)
+{
+	int fds[MAX_RANKS], pipefd[2];
+	pid_t pid[MAX_RANKS];
+
+	for (int r = 0; r < run->nranks; r++) {
+		if (pipe(pipefd))
+			return -1;
+		pid[r] = fork();
+		if (pid[r] == 0) {
+			ssize_t n = read(pipefd[0], &run->id, sizeof(run->id));
+
+			_exit(n == (ssize_t)sizeof(run->id) ? rank_run(run, r) : 1);
+		}
+		close(pipefd[0]);
+		fds[r] = pipefd[1];
+	}
+	if (ep_boot_id_create(&run->id))
+		return -1;
+	for (int r = 0; r < run->nranks; r++) {
+		if (write(fds[r], &run->id, sizeof(run->id)) != (ssize_t)sizeof(run->id))
+			fprintf(stderr, "window_perf: rank %d is gone\n", r);
+		close(fds[r]);
+	}
+	for (int r = 0; r < run->nranks; r++)
+		waitpid(pid[r], NULL, 0);
+	return 0;
+}
+
+static int run_threads(struct run *run)
+{
+	struct thread t[MAX_RANKS];
+
+	if (ep_boot_id_create(&run->id))
+		return -1;
+	for (int r = 0; r < run->nranks; r++) {
+		t[r] = (struct thread){ .run = run, .rank = r };
+		if (pthread_create(&t[r].id, NULL, thread_main, &t[r]))
+			return -1;
+	}
+	for (int r = 0; r < run->nranks; r++)
+		pthread_join(t[r].id, NULL);
+	return 0;
+}
+
+/* Slowest rank, as nccl-tests' default; bytes are what one rank sends to all others and itself. */
+static int print_run(const struct run *run)
+{
+	size_t size[MAX_SIZES];
+	int n = sizes(run->opt, size), failed = 0;
+	double meet = 0, total = 0;
+	long all_wrong = 0;
+
+	for (int r = 0; r < run->nranks; r++) {
+		failed += run->result[r].failed;
+		meet = run->result[r].meet_ms > meet ? run->result[r].meet_ms : meet;
+	}
+	printf("# %d ranks as %s: bootstrap %.1f ms\n", run->nranks, run->opt->threads ? "threads" : "processes", meet);
+	if (failed) {
+		printf("# FAILED on %d ranks\n", failed);
+		return 1;
+	}
+	for (int i = 0; i < n; i++) {
+		double us = 0, bytes = (double)size[i] * run->nranks;
+		long wrong = 0;
+
+		for (int r = 0; r < run->nranks; r++) {
+			us = run->result[r].us[i] > us ? run->result[r].us[i] : us;
+			wrong += run->result[r].wrong[i];
+		}
+		printf("%12zu %8d %12.2f %8.2f %8.2f %7ld\n", size[i], run->nranks, us, bytes / us / 1e3,
+		       bytes / us / 1e3 * (run->nranks - 1) / run->nranks, wrong);
+		total += bytes / us / 1e3;
+		all_wrong += wrong;
+	}
+	printf("# Avg algbw (GB/s) : %.3f   Out of bounds values : %ld %s\n#\n", n ? total / n : 0, all_wrong,
+	       all_wrong ? "FAILED" : "OK");
+	return all_wrong != 0;
+}
+
+static int parse(int argc, char **argv, struct options *opt)
+{
+	static const char *const usage =
+		"window_perf [-t] [-n ranks[,ranks...]] [-b bytes] [-e bytes] [-f factor] [-i iterations] [-w "
+		"warm-up]\n"
+		"  -t  ranks are threads (default: processes)     -n  ranks, default 2,8\n"
+		"  -b, -e, -f  bytes per peer from, to, times     -i, -w  iterations and warm-up, default 200 and 20\n";
+	char *save = NULL;
+	int c;
+
+	*opt = (struct options){ .counts = { 2, 8 },
+				 .ncounts = 2,
+				 .first = 16,
+				 .last = 1 << 20,
+				 .factor = 4,
+				 .iterations = 200,
+				 .warmup = 20 };
+	while ((c = getopt(argc, argv, "tn:b:e:f:i:w:h")) != -1) {
+		switch (c) {
+		case 't':
+			opt->threads = true;
+			break;
+		case 'b':
+			opt->first = strtoul(optarg, NULL, 0);
+			break;
+		case 'e':
+			opt->last = strtoul(optarg, NULL, 0);
+			break;
+		case 'f':
+			opt->factor = strtoul(optarg, NULL, 0);
+			break;
+		case 'i':
+			opt->iterations = atoi(optarg);
+			break;
+		case 'w':
+			opt->warmup = atoi(optarg);
+			break;
+		case 'n':
+			opt->ncounts = 0;
+			for (char *s = strtok_r(optarg, ",", &save); s && opt->ncounts < 16;
+			     s = strtok_r(NULL, ",", &save))
+				opt->counts[opt->ncounts++] = atoi(s);
+			break;
+		default:
+			fprintf(c == 'h' ? stdout : stderr, "%s", usage);
+			return c == 'h' ? 1 : -1;
+		}
+	}
+	for (int i = 0; i < opt->ncounts; i++)
+		if (opt->counts[i] < 1 || opt->counts[i] > MAX_RANKS)
+			opt->first = 0;
+	if (!opt->first || opt->last < opt->first || opt->factor < 2 || opt->iterations < 1 || opt->warmup < 0) {
+		fprintf(stderr, "window_perf: an option is out of range\n%s", usage);
+		return -1;
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct options opt;
+	int rc = parse(argc, argv, &opt), failed = 0;
+
+	if (rc)
+		return rc < 0;
+	printf("# window_perf: %d iterations, %d warm-up, CPU device; time is the slowest rank's\n#\n", opt.iterations,
+	       opt.warmup);
+	printf("#%11s %8s %12s %8s %8s %7s\n#%11s %8s %12s %8s %8s %7s\n", "size", "ranks", "time", "algbw", "busbw",
+	       "#wrong", "(B/peer)", "", "(us)", "(GB/s)", "(GB/s)", "");
+	for (int i = 0; i < opt.ncounts; i++) {
+		struct run run = { .opt = &opt, .nranks = opt.counts[i] };
+
+		fflush(stdout);
+		run.result = mmap(NULL, sizeof(struct result) * (size_t)run.nranks, PROT_READ | PROT_WRITE,
+				  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		if (run.result == MAP_FAILED)
+			return 1;
+		if (opt.threads ? run_threads(&run) : run_processes(&run)) {
+			fprintf(stderr, "window_perf: %s\n", ep_last_error());
+			return 1;
+		}
+		failed += print_run(&run);
+		munmap(run.result, sizeof(struct result) * (size_t)run.nranks);
+	}
+	return failed != 0;
+}

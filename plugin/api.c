@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The edge: check, act, map. Nothing here decides anything; sentences are left where a failure is found. */
+#include "nccl_ep.h"
+
+#include "kernels/host_stream.h"
+#include "nccl_ep_ext.h"
+#include "plugin/check.h"
+#include "plugin/group.h"
+#include "plugin/handle.h"
+#include "plugin/ll.h"
+#include "plugin/op.h"
+#include "plugin/plan.h"
+#include "plugin/tensor.h"
+#include "util/clock.h"
+#include "util/error.h"
+#include "util/param.h"
+
+#define STREAM_TIMEOUT_MS 100000
+
+static ncclResult_t result(int rc)
+{
+	return (ncclResult_t)ep_result(rc);
+}
+
+ncclResult_t ncclEpGetVersion(int *version)
+{
+	int rc = ep_check_pointer("ncclEpGetVersion", "version", version);
+
+	if (!rc)
+		*version = NCCL_EP_VERSION_CODE;
+	return result(rc);
+}
+
+ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype, const size_t *sizes,
+			       const ncclEpTensorAllocConfig_t *config)
+{
+	return result(ep_tensor_create(ndim, datatype, sizes, config, tensor));
+}
+
+ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor)
+{
+	return result(ep_tensor_destroy(tensor));
+}
+
+ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *group, ncclComm_t comm, const ncclEpGroupConfig_t *config)
+{
+	struct ep_group_cfg cfg = { 0 };
+	ncclEpAllocConfig_t alloc = { 0 };
+	struct ncclEpGroup *made = NULL;
+	int rc = ep_check_pointer("ncclEpCreateGroup", "group", group);
+
+	if (group)
+		*group = NULL;
+	if (!comm)
+		return result(ep_check_pointer("ncclEpCreateGroup", "comm", comm));
+	if (!rc)
+		rc = ep_check_group(config, &cfg, &alloc);
+	/* Also with a mistake: the other ranks are on their way into the exchange and learn of it there. */
+	rc = ep_group_create(comm, &cfg, &alloc, rc, &made);
+	if (!rc)
+		*group = made;
+	return result(rc);
+}
+
+ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t group)
+{
+	return result(group ? ep_group_destroy(group) : 0);
+}
+
+/* The group is there and has not failed since. */
+static int group_enter(const char *fn, struct ncclEpGroup *group)
+{
+	int rc = ep_check_pointer(fn, "group", group);
+
+	return rc ? rc : ep_group_check(group);
+}
+
+static int handle_enter(const char *fn, struct ncclEpHandle *handle)
+{
+	int rc = ep_check_pointer(fn, "handle", handle);
+
+	return rc ? rc : ep_group_check(handle->group);
+}
+
+ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t group, ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
+				 size_t *size, int num_topk)
+{
+	static const char fn[] = "ncclEpHandleMemSize";
+	struct ep_handle_args args;
+	struct ep_plan_handle plan;
+	int rc;
+
+	if ((rc = group_enter(fn, group)) || (rc = ep_check_pointer(fn, "size", size)) ||
+	    (rc = ep_check_handle(fn, group, layout, config, num_topk, &args)) ||
+	    (rc = ep_plan_handle(fn, group, &args, &plan)))
+		return result(rc);
+	*size = plan.total;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncclEpLayout_t layout,
+			      const ncclEpHandleConfig_t *config, int num_topk, const ncclEpTensor_t *handle_mem)
+{
+	static const char fn[] = "ncclEpInitHandle";
+	struct ep_handle_args args;
+	struct ep_plan_handle plan;
+	int rc;
+
+	if ((rc = ep_check_pointer(fn, "handle", handle)))
+		return result(rc);
+	*handle = NULL;
+	if ((rc = group_enter(fn, group)) || (rc = ep_check_handle(fn, group, layout, config, num_topk, &args)) ||
+	    (rc = ep_plan_handle(fn, group, &args, &plan)) ||
+	    (handle_mem && (rc = ep_check_handle_mem(handle_mem, plan.total))))
+		return result(rc);
+	return result(ep_handle_init(group, &args, handle_mem, plan.total, handle));
+}
+
+ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
+				const ncclEpLayoutInfo_t *layout_info, cudaStream_t stream)
+{
+	static const char fn[] = "ncclEpUpdateHandle";
+	struct ep_update update;
+	int rc;
+
+	if ((rc = handle_enter(fn, handle)) || (rc = ep_check_update(fn, handle, topk_idx, layout_info, &update)))
+		return result(rc);
+	return result(ep_handle_update(handle, &update, stream));
+}
+
+/* Init may grow a window and allocate: neither belongs into a graph. */
+static int capture_refuse(const char *fn, struct ncclEpGroup *group, void *stream)
+{
+	bool capturing = false;
+	int rc = group->dev->ops->capturing(group->dev, stream, &capturing);
+
+	if (!rc && capturing)
+		return EP_BAD_USE("%s: stream: is being captured: make handles before, and capture ncclEpUpdateHandle",
+				  fn);
+	return rc;
+}
+
+/* Everything Update will check is checked before Init, which may be collective. */
+static int create_check(const char *fn, struct ncclEpGroup *group, const struct ep_handle_args *args,
+			const ncclEpTensor_t *topk_idx, const ncclEpLayoutInfo_t *layout_info, struct ep_update *update)
+{
+	struct ncclEpHandle draft = { .group = group, .args = *args, .k = args->k };
+
+	return ep_check_update(fn, &draft, topk_idx, layout_info, update);
+}
+
+ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncclEpLayout_t layout,
+				const ncclEpTensor_t *topk_idx, const ncclEpLayoutInfo_t *layout_info,
+				const ncclEpHandleConfig_t *config, cudaStream_t stream)
+{
+	static const char fn[] = "ncclEpCreateHandle";
+	struct ncclEpHandle *made = NULL;
+	struct ep_handle_args args;
+	struct ep_plan_handle plan;
+	struct ep_update update;
+	int rc, k;
+
+	if ((rc = ep_check_pointer(fn, "handle", handle)))
+		return result(rc);
+	*handle = NULL;
+	if ((rc = group_enter(fn, group)) || (rc = ep_check_topk_idx(fn, topk_idx, &k)) ||
+	    (rc = ep_check_handle(fn, group, layout, config, k, &args)) ||
+	    (rc = create_check(fn, group, &args, topk_idx, layout_info, &update)) ||
+	    (rc = capture_refuse(fn, group, stream)) || (rc = ep_plan_handle(fn, group, &args, &plan)) ||
+	    (rc = ep_handle_init(group, &args, NULL, plan.total, &made)))
+		return result(rc);
+	if ((rc = ep_handle_update(made, &update, stream))) {
+		ep_handle_destroy(made);
+		return result(rc);
+	}
+	*handle = made;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle)
+{
+	return result(handle ? ep_handle_destroy(handle) : 0);
+}
+
+ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t *inputs,
+			    const ncclEpDispatchOutputs_t *outputs, const ncclEpLayoutInfo_t *layout_info,
+			    const ncclEpDispatchConfig_t *config, cudaStream_t stream)
+{
+	struct ep_dispatch op;
+	int rc;
+
+	if ((rc = handle_enter("ncclEpDispatch", handle)) ||
+	    (rc = ep_check_dispatch(handle, inputs, outputs, layout_info, config, &op)))
+		return result(rc);
+	return result(ep_op_dispatch(handle, &op, stream));
+}
+
+ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
+			   const ncclEpCombineOutputs_t *outputs, const ncclEpCombineConfig_t *config,
+			   cudaStream_t stream)
+{
+	struct ep_combine op;
+	int rc;
+
+	if ((rc = handle_enter("ncclEpCombine", handle)) ||
+	    (rc = ep_check_combine(handle, inputs, outputs, config, &op)))
+		return result(rc);
+	return result(ep_op_combine(handle, &op, stream));
+}
+
+ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config, cudaStream_t stream)
+{
+	ncclEpCompleteConfig_t cfg;
+	int rc;
+
+	if ((rc = handle_enter("ncclEpComplete", handle)) ||
+	    (rc = ep_struct_take_opt(EP_S_COMPLETE_CONFIG, "ncclEpComplete", "config", config, &cfg)))
+		return result(rc);
+	return result(handle->staged ? ep_op_complete(handle, stream) : 0);
+}
+
+ncclResult_t ncclEpMaskQuery(ncclEpGroup_t group, int *mask, cudaStream_t stream)
+{
+	static const char fn[] = "ncclEpMaskQuery";
+	int rc;
+
+	if ((rc = group_enter(fn, group)) || (rc = ep_check_pointer(fn, "mask", mask)) ||
+	    (rc = ep_check_mask(fn, group, NULL)))
+		return result(rc);
+	return result(ep_op_mask_query(group, mask, stream));
+}
+
+ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t group, const int *mask, cudaStream_t stream)
+{
+	static const char fn[] = "ncclEpMaskUpdate";
+	int rc;
+
+	if ((rc = group_enter(fn, group)) || (rc = ep_check_pointer(fn, "mask", mask)) ||
+	    (rc = ep_check_mask(fn, group, mask)))
+		return result(rc);
+	return result(ep_op_mask_update(group, mask, stream));
+}
+
+ncclResult_t ncclEpMaskClean(ncclEpGroup_t group, cudaStream_t stream)
+{
+	static const char fn[] = "ncclEpMaskClean";
+	int rc;
+
+	if ((rc = group_enter(fn, group)) || (rc = ep_check_mask(fn, group, NULL)))
+		return result(rc);
+	return result(ep_op_mask_clean(group, stream));
+}
+
+static int async_code(int err)
+{
+	static const struct {
+		int err, code;
+	} codes[] = { { 0, NCCL_EP_ASYNC_NONE },
+		      { EP_ETIMEOUT, NCCL_EP_ASYNC_TIMEOUT },
+		      { EP_EUSAGE, NCCL_EP_ASYNC_LIMIT },
+		      { EP_EREMOTE, NCCL_EP_ASYNC_REMOTE } };
+
+	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+		if (err == -codes[i].err)
+			return codes[i].code;
+	return NCCL_EP_ASYNC_OTHER;
+}
+
+_Static_assert((int)NCCL_EP_ASYNC_TIMEOUT == EP_ASYNC_TIMEOUT && (int)NCCL_EP_ASYNC_BAD_EXPERT == EP_ASYNC_BAD_ID,
+	       "kernels raise flags by these numbers");
+
+/* Flags of the host first, then those the kernels have raised. Relaxed: nothing else is read on their word. */
+static int async_flag(struct ncclEpGroup *group)
+{
+	int flag = atomic_load_explicit(&group->async_flag, memory_order_relaxed);
+
+	for (int i = 1; !flag && group->page.mem.host && i < EP_PAGE_FLAGS; i++)
+		if (__atomic_load_n(&ep_page_words(&group->page)->async[i], __ATOMIC_RELAXED))
+			flag = i;
+	return flag;
+}
+
+ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t group, int *error)
+{
+	int flag, rc;
+
+	if ((rc = ep_check_pointer("ncclEpGetAsyncError", "group", group)) ||
+	    (rc = ep_check_pointer("ncclEpGetAsyncError", "error", error)))
+		return result(rc);
+	flag = async_flag(group);
+	*error = flag ? flag : async_code(ep_group_check(group));
+	return ncclSuccess;
+}
+
+static void async_clear(struct ncclEpGroup *group)
+{
+	struct ep_page_words *page = group->page.mem.host ? ep_page_words(&group->page) : NULL;
+
+	atomic_store_explicit(&group->error, 0, memory_order_relaxed);
+	atomic_store_explicit(&group->async_flag, 0, memory_order_relaxed);
+	if (!page)
+		return;
+	__atomic_store_n(&page->report.code, 0, __ATOMIC_RELAXED);
+	for (int i = 0; i < EP_PAGE_FLAGS; i++)
+		__atomic_store_n(&page->async[i], 0, __ATOMIC_RELAXED);
+}
+
+ncclResult_t ncclEpErrorClear(ncclEpGroup_t group)
+{
+	int rc = ep_check_pointer("ncclEpErrorClear", "group", group), err;
+
+	if (rc)
+		return result(rc);
+	ep_group_check(group); /* what a kernel has reported counts, seen or not */
+	pthread_mutex_lock(&group->error_lock);
+	err = atomic_load_explicit(&group->error, memory_order_relaxed); /* all writers hold the lock */
+	if (!group->cfg.enable_mask && (err == -EP_EREMOTE || err == -EP_ETIMEOUT)) {
+		rc = EP_BAD_USE("ncclEpErrorClear: group: is lost and can only be destroyed: %s", group->error_text);
+	} else {
+		async_clear(group);
+	}
+	pthread_mutex_unlock(&group->error_lock);
+	if (!rc && group->state.ptr)
+		rc = ep_ll_clear(group);
+	return result(rc);
+}
+
+const char *ncclEpGetLastError(void)
+{
+	return ep_last_error();
+}
+
+ncclResult_t ncclEpHostStreamCreate(cudaStream_t *stream)
+{
+	void *made;
+	int rc = ep_check_pointer("ncclEpHostStreamCreate", "stream", stream);
+
+	if (rc || (rc = ep_host_stream_create(&made)))
+		return result(rc);
+	*stream = made;
+	return ncclSuccess;
+}
+
+static int stream_check(const char *fn, void *stream)
+{
+	if (ep_host_stream_head(stream))
+		return 0;
+	return EP_BAD_ARG("%s: stream: is not one of ncclEpHostStreamCreate", fn);
+}
+
+ncclResult_t ncclEpHostStreamSynchronize(cudaStream_t stream)
+{
+	int64_t ms = ep_param_int(EP_P_TIMEOUT_MS);
+	int rc = stream_check("ncclEpHostStreamSynchronize", stream);
+
+	if (rc)
+		return result(rc);
+	rc = ep_host_stream_head(stream)->sync(stream, ep_deadline_ms(ms > 0 ? ms : STREAM_TIMEOUT_MS));
+	if (rc == -EDEADLK)
+		rc = EP_BAD_USE("ncclEpHostStreamSynchronize: stream: called by an operation of the same stream");
+	else if (rc == -EP_ETIMEOUT)
+		rc = EP_FAIL(EP_DEV, EP_ETIMEOUT,
+			     "ncclEpHostStreamSynchronize: stream: still busy past NCCL_EP_TIMEOUT_MS");
+	return result(rc);
+}
+
+ncclResult_t ncclEpHostStreamDestroy(cudaStream_t stream)
+{
+	int rc = stream ? stream_check("ncclEpHostStreamDestroy", stream) : 0;
+
+	if (!rc)
+		ep_host_stream_destroy(stream);
+	return result(rc);
+}

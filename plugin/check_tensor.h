@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tensors against tables. A table has one row per tensor of an operation: whether it must be there, its dtypes, and its
+ * dimensions as symbols (T, K, H, ...). A symbol has a value from the start or takes it from the first tensor that
+ * names it; later tensors must agree.
+ */
+#ifndef EP_PLUGIN_CHECK_TENSOR_H
+#define EP_PLUGIN_CHECK_TENSOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "nccl_ep.h"
+
+struct ep_dtype {
+	const char *name;  /* of the enumerator */
+	const char *brief; /* in sentences */
+	unsigned size;
+};
+
+/* NULL for a value that is no dtype. */
+const struct ep_dtype *ep_dtype_info(ncclDataType_t dtype);
+
+enum ep_need { EP_REQUIRED, EP_OPTIONAL, EP_FORBIDDEN, EP_IGNORED };
+
+enum ep_sym {
+	EP_D_ONE,
+	EP_D_T,
+	EP_D_K,
+	EP_D_H,
+	EP_D_S, /* width of a row of scales */
+	EP_D_N, /* rows received: at least its value, and all tensors empty or none */
+	EP_D_EL,
+	EP_D_R,
+	EP_D_TMAX,
+	EP_D_RTMAX,
+	EP_SYMS
+};
+
+/* Dtypes that are free but must be alike. */
+enum ep_alike { EP_ALIKE_NONE, EP_ALIKE_TOKENS, EP_ALIKE_SCALES, EP_ALIKE_COUNTERS, EP_ALIKES };
+
+#define EP_DT(name) (1u << (name))
+#define EP_DT_F32 EP_DT(ncclFloat32)
+#define EP_DT_I32 EP_DT(ncclInt32)
+#define EP_DT_I64 EP_DT(ncclInt64)
+#define EP_DT_TOKEN (EP_DT(ncclBfloat16) | EP_DT(ncclFloat16) | EP_DT(ncclFloat32))
+
+struct ep_slot {
+	uint8_t tensor; /* index among the operation's tensors */
+	uint8_t need;	/* enum ep_need */
+	uint8_t ndim;
+	uint8_t alike; /* enum ep_alike */
+	uint16_t dtypes;
+	uint8_t dim[3]; /* enum ep_sym */
+};
+
+struct ep_sym_value {
+	bool known;
+	size_t value;	   /* for EP_D_N: the least */
+	const char *from; /* where the value comes from, for the sentence */
+};
+
+struct ep_env {
+	const char *fn;
+	const char *mode;	  /* "LL expert-major", ... */
+	const char *const *names; /* of the tensors, by index */
+	size_t tmax;		  /* the most T may be */
+	struct ep_sym_value sym[EP_SYMS];
+	int rows; /* EP_D_N so far: -1 not seen, 0 empty, 1 not empty */
+	struct {
+		bool known;
+		ncclDataType_t dtype;
+		const char *from;
+	} alike[EP_ALIKES];
+};
+
+/* Symbols every operation of a handle knows: El, R, Tmax, and T and K where an Update or num_topk has fixed them. */
+void ep_env_init(struct ep_env *env, const char *fn, const char *const *names, const struct ncclEpHandle *handle);
+
+int ep_slots_check(struct ep_env *env, const struct ep_slot *slot, size_t count, const ncclEpTensor_t *const *tensors);
+
+/* Bytes of one row (the last dimension); the tensor has passed its check. */
+size_t ep_tensor_row_bytes(const ncclEpTensor_t *tensor);
+bool ep_tensor_empty(const ncclEpTensor_t *tensor);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the library needs from an ncclComm_t, whoever made it: rank, size, device and one allgather of a small blob. */
+#ifndef EP_PLUGIN_COMM_H
+#define EP_PLUGIN_COMM_H
+
+#include <stddef.h>
+
+#include "kernels/dev.h"
+#include "nccl_ep.h"
+
+/* The calls of the library that owns the communicator; found by name at run time, never linked. */
+struct ep_comm_calls {
+	ncclResult_t (*count)(const ncclComm_t, int *);
+	ncclResult_t (*rank)(const ncclComm_t, int *);
+	ncclResult_t (*device)(const ncclComm_t, int *);
+	ncclResult_t (*allgather)(const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
+	const char *(*error_string)(ncclResult_t);
+	ncclResult_t (*async_error)(ncclComm_t, ncclResult_t *);   /* may be NULL */
+	ncclResult_t (*window)(ncclComm_t, ncclWindow_t, void **); /* may be NULL */
+	const char *owner;					   /* file of the library, for messages */
+};
+
+struct ep_comm {
+	ncclComm_t handle;
+	struct ep_comm_calls calls;
+	int rank, nranks;
+	enum ep_dev_kind kind;
+	int ordinal;
+};
+
+/* Finds the owner: the stand-in first (it knows its own), then a loaded NCCL or RCCL, then the global symbols. */
+int ep_comm_open(ncclComm_t comm, struct ep_comm *out);
+
+/* The memory behind a window, as this rank's device sees it. */
+int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out);
+
+/* Collective over the communicator's own network; n bytes each, by the deadline. */
+int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
+		      void *all, uint64_t deadline);
+
+#endif

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/page.h"
+
+#include <stdio.h>
+
+#include "util/error.h"
+
+int ep_page_open(struct ep_dev *dev, int nranks, struct ep_page *out)
+{
+	return dev->ops->pinned_alloc(dev, sizeof(struct ep_page_words) + (size_t)nranks * sizeof(uint64_t), &out->mem);
+}
+
+static const char *phase_name(uint32_t phase)
+{
+	static const char *const names[] = {
+		[EP_KPHASE_START] = "at its start",
+		[EP_KPHASE_SEND] = "while sending",
+		[EP_KPHASE_RECV] = "while receiving",
+	};
+
+	return phase < sizeof(names) / sizeof(names[0]) ? names[phase] : "in an unknown phase";
+}
+
+static const char *kind_name(uint32_t kind)
+{
+	static const char *const names[] = {
+		[EP_KIND_NONE] = "operation",
+		[EP_KIND_DISPATCH] = "dispatch",
+		[EP_KIND_COMBINE] = "combine",
+		[EP_KIND_MASK] = "mask call",
+	};
+
+	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "operation";
+}
+
+int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, char *out, size_t size)
+{
+	const struct ep_kernel_report *r = &ep_page_words(page)->report;
+	/* Pairs with the release in gx_op_fail: with the code come the words beside it. */
+	uint32_t code = __atomic_load_n(&r->code, __ATOMIC_ACQUIRE);
+	unsigned long long epoch = r->epoch;
+	const char *kind = kind_name(r->kind), *phase = phase_name(r->phase);
+
+	switch (code) {
+	case EP_KERR_NONE:
+		return 0;
+	case EP_KERR_TIMEOUT:
+		snprintf(out, size,
+			 "rank %d waited %llu ms for rank %u in %s %llu, %s: it is dead, stuck, or made another "
+			 "sequence of calls "
+			 "(NCCL_EP_TIMEOUT_MS sets the limit)",
+			 rank, (unsigned long long)(timeout_ns / 1000000), r->rank, kind, epoch, phase);
+		return -EP_ETIMEOUT;
+	case EP_KERR_REMOTE:
+		snprintf(out, size, "rank %u failed; rank %d stopped in %s %llu, %s. See the message of rank %u",
+			 r->rank, rank, kind, epoch, phase, r->rank);
+		return -EP_EREMOTE;
+	case EP_KERR_BEHIND:
+		snprintf(out, size,
+			 "rank %d was masked at epoch %llu and the others went on without it: restart with a dispatch",
+			 rank, epoch);
+		return -EP_EREMOTE;
+	case EP_KERR_STAGED:
+		snprintf(out, size,
+			 "rank %d: %s %llu found both buffers held by staged operations: complete one of them first",
+			 rank, kind, epoch);
+		return -EP_EUSAGE;
+	case EP_KERR_COUNT:
+		snprintf(out, size,
+			 "rank %d: what rank %u sent in %s %llu is no row of it: the ranks run different code or "
+			 "configurations",
+			 rank, r->rank, kind, epoch);
+		return -EP_EINTERNAL;
+	default:
+		snprintf(out, size, "rank %d: %s %llu was stopped, %s", rank, kind, epoch, phase);
+		return -EP_EREMOTE;
+	}
+}

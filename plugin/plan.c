@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/plan.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "plugin/handle.h"
+#include "util/error.h"
+
+/* Sums that remember an overflow, so that the arithmetic reads as arithmetic and is asked once at the end. */
+struct sum {
+	bool over;
+};
+
+static size_t mul(struct sum *s, size_t a, size_t b)
+{
+	size_t r;
+
+	s->over |= __builtin_mul_overflow(a, b, &r);
+	return r;
+}
+
+static size_t add(struct sum *s, size_t a, size_t b)
+{
+	size_t r;
+
+	s->over |= __builtin_add_overflow(a, b, &r);
+	return r;
+}
+
+static size_t round_up(struct sum *s, size_t n, size_t unit)
+{
+	return add(s, n, unit - 1) / unit * unit;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Appends count elements and returns where they begin. */
+static size_t part(struct sum *s, size_t *at, size_t count, size_t each)
+{
+	size_t begin = *at;
+
+	*at = round_up(s, add(s, begin, mul(s, count, each)), EP_PLAN_ALIGN);
+	return begin;
+}
+
+static int judge(const struct sum *s, const char *fn, const struct ep_handle_args *args)
+{
+	if (!s->over)
+		return 0;
+	return EP_BAD_USE("%s: config: a handle of layout %d, num_topk %d and alignment %zu would need more than 2^64 "
+			  "bytes",
+			  fn, (int)args->layout, args->k, args->alignment);
+}
+
+static size_t fan(const struct ncclEpGroup *group, const struct ep_handle_args *args)
+{
+	return smaller((size_t)args->room, (size_t)group->experts_per_rank);
+}
+
+static size_t ht_rows(struct sum *s, const struct ncclEpGroup *group, const struct ep_handle_args *args)
+{
+	size_t sent = mul(s, (size_t)group->nranks, group->cfg.max_dispatch);
+
+	if (group->cfg.max_recv)
+		return group->cfg.max_recv;
+	if (args->layout == NCCL_EP_LAYOUT_FLAT)
+		return sent;
+	return add(s, mul(s, sent, fan(group, args)), mul(s, (size_t)group->experts_per_rank, args->alignment - 1));
+}
+
+int ep_plan_handle(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+		   struct ep_plan_handle *out)
+{
+	bool ht = ep_group_ht(group), expert = args->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	size_t r = (size_t)group->nranks, el = (size_t)group->experts_per_rank, tmax = group->cfg.max_dispatch;
+	struct sum s = { false };
+	size_t routed = mul(&s, tmax, (size_t)args->room), zones = ht ? mul(&s, r, expert ? el : 1) : 0;
+	size_t at = EP_PLAN_HEADER;
+	struct ep_plan_handle p;
+	int rc;
+
+	p.row_count = ht ? ht_rows(&s, group, args) : mul(&s, mul(&s, r, tmax), fan(group, args));
+	p.idx = part(&s, &at, routed, sizeof(int32_t));
+	p.slot = part(&s, &at, routed, sizeof(uint32_t));
+	p.base = part(&s, &at, zones, sizeof(uint32_t));
+	p.recv = part(&s, &at, zones, 2 * sizeof(uint32_t));
+	p.zone = part(&s, &at, ht && expert ? el + 1 : 0, sizeof(uint64_t));
+	p.rows = part(&s, &at, p.row_count, ht ? 8 : 16);
+	p.total = at;
+	if ((rc = judge(&s, fn, args)))
+		return rc;
+	*out = p;
+	return 0;
+}
+
+int ep_plan_ll(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+	       struct ep_plan_ll *out)
+{
+	size_t r = (size_t)group->nranks, el = (size_t)group->experts_per_rank, tmax = group->cfg.max_dispatch;
+	size_t k = (size_t)args->room, entries = 8 * k, dispatch, combine, token;
+	struct sum s = { false };
+	struct ep_plan_ll p;
+	int rc;
+
+	if (entries < 12 * fan(group, args))
+		entries = 12 * fan(group, args);
+	token = round_up(&s, group->cfg.max_token_bytes, EP_ROW_ALIGN);
+	p.head_stride = round_up(&s, 16 + 4 * el, EP_ROW_ALIGN);
+	/* 16 more: token and scales are padded each, and only their sum is known to fit. */
+	p.row_stride = add(&s, add(&s, 16 + 16, round_up(&s, entries, EP_ROW_ALIGN)), token);
+	p.comb_stride = add(&s, 16, token);
+	p.comb_rows = group->cfg.enable_mask ? mul(&s, mul(&s, r, tmax), fan(group, args)) : mul(&s, tmax, k);
+	dispatch = mul(&s, r, add(&s, p.head_stride, mul(&s, tmax, p.row_stride)));
+	combine = mul(&s, p.comb_rows, p.comb_stride);
+	p.buffer = round_up(&s, dispatch > combine ? dispatch : combine, EP_PLAN_ALIGN);
+	p.total = mul(&s, 2, p.buffer);
+	if ((rc = judge(&s, fn, args)))
+		return rc;
+	*out = p;
+	return 0;
+}

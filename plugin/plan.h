@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How much memory things need and where their parts lie; pure arithmetic, checked for overflow. Parts begin at
+ * multiples of 128 bytes (a cache line of every GPU).
+ */
+#ifndef EP_PLUGIN_PLAN_H
+#define EP_PLUGIN_PLAN_H
+
+#include <stddef.h>
+
+#include "plugin/check.h"
+
+#define EP_PLAN_ALIGN 128
+#define EP_PLAN_HEADER 256 /* what the routing is of: magic, T, K, rows; epochs of staged sends */
+#define EP_ROW_ALIGN 16
+
+/*
+ * Offsets into handle_mem. fan = min(room, El): rows of one token on one rank in expert-major. A part that the mode has
+ * not is empty and shares the next one's offset.
+ *
+ *			HT				LL
+ *   idx		int32 [Tmax, room]		int32 [Tmax, room]	HT: the routing (ids fit in 31 bits);
+ *										LL: this rank's own row
+ *   slot		uint32 [Tmax, room]		uint32 [Tmax, room]	row of (token, k) where it was sent
+ *   base		uint32 [E], flat [R]		-			first row of this rank in each zone
+ *   recv		uint32 x 2 [R, El], flat [R]	-			first row and count from each source
+ *   zone		uint64 [El + 1], flat -		-			where each expert's rows begin
+ *   rows		8 bytes x N			16 bytes x R*Tmax*fan	a received row's way home
+ *
+ * N is max_recv_tokens_per_rank; in eager mode R*Tmax, expert-major R*Tmax*fan + El*(alignment-1).
+ */
+struct ep_plan_handle {
+	size_t idx, slot, base, recv, zone, rows;
+	size_t row_count;
+	size_t total;
+};
+
+/*
+ * The LL window: two buffers alike, each the larger of what a dispatch and a combine need, since an operation has one
+ * of them for itself. A token crosses once per destination rank, whatever its experts there; scales travel behind it.
+ *   dispatch: R * (head [16 + 4 El] and Tmax rows [head 16 + max(8 K, 12 fan), token, 16])
+ *   combine:  Tmax * K rows [16, token] at home, one per (token, position); with masks R * Tmax * fan rows, by writer,
+ *             so that a rank that wakes late cannot overwrite what another fills.
+ */
+struct ep_plan_ll {
+	size_t head_stride, row_stride, comb_stride;
+	size_t comb_rows;
+	size_t buffer; /* bytes of one */
+	size_t total;  /* of both */
+};
+
+int ep_plan_handle(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+		   struct ep_plan_handle *out);
+int ep_plan_ll(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+	       struct ep_plan_ll *out);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The stand-in's communicator (ep_sc_): one boot endpoint, one device, and an order for the calls on it. */
+#ifndef EP_PLUGIN_STANDIN_COMM_H
+#define EP_PLUGIN_STANDIN_COMM_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <nccl.h>
+
+#include "plugin/boot.h"
+#include "plugin/standin/device.h"
+
+struct ncclWindow_vidmem {
+	struct ncclWindow_vidmem *next;
+	void *base;
+	size_t size;
+	int flags;
+};
+
+struct ncclComm {
+	struct ncclComm *next; /* the registry's */
+	int rank, nranks;
+	struct ep_sc_device device;
+	struct ep_dev *dev;
+	struct ep_boot *boot;
+	ncclTeam_t lsa;
+	struct ep_pinned stage; /* coll.c's, for whose turn it is; made once: freeing waits for running kernels */
+
+	pthread_mutex_t lock; /* all below */
+	pthread_cond_t moved; /* users, serving, steps, error */
+	int users;
+	uint64_t tickets, serving;
+	uint64_t steps; /* of operations: who waits for one sees that it moves */
+	bool finalized;
+	int error; /* of the first failure that broke it; nothing works after that */
+	char text[512];
+	struct ncclWindow_vidmem *windows;
+};
+
+/* What a rank is about to do, told to all before it does it: a call that does not match is an error that names the
+ * rank, where NCCL would hang or mix up data. The first part must be alike, arg is each rank's own. */
+struct ep_sc_call {
+	uint32_t kind; /* enum ep_sc_kind */
+	uint32_t dtype, op;
+	int32_t root;
+	uint64_t count;
+	int64_t arg[2];
+};
+
+enum ep_sc_kind {
+	EP_SC_ALLGATHER,
+	EP_SC_ALLREDUCE,
+	EP_SC_REDUCE_SCATTER,
+	EP_SC_BROADCAST,
+	EP_SC_SPLIT,
+	EP_SC_WINDOW,
+	EP_SC_KINDS
+};
+const char *ep_sc_kind_name(unsigned kind);
+
+struct ep_sc_opts {
+	ncclUniqueId id;
+	int rank, nranks;
+	struct ep_sc_device device;
+};
+
+/* Collective. The new communicator is live when this returns. */
+int ep_sc_open(const struct ep_sc_opts *opts, struct ncclComm **out);
+/* Takes it out of the registry, waits for calls still in it and frees it. With why it first tells the others. */
+int ep_sc_close(ncclComm_t handle, const char *call, const char *why);
+/* Waits for the operations already given to it; no new ones are taken after that. */
+int ep_sc_finalize(ncclComm_t handle);
+
+/* NULL is good. Fields past its size belong to a newer NCCL, or are missing in an older one, and are not read. */
+int ep_sc_config_check(const ncclConfig_t *config, const char *call);
+
+/* A live communicator, kept alive until put; anything else is refused by address alone. */
+int ep_sc_get(ncclComm_t handle, const char *call, struct ncclComm **out);
+void ep_sc_put(struct ncclComm *comm);
+bool ep_sc_owns(ncclComm_t handle);
+int ep_sc_window_find(ncclWindow_t win, void **base, size_t *size);
+
+/* Operations of a communicator run one at a time, in the order of their tickets, whatever streams and threads they
+ * come from: the order all ranks have in common. enter waits for the turn; leave follows only a successful enter. */
+int ep_sc_ticket(struct ncclComm *comm, enum ep_sc_kind kind, uint64_t *out);
+int ep_sc_enter(struct ncclComm *comm, uint64_t ticket);
+void ep_sc_leave(struct ncclComm *comm);
+void ep_sc_step(struct ncclComm *comm);
+
+/* 0, or the failure that broke the communicator, with its sentence. */
+int ep_sc_check(struct ncclComm *comm);
+/* Keeps the thread's last sentence as the reason why the communicator is broken, and returns rc. */
+int ep_sc_break(struct ncclComm *comm, int rc);
+/* The same for a failure of this rank alone: the others are told, so that they need not wait for it. */
+int ep_sc_give_up(struct ncclComm *comm, int rc);
+
+/* Inside enter and leave. all has room for nranks calls, or is NULL. */
+int ep_sc_meet(struct ncclComm *comm, const struct ep_sc_call *mine, struct ep_sc_call *all);
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin/standin/job.h"
+#include "util/error.h"
+
+struct queued {
+	struct ep_job job;
+	int rc;
+	char text[512];
+};
+
+/* Held until every thread is there: lanes that had begun without the last one would wait for its rank in vain. */
+struct gate {
+	pthread_mutex_t lock;
+	bool go;
+};
+
+/* One thread runs all jobs whose lane is that of jobs[first]. */
+struct lane {
+	pthread_t thread;
+	struct gate *gate;
+	struct queued *jobs;
+	int first, count;
+};
+
+/* NCCL's groups belong to the thread that opened them. */
+static _Thread_local struct {
+	int depth;
+	struct queued *jobs;
+	int count, room;
+	int error;
+	char text[512];
+} group;
+
+static void lane_run(struct lane *lane)
+{
+	for (int i = lane->first; i < lane->count; i++) {
+		struct queued *q = &lane->jobs[i];
+
+		if (q->job.lane != lane->jobs[lane->first].job.lane)
+			continue;
+		/* After a failure the rest still runs: it fails at once on a broken communicator, and a destroy at the
+		 * end must not be left out. */
+		q->rc = q->job.run(&q->job);
+		if (q->rc)
+			snprintf(q->text, sizeof(q->text), "%s", ep_last_error());
+	}
+}
+
+static void *lane_main(void *arg)
+{
+	struct lane *lane = arg;
+	bool go;
+
+	pthread_mutex_lock(&lane->gate->lock);
+	go = lane->gate->go;
+	pthread_mutex_unlock(&lane->gate->lock);
+	if (go)
+		lane_run(lane);
+	return NULL;
+}
+
+/* Fills lanes with the first job of each and returns how many there are. */
+static int lanes_find(struct queued *jobs, int count, struct gate *gate, struct lane *lanes)
+{
+	int n = 0;
+
+	for (int i = 0; i < count; i++) {
+		int j = 0;
+
+		while (j < n && jobs[lanes[j].first].job.lane != jobs[i].job.lane)
+			j++;
+		if (j == n)
+			lanes[n++] = (struct lane){ .gate = gate, .jobs = jobs, .first = i, .count = count };
+	}
+	return n;
+}
+
+/* The reason, not its echo: a rank that failed makes the lanes of the others fail with RemoteError. */
+static int first_error(const struct queued *jobs, int count)
+{
+	const struct queued *found = NULL;
+
+	for (int i = 0; i < count; i++)
+		if (jobs[i].rc && (!found || (found->rc == -EP_EREMOTE && jobs[i].rc != -EP_EREMOTE)))
+			found = &jobs[i];
+	if (!found)
+		return 0;
+	ep_last_error_set(found->text);
+	return found->rc;
+}
+
+static int jobs_run(struct queued *jobs, int count)
+{
+	struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct lane *lanes = calloc((size_t)count, sizeof(*lanes));
+	int n, threads = 0, rc = 0;
+
+	if (!lanes)
+		return EP_FAIL(EP_COMM, ENOMEM, "no memory for a group of %d calls", count);
+	n = lanes_find(jobs, count, &gate, lanes);
+	/* The caller is the last lane's thread, so that a group of one needs none. */
+	pthread_mutex_lock(&gate.lock);
+	while (threads < n - 1 && !(rc = pthread_create(&lanes[threads].thread, NULL, lane_main, &lanes[threads])))
+		threads++;
+	gate.go = !rc;
+	pthread_mutex_unlock(&gate.lock);
+	if (gate.go)
+		lane_run(&lanes[n - 1]);
+	for (int i = 0; i < threads; i++)
+		pthread_join(lanes[i].thread, NULL);
+	if (rc)
+		rc = EP_FAIL(EP_COMM, rc, "a group of %d communicators needs as many threads and got %d: %s", n,
+			     threads, strerror(rc));
+	else
+		rc = first_error(jobs, count);
+	free(lanes);
+	return rc;
+}
+
+int ep_jobs_run(const struct ep_job *jobs, int n)
+{
+	struct queued *q = calloc((size_t)n, sizeof(*q));
+	int rc;
+
+	if (!q)
+		return EP_FAIL(EP_COMM, ENOMEM, "no memory for %d ranks", n);
+	for (int i = 0; i < n; i++)
+		q[i].job = jobs[i];
+	rc = jobs_run(q, n);
+	free(q);
+	return rc;
+}
+
+static int queue_add(const struct ep_job *job)
+{
+	if (group.count == group.room) {
+		int room = group.room ? 2 * group.room : 16;
+		struct queued *jobs = realloc(group.jobs, (size_t)room * sizeof(*jobs));
+
+		if (!jobs)
+			return EP_FAIL(EP_COMM, ENOMEM, "no memory for a group of %d calls", room);
+		group.jobs = jobs;
+		group.room = room;
+	}
+	group.jobs[group.count++] = (struct queued){ .job = *job };
+	return 0;
+}
+
+int ep_job_submit(int rc, const struct ep_job *job)
+{
+	if (!group.depth)
+		return rc ? rc : job->run(job);
+	if (!rc)
+		rc = queue_add(job);
+	if (rc && !group.error) {
+		group.error = rc;
+		snprintf(group.text, sizeof(group.text), "%s", ep_last_error());
+	}
+	return rc;
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+	group.depth++;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+	struct queued *jobs = group.jobs;
+	int count = group.count, rc = group.error;
+
+	if (!group.depth)
+		return (ncclResult_t)ep_result(EP_FAIL(EP_COMM, EP_EUSAGE, "ncclGroupEnd without ncclGroupStart"));
+	if (--group.depth)
+		return ncclSuccess;
+	group.jobs = NULL;
+	group.count = group.room = group.error = 0;
+	if (rc)
+		ep_last_error_set(group.text);
+	else if (count)
+		rc = jobs_run(jobs, count);
+	free(jobs);
+	return (ncclResult_t)ep_result(rc);
+}

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef EP_PLUGIN_STANDIN_MEM_H
+#define EP_PLUGIN_STANDIN_MEM_H
+
+#include <stdint.h>
+
+/* See struct ep_standin_query. */
+int ep_sc_mem_export(const void *ptr, int *fd, uint64_t *offset, uint64_t *size);
+
+#endif

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin/standin/job.h"
+#include "util/error.h"
+
+enum { COLOR, KEY }; /* places in struct ep_sc_call's arg */
+
+/* The lowest rank of a colour makes the id and hands it out over the parent. */
+struct invitation {
+	int64_t rc;
+	struct ep_boot_id id;
+};
+
+/* The new rank is the number of members before this one by (key, old rank). */
+static int place(const struct ep_sc_call *all, int nranks, int rank, struct ep_sc_opts *out)
+{
+	int leader = -1;
+
+	out->rank = out->nranks = 0;
+	for (int r = 0; r < nranks; r++) {
+		if (all[r].arg[COLOR] != all[rank].arg[COLOR])
+			continue;
+		if (leader < 0)
+			leader = r;
+		out->nranks++;
+		out->rank +=
+			all[r].arg[KEY] < all[rank].arg[KEY] || (all[r].arg[KEY] == all[rank].arg[KEY] && r < rank);
+	}
+	return leader;
+}
+
+/* With the parent's turn taken. opts->nranks stays 0 for a rank that has no colour. */
+static int split_turn(struct ncclComm *comm, const struct ep_job *job, struct ep_sc_opts *opts)
+{
+	struct ep_sc_call call = { .kind = EP_SC_SPLIT, .arg = { [COLOR] = job->split.color, [KEY] = job->split.key } };
+	struct ep_sc_call *all = calloc((size_t)comm->nranks, sizeof(*all));
+	struct invitation mine = { 0 }, *from = calloc((size_t)comm->nranks, sizeof(*from));
+	int leader, rc;
+
+	if (!all || !from) {
+		rc = ep_sc_give_up(comm,
+				   EP_FAIL(EP_COMM, ENOMEM, "ncclCommSplit: no memory for %d ranks", comm->nranks));
+		goto out;
+	}
+	rc = ep_sc_meet(comm, &call, all);
+	if (rc)
+		goto out;
+	leader = place(all, comm->nranks, comm->rank, opts);
+	if (leader == comm->rank && job->split.color != NCCL_SPLIT_NOCOLOR)
+		mine.rc = ep_boot_id_create(&mine.id);
+	rc = ep_boot_allgather(comm->boot, &mine, sizeof(mine), from);
+	if (rc) {
+		ep_sc_break(comm, rc);
+		goto out;
+	}
+	if (job->split.color == NCCL_SPLIT_NOCOLOR)
+		opts->nranks = 0;
+	else if (leader == comm->rank)
+		rc = (int)mine.rc;
+	else if (from[leader].rc)
+		rc = EP_FAIL(EP_COMM, EP_EREMOTE, "ncclCommSplit: rank %d could not make an id for colour %d", leader,
+			     job->split.color);
+	memcpy(&opts->id, &from[leader].id, sizeof(opts->id));
+out:
+	free(from);
+	free(all);
+	return rc;
+}
+
+static int split_run(const struct ep_job *job)
+{
+	struct ep_sc_opts opts = { 0 };
+	struct ncclComm *comm = NULL;
+	uint64_t ticket;
+	int rc = ep_sc_get(job->comm, "ncclCommSplit", &comm);
+
+	if (rc)
+		return rc;
+	opts.device = comm->device;
+	rc = ep_sc_ticket(comm, EP_SC_SPLIT, &ticket);
+	if (!rc)
+		rc = ep_sc_enter(comm, ticket);
+	if (!rc) {
+		rc = split_turn(comm, job, &opts);
+		ep_sc_leave(comm);
+	}
+	ep_sc_put(comm);
+	if (rc || !opts.nranks)
+		return rc;
+	return ep_sc_open(&opts, job->new_comm);
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
+{
+	struct ep_job job = { .run = split_run, .lane = comm, .comm = comm, .new_comm = newcomm };
+	struct ncclComm *found;
+	int rc = ep_sc_get(comm, "ncclCommSplit", &found);
+
+	if (!rc)
+		ep_sc_put(found);
+	if (!rc && !newcomm)
+		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommSplit: newcomm is NULL");
+	if (!rc && color < 0 && color != NCCL_SPLIT_NOCOLOR)
+		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommSplit: color %d; it is 0 or more, or NCCL_SPLIT_NOCOLOR",
+			     color);
+	if (!rc)
+		rc = ep_sc_config_check(config, "ncclCommSplit");
+	if (newcomm)
+		*newcomm = NULL;
+	job.split.color = color;
+	job.split.key = key;
+	return (ncclResult_t)ep_result(ep_job_submit(rc, &job));
+}

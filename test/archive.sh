@@ -1,0 +1,16 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# archive.sh LIBNCCL_EP.A LIBNCCL.SO CC: the archive links whole into another library, which then exports the contract
+# and nothing of the inside.
+set -eu
+archive=$1 nccl=$2 cc=$3
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+echo 'int other(void); int other(void) { return 1; }' >"$tmp/other.c"
+$cc -shared -fPIC -o "$tmp/libother.so" "$tmp/other.c" -Wl,--whole-archive "$archive" -Wl,--no-whole-archive -Wl,-z,defs \
+	"$nccl" -lpthread -ldl -lm
+names=$(nm -D --defined-only "$tmp/libother.so" | awk '{ print $3 }' | grep -v '^_' | sort)
+echo "$names" | grep -qx ncclEpDispatch
+inside=$(echo "$names" | grep -vE '^(ncclEp[A-Z]|other$)' || true)
+[ -z "$inside" ] || { echo "the archive leaks: $inside"; exit 1; }
+echo "archive: $(echo "$names" | grep -c '^ncclEp') symbols, none of the inside"

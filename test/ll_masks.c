@@ -1,0 +1,499 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank that stops for longer than the deadline (SIGSTOP, so ranks are processes). With masks the others go on with
+ * the right sums for what arrived, see the flag, and take the rank back after MaskClean; without masks they get an
+ * error that names it. And masks set by hand. Exit status 0 or 1.
+ */
+#include <getopt.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "test/oracle/rig.h"
+
+#define RANKS 4
+#define VICTIM (RANKS - 1)
+
+enum when { BEFORE_DISPATCH, BEFORE_COMBINE, IN_COMPLETE };
+
+struct job {
+	struct rig_cfg cfg;
+	enum when when;
+	bool wake_first; /* before the others clean their masks, else after */
+	double timeout;	 /* seconds */
+	pid_t victim;
+};
+
+/* On the board. */
+struct meet {
+	pid_t pid[RANKS];
+	atomic_int survivors[2], all[2], timeouts, woken;
+};
+
+/* A barrier of some, by hand: the world's own wants everybody. */
+static int meet_wait(struct seat *seat, atomic_int *count, int want)
+{
+	double end = world_now() + 60;
+
+	atomic_fetch_add(count, 1);
+	while (atomic_load(count) < want) {
+		if (world_now() > end)
+			return seat_fail(seat, "waited a minute for %d others", want - atomic_load(count));
+		usleep(500);
+	}
+	return 0;
+}
+
+static void is_answer(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
+{
+	ll_wrong(&rig->verdict, got != want, "rank %d: %s answered %s, must be %s (%s)", seat_rank(rig->seat), what,
+		 ncclGetErrorString(got), ncclGetErrorString(want), ncclEpGetLastError());
+}
+
+static int mask_is(struct rig *rig, int victim, int value)
+{
+	int got[RANKS] = { 9, 9, 9, 9 };
+	void *device = NULL;
+
+	if (rig->shim.ops->alloc(&rig->shim, sizeof(got), &device) ||
+	    rig->shim.ops->fill(&rig->shim, device, 0x77, sizeof(got)))
+		return seat_fail(rig->seat, "%s", rig->shim.text);
+	if (rig_expect(rig, "ncclEpMaskQuery", ncclEpMaskQuery(rig->group, device, rig->shim.stream)))
+		return -1;
+	if (rig->shim.ops->get(&rig->shim, got, device, sizeof(got)))
+		return seat_fail(rig->seat, "%s", rig->shim.text);
+	for (int r = 0; r < RANKS; r++)
+		ll_wrong(&rig->verdict, got[r] != (r == victim ? value : 1),
+			 "rank %d: the mask of rank %d is %d, must be %d", seat_rank(rig->seat), r, got[r],
+			 r == victim ? value : 1);
+	rig->shim.ops->free(&rig->shim, device);
+	return 0;
+}
+
+static void flag_is(struct rig *rig, int want)
+{
+	int got = -1;
+
+	is_answer(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &got));
+	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError says %d, must be %d", seat_rank(rig->seat),
+		 got, want);
+}
+
+/* All ranks draw the data of a round from its number, also those that were not there for some. */
+static void round_set(struct rig *rig, int round)
+{
+	for (int i = 0; i < rig->cfg.handles; i++) {
+		rig->handle[i].round = round;
+		rig->handle[i].loaded = rig->handle[i].rows_pending = rig->handle[i].sums_pending = false;
+		rig->handle[i].staged = 0;
+	}
+}
+
+static int verdict_tell(struct rig *rig)
+{
+	if (rig->verdict.wrong)
+		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
+	return seat_failed(rig->seat) ? -1 : 0;
+}
+
+/* ---- with masks ---- */
+
+/* The operation in which the victim does not answer. */
+static int survive(struct rig *rig, const struct job *job)
+{
+	double start = world_now();
+
+	rig->async = NCCL_EP_ASYNC_TIMEOUT;
+	if (job->when == BEFORE_DISPATCH) {
+		rig->active[VICTIM] = false;
+		if (rig_script(rig, "DA CA"))
+			return -1;
+	} else if (job->when == BEFORE_COMBINE) {
+		rig->async = 0;
+		if (rig_script(rig, "DA"))
+			return -1;
+		rig->active[VICTIM] = false;
+		rig->async = NCCL_EP_ASYNC_TIMEOUT;
+		start = world_now();
+		if (rig_script(rig, "CA"))
+			return -1;
+	} else {
+		rig->active[VICTIM] = false;
+		if (rig_script(rig, "dA xA cA xA"))
+			return -1;
+	}
+	/* One deadline for the operation, not one per wait: but a send half and a receive half have one each. */
+	ll_wrong(&rig->verdict, world_now() - start > 3.5 * job->timeout, "rank %d: %.1f s for a deadline of %.1f s",
+		 seat_rank(rig->seat), world_now() - start, job->timeout);
+	ll_wrong(&rig->verdict, world_now() - start < 0.5 * job->timeout, "rank %d: masked after %.2f s of %.1f",
+		 seat_rank(rig->seat), world_now() - start, job->timeout);
+	return 0;
+}
+
+static int survivor(struct rig *rig, const struct job *job, struct meet *meet)
+{
+	double start;
+
+	if (survive(rig, job) || mask_is(rig, VICTIM, 0))
+		return -1;
+	is_answer(rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig->group));
+	flag_is(rig, 0);
+	rig->async = 0;
+	start = world_now();
+	round_set(rig, 50);
+	for (int i = 0; i < 3; i++)
+		if (rig_script(rig, i % 2 ? "dA DB xA CB CA" : "DA CA"))
+			return -1;
+	ll_wrong(&rig->verdict, world_now() - start > job->timeout, "rank %d: waits for a masked rank",
+		 seat_rank(rig->seat));
+	if (meet_wait(rig->seat, &meet->survivors[0], RANKS - 1))
+		return -1;
+	if (job->wake_first && seat_rank(rig->seat) == 0)
+		kill(meet->pid[VICTIM], SIGCONT);
+	if (job->wake_first && meet_wait(rig->seat, &meet->all[0], RANKS))
+		return -1;
+	is_answer(rig, "ncclEpMaskClean", ncclSuccess, ncclEpMaskClean(rig->group, rig->shim.stream));
+	if (rig_sync(rig) || mask_is(rig, VICTIM, 1) || meet_wait(rig->seat, &meet->survivors[1], RANKS - 1))
+		return -1;
+	if (!job->wake_first && seat_rank(rig->seat) == 0)
+		kill(meet->pid[VICTIM], SIGCONT);
+	rig->active[VICTIM] = true;
+	return 0;
+}
+
+static int victim(struct rig *rig, const struct job *job, struct meet *meet)
+{
+	if (job->when == BEFORE_COMBINE && rig_script(rig, "DA"))
+		return -1;
+	raise(SIGSTOP);
+	/* Hours later, as far as this rank knows. */
+	if (job->wake_first)
+		return meet_wait(rig->seat, &meet->all[0], RANKS);
+	if (job->when == BEFORE_COMBINE) {
+		is_answer(rig, "Combine of a rank that is behind", ncclRemoteError, rig_combine(rig, 0, false));
+		is_answer(rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig->group));
+	}
+	return 0;
+}
+
+static int masked_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct meet *meet = seat_board(seat);
+	struct rig rig;
+
+	meet->pid[seat_rank(seat)] = getpid();
+	if (rig_open(&rig, seat, &job->cfg) || rig_script(&rig, "DA CA") || mask_is(&rig, -1, 1) || seat_barrier(seat))
+		goto close;
+	round_set(&rig, 10);
+	if (seat_rank(seat) == VICTIM ? victim(&rig, job, meet) : survivor(&rig, job, meet))
+		goto close;
+	if (meet_wait(seat, &meet->all[1], RANKS))
+		goto close;
+	/* The delayed rank takes part again. */
+	rig.async = seat_rank(seat) == VICTIM ? -1 : 0;
+	round_set(&rig, 100);
+	for (int i = 0; i < 4; i++)
+		if (rig_script(&rig, i % 2 ? "dA DB xA CB cA xA" : "DA DB CA CB"))
+			goto close;
+	mask_is(&rig, -1, 1);
+close:
+	rig_close(&rig);
+	return verdict_tell(&rig);
+}
+
+/* ---- stopped in the middle of an operation ---- */
+
+#define LOOSE 200 /* rounds in which the stop falls: who got what of them nobody can say */
+#define STOP 20
+
+static void *stopper(void *arg)
+{
+	const struct job *job = arg;
+	uint64_t random = job->cfg.data.seed;
+
+	usleep((unsigned)(ll_random(&random) % 2000));
+	kill(job->victim, SIGSTOP);
+	return NULL;
+}
+
+/* Operations whose values nobody looks at; the victim's end when it finds that it has slept. */
+static int loose_rounds(struct rig *rig, const struct job *job, struct meet *meet)
+{
+	bool is_victim = seat_rank(rig->seat) == VICTIM;
+	struct job mine = *job;
+	bool started = false;
+	pthread_t thread;
+	int rc = 0;
+
+	mine.victim = meet->pid[VICTIM];
+	for (int i = 0; i < LOOSE && !rc && !(is_victim && atomic_load(&meet->woken)); i++) {
+		if (seat_rank(rig->seat) == 0 && i == STOP)
+			started = !pthread_create(&thread, NULL, stopper, &mine);
+		rc = rig_dispatch(rig, 0, false) || rig_combine(rig, 0, false);
+	}
+	if (started)
+		pthread_join(thread, NULL);
+	else if (seat_rank(rig->seat) == 0)
+		return seat_fail(rig->seat, "nobody was stopped: %s", ncclEpGetLastError());
+	/* A rank that was masked may be told so; a survivor never is. */
+	if (rc && !is_victim)
+		return seat_fail(rig->seat, "%s", ncclEpGetLastError());
+	return 0;
+}
+
+static int in_flight_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct meet *meet = seat_board(seat);
+	struct rig rig;
+
+	meet->pid[seat_rank(seat)] = getpid();
+	if (rig_open(&rig, seat, &job->cfg) || rig_script(&rig, "DA CA") || rig_load(&rig, 0) || rig_update(&rig, 0) ||
+	    seat_barrier(seat) || loose_rounds(&rig, job, meet))
+		goto close;
+	if (seat_rank(seat) != VICTIM) {
+		if (mask_is(&rig, VICTIM, 0) || meet_wait(seat, &meet->survivors[0], RANKS - 1))
+			goto close;
+		is_answer(&rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig.group));
+		rig.active[VICTIM] = false;
+		round_set(&rig, 50);
+		for (int i = 0; i < 60; i++) {
+			/* It wakes in the middle of these and goes on writing where it was. */
+			if (i == 20 && seat_rank(seat) == 0) {
+				atomic_store(&meet->woken, 1);
+				kill(meet->pid[VICTIM], SIGCONT);
+			}
+			if (rig_script(&rig, "DA CA"))
+				goto close;
+		}
+	}
+	if (meet_wait(seat, &meet->all[0], RANKS))
+		goto close;
+	if (seat_rank(seat) != VICTIM) {
+		is_answer(&rig, "ncclEpMaskClean", ncclSuccess, ncclEpMaskClean(rig.group, rig.shim.stream));
+		rig.active[VICTIM] = true;
+	} else {
+		is_answer(&rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig.group));
+	}
+	if (rig_sync(&rig) || meet_wait(seat, &meet->all[1], RANKS))
+		goto close;
+	round_set(&rig, 200);
+	for (int i = 0; i < 5; i++)
+		if (rig_script(&rig, i % 2 ? "DA CA" : "dA DB xA CA CB"))
+			goto close;
+	mask_is(&rig, -1, 1);
+close:
+	rig_close(&rig);
+	return verdict_tell(&rig);
+}
+
+/* Masks by hand: nobody waits for the rank, nobody raises a flag, and Clean brings it back. */
+static int by_hand_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct meet *meet = seat_board(seat);
+	int mask[RANKS] = { 1, 1, 1, 1 };
+	double start;
+	struct rig rig;
+
+	mask[VICTIM] = 0;
+	if (rig_open(&rig, seat, &job->cfg) || rig_script(&rig, "DA CA") || seat_barrier(seat))
+		goto close;
+	if (seat_rank(seat) != VICTIM) {
+		is_answer(&rig, "ncclEpMaskUpdate", ncclSuccess, ncclEpMaskUpdate(rig.group, mask, rig.shim.stream));
+		rig.active[VICTIM] = false;
+		start = world_now();
+		round_set(&rig, 20);
+		if (mask_is(&rig, VICTIM, 0) || rig_script(&rig, "DA CA") || rig_script(&rig, "dA dB xA xB CA CB"))
+			goto close;
+		ll_wrong(&rig.verdict, world_now() - start > job->timeout, "rank %d: waits for a masked rank",
+			 seat_rank(seat));
+		flag_is(&rig, 0);
+		is_answer(&rig, "ncclEpMaskClean", ncclSuccess, ncclEpMaskClean(rig.group, rig.shim.stream));
+		rig.active[VICTIM] = true;
+	}
+	if (meet_wait(seat, &meet->all[0], RANKS))
+		goto close;
+	round_set(&rig, 100);
+	for (int i = 0; i < 3; i++)
+		if (rig_script(&rig, "DA CA"))
+			goto close;
+	mask_is(&rig, -1, 1);
+	mask[0] = 7;
+	is_answer(&rig, "a mask of 7", ncclInvalidArgument, ncclEpMaskUpdate(rig.group, mask, rig.shim.stream));
+close:
+	rig_close(&rig);
+	return verdict_tell(&rig);
+}
+
+/* ---- without masks ---- */
+
+static void is_lost(struct rig *rig, struct meet *meet, ncclResult_t got, const char *sentence)
+{
+	char name[32];
+	int flag = -1;
+
+	snprintf(name, sizeof(name), "rank %d", VICTIM);
+	ll_wrong(&rig->verdict, got != ncclTimeout && got != ncclRemoteError, "rank %d: answered %s, must be a timeout",
+		 seat_rank(rig->seat), ncclGetErrorString(got));
+	ll_wrong(&rig->verdict, got == ncclTimeout && !strstr(sentence, name), "rank %d: \"%s\" does not name %s",
+		 seat_rank(rig->seat), sentence, name);
+	atomic_fetch_add(&meet->timeouts, got == ncclTimeout);
+	is_answer(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &flag));
+	ll_wrong(&rig->verdict, flag != NCCL_EP_ASYNC_TIMEOUT && flag != NCCL_EP_ASYNC_REMOTE,
+		 "rank %d: ncclEpGetAsyncError says %d", seat_rank(rig->seat), flag);
+	is_answer(rig, "ncclEpErrorClear of a lost group", ncclInvalidUsage, ncclEpErrorClear(rig->group));
+}
+
+static int lost_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct meet *meet = seat_board(seat);
+	char sentence[512];
+	ncclResult_t rc;
+	double start;
+	struct rig rig;
+
+	meet->pid[seat_rank(seat)] = getpid();
+	if (rig_open(&rig, seat, &job->cfg) || rig_script(&rig, "DA CA") || rig_load(&rig, 0) || rig_update(&rig, 0) ||
+	    seat_barrier(seat))
+		goto close;
+	if (seat_rank(seat) == VICTIM)
+		raise(SIGSTOP);
+	start = world_now();
+	rc = rig_dispatch(&rig, 0, false);
+	if (rc == ncclSuccess) { /* on a GPU the failure comes later, and the next call tells of it */
+		rig_sync(&rig);
+		rc = rig_dispatch(&rig, 0, false);
+	}
+	snprintf(sentence, sizeof(sentence), "%s", ncclEpGetLastError());
+	ll_wrong(&rig.verdict, world_now() - start > 2.5 * job->timeout, "rank %d: an error after %.1f s",
+		 seat_rank(seat), world_now() - start);
+	is_lost(&rig, meet, rc, sentence);
+	is_answer(&rig, "Dispatch on a lost group", rc, rig_dispatch(&rig, 0, false));
+	if (seat_rank(seat) != VICTIM && meet_wait(seat, &meet->survivors[0], RANKS - 1))
+		goto close;
+	if (seat_rank(seat) == 0) {
+		ll_wrong(&rig.verdict, atomic_load(&meet->timeouts) == 0, "nobody says which rank is late");
+		kill(meet->pid[VICTIM], SIGCONT);
+	}
+	meet_wait(seat, &meet->all[0], RANKS);
+close:
+	rig_close(&rig);
+	return verdict_tell(&rig);
+}
+
+/* ---- */
+
+struct run {
+	struct world *world;
+	struct world_opts opts;
+	double timeout;
+	int repeats, passed, failed;
+};
+
+static void run_job(struct run *run, const char *name, world_fn fn, const struct job *job)
+{
+	double start = world_now();
+	int rc;
+
+	memset(world_board(run->world), 0, sizeof(struct meet));
+	rc = world_run(run->world, RANKS, fn, job, sizeof(*job), 120);
+	printf("%s %s %s%s%s (%.1f s)\n", rc ? "FAILED" : "ok    ",
+	       job->cfg.shape.layout == LL_EXPERT_MAJOR ? "em" : "rm", name, rc ? ": " : "",
+	       rc ? world_text(run->world) : "", world_now() - start);
+	fflush(stdout);
+	run->passed += !rc;
+	run->failed += rc != 0;
+	if (!rc)
+		return;
+	/* Whatever state the ranks are in, the next case starts with new ones. */
+	for (int r = 0; r < RANKS; r++)
+		kill(world_pid(run->world, r), SIGCONT);
+	world_close(run->world);
+	if (world_open(&run->opts, &run->world))
+		exit(1);
+}
+
+static void run_layout(struct run *run, enum ll_layout layout)
+{
+	static const struct {
+		const char *name;
+		enum when when;
+		bool wake_first;
+	} cases[] = {
+		{ "stops before a dispatch, wakes before the clean", BEFORE_DISPATCH, true },
+		{ "stops before a dispatch, wakes after the clean", BEFORE_DISPATCH, false },
+		{ "stops before a combine, wakes before the clean", BEFORE_COMBINE, true },
+		{ "stops before a combine, wakes after the clean", BEFORE_COMBINE, false },
+		{ "stops before a staged dispatch", IN_COMPLETE, true },
+	};
+	struct job job = { .timeout = run->timeout, .cfg = { .handles = 2, .spare = LL_ALL, .mask = true } };
+
+	job.cfg.shape = (struct ll_shape){ .layout = layout,
+					   .ranks = RANKS,
+					   .experts = 8,
+					   .topk = 3,
+					   .tmax = 6,
+					   .hidden = 512,
+					   .token = NUM_BF16,
+					   .combine = NUM_BF16 };
+	job.cfg.data = (struct ll_data){ .seed = 3, .fill = LL_FILL_FULL };
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		job.when = cases[i].when;
+		job.wake_first = cases[i].wake_first;
+		run_job(run, cases[i].name, masked_job, &job);
+	}
+	for (int i = 0; i < run->repeats; i++) {
+		job.cfg.data.seed++;
+		run_job(run, "stops in the middle of something", in_flight_job, &job);
+	}
+	run_job(run, "masks by hand", by_hand_job, &job);
+	job.cfg.mask = false;
+	run_job(run, "stops without masks", lost_job, &job);
+}
+
+static int usage(FILE *out, int status)
+{
+	fprintf(out, "usage: ll_masks [-T SECONDS] [-n COUNT]\n"
+		     "  -T  the deadline of every wait (1.5)\n"
+		     "  -n  stops in the middle of an operation, per layout (3)\n");
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	struct run run = { .opts = { .seats = RANKS, .processes = true, .board = sizeof(struct meet) },
+			   .timeout = 1.5 };
+	char ms[32];
+	int c;
+
+	run.repeats = 3;
+	while ((c = getopt(argc, argv, "T:n:h")) != -1) {
+		if (c == 'h')
+			return usage(stdout, 0);
+		if (c == 'T')
+			run.timeout = atof(optarg);
+		else if (c == 'n')
+			run.repeats = atoi(optarg);
+		else
+			return usage(stderr, 2);
+	}
+	if (optind != argc || run.timeout <= 0)
+		return usage(stderr, 2);
+	snprintf(ms, sizeof(ms), "%d", (int)(1000 * run.timeout));
+	setenv("NCCL_EP_TIMEOUT_MS", ms, 1);
+	if (world_open(&run.opts, &run.world))
+		return 1;
+	for (int layout = 0; layout < 2; layout++)
+		run_layout(&run, (enum ll_layout)layout);
+	if (world_close(run.world))
+		run.failed++;
+	printf("ll_masks: %d passed, %d failed\n", run.passed, run.failed);
+	return run.failed ? 1 : 0;
+}

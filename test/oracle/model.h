@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What LL dispatch and combine must put out, as a plain model of the contract: it sees the inputs of all ranks and says
+ * which rows a rank receives, what is in them, and what the sums are. Nothing of it is shared with the library.
+ */
+#ifndef EP_TEST_ORACLE_MODEL_H
+#define EP_TEST_ORACLE_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "test/oracle/num.h"
+
+enum ll_layout { LL_EXPERT_MAJOR, LL_RANK_MAJOR };
+enum ll_quant { LL_QUANT_NONE, LL_QUANT_FWD, LL_QUANT_DS, LL_QUANT_DS_ROUND };
+
+struct ll_shape {
+	enum ll_layout layout;
+	enum ll_quant quant;
+	int ranks, experts, topk, tmax; /* experts in all */
+	size_t hidden;
+	enum num_type token, scale; /* what dispatch is given; scale only with LL_QUANT_FWD */
+	enum num_type combine;
+	size_t scale_width; /* elements of a scale row with LL_QUANT_FWD */
+	bool global_ids;    /* rank-major: topk_idx puts out global ids */
+};
+
+/* What one rank gives to dispatch. */
+struct ll_input {
+	int t;
+	int64_t *idx;	 /* [t][topk] */
+	float *weight;	 /* [t][topk] */
+	uint8_t *tokens; /* [t] rows of ll_in_bytes() */
+	uint8_t *scales; /* [t] rows of ll_scale_bytes() with LL_QUANT_FWD, else NULL */
+};
+
+/* A received row by where it came from. */
+struct ll_row {
+	int src, token;
+};
+
+/*
+ * The rows a rank receives. A zone is a local expert (expert-major) or a source rank (rank-major); each has room for
+ * `cap` rows. Inside a zone the order is free; here it is ascending by (source, token).
+ */
+struct ll_expect {
+	int zones, cap;
+	int *count;	    /* [zones] */
+	struct ll_row *row; /* [zones][cap] */
+};
+
+/* Bytes of a row: of the tokens given, of the tokens put out, of the scales put out (0 without). */
+size_t ll_in_bytes(const struct ll_shape *shape);
+size_t ll_out_bytes(const struct ll_shape *shape);
+size_t ll_scale_bytes(const struct ll_shape *shape);
+size_t ll_combine_bytes(const struct ll_shape *shape);
+/* Element types of the same. */
+enum num_type ll_out_type(const struct ll_shape *shape);
+enum num_type ll_scale_type(const struct ll_shape *shape);
+
+int ll_zones(const struct ll_shape *shape); /* of one rank */
+int ll_cap(const struct ll_shape *shape);
+/* The rank an id belongs to, or -1: dropped (-1), out of range, or on a rank that is not active. active NULL: all are.
+ */
+int ll_owner(const struct ll_shape *shape, const bool *active, int64_t id);
+
+/* Which rows `rank` receives from in[ranks]; an inactive source sends nothing. -ENOMEM or 0. */
+int ll_expect_dispatch(const struct ll_shape *shape, const struct ll_input *in, const bool *active, int rank,
+		       struct ll_expect *out);
+void ll_expect_free(struct ll_expect *expect);
+
+/* The token row and, where there are scales, the scale row that the token of `in` must arrive as. */
+void ll_expect_payload(const struct ll_shape *shape, const struct ll_input *in, int token, uint8_t *row,
+		       uint8_t *scale);
+/* Rank-major: the topk_idx row on `rank`. */
+void ll_expect_idx(const struct ll_shape *shape, const struct ll_input *in, int token, int rank, int32_t *row);
+
+/*
+ * The sum of one token at its home rank. answers[k] is the row that came back for topk_idx[k] (rank-major: from the
+ * rank of topk_idx[k]); it is not read where the contract skips k. sum[hidden] is scratch. Products and sums are
+ * rounded to float one by one, in ascending k: that is the order the library promises.
+ */
+void ll_expect_sum(const struct ll_shape *shape, const struct ll_input *in, const bool *active, int token,
+		   const uint8_t *const *answers, float *sum, uint8_t *row);
+
+#endif

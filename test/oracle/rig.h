@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One rank with a group, handles and their tensors: makes the data, calls the public interface, and lets the oracle
+ * judge what comes back. A job of world.h opens a rig, plays scripts on it, closes it.
+ */
+#ifndef EP_TEST_ORACLE_RIG_H
+#define EP_TEST_ORACLE_RIG_H
+
+#include "nccl_ep_ext.h"
+#include "test/oracle/check.h"
+#include "test/oracle/shim.h"
+#include "test/oracle/world.h"
+
+#define RIG_HANDLES 4
+
+struct rig_cfg {
+	struct ll_shape shape;
+	struct ll_data data; /* its seed is the cell's; each handle and round gets one of its own */
+	int handles;
+	bool windows;	 /* all tensors in registered windows, data NULL */
+	bool skew;	 /* tokens are aligned to their elements only */
+	bool own_stream; /* on the CPU: a host stream instead of the calling thread */
+	bool no_counts;	 /* rank-major without src_rank_counters */
+	bool create;	 /* ncclEpCreateHandle instead of Init and Update */
+	bool caller_mem; /* handle_mem is the caller's */
+	bool mask;
+	int id_kind;   /* ncclEpExpertIdKind_t */
+	int zero_copy; /* ncclEpZeroCopyMode_t */
+	int sms;
+	int spare; /* rows after the valid ones that are poisoned and checked; LL_ALL in tests */
+	bool idx64;
+	unsigned max_token_bytes; /* 0: the largest row of the shape */
+};
+
+enum rig_buf_id {
+	RIG_IDX,
+	RIG_WEIGHTS, /* of dispatch in rank-major, of combine in expert-major */
+	RIG_TOKENS,
+	RIG_SCALES,
+	RIG_OUT,
+	RIG_OUT_SCALES,
+	RIG_OUT_IDX,
+	RIG_OUT_WEIGHTS,
+	RIG_COUNTS,
+	RIG_ANSWERS, /* combine's input */
+	RIG_SUMS,
+	RIG_MEM,
+	RIG_BUFS
+};
+
+struct rig_buf {
+	uint8_t *base, *at; /* of the allocation, of the tensor */
+	size_t size;	    /* of the tensor at its largest; 0: not there */
+	ncclWindow_t window;
+	uint8_t *mirror; /* host copy, where the device is not the host */
+};
+
+struct rig_handle {
+	ncclEpHandle_t handle;
+	struct rig_buf buf[RIG_BUFS];
+	struct ll_data data; /* of the current round */
+	struct ll_input *in; /* [ranks] */
+	struct ll_row *map;  /* [zones][cap]: where received rows came from */
+	struct ll_expect expect;
+	int round;
+	bool loaded;	   /* inputs of the next dispatch are in place */
+	bool fresh;	   /* and the handle knows its topk_idx */
+	char staged;	   /* 'd', 'c' or 0 */
+	bool rows_pending; /* dispatch's outputs are to be checked */
+	bool sums_pending;
+};
+
+struct rig {
+	struct seat *seat;
+	struct rig_cfg cfg;
+	ncclComm_t comm;
+	struct shim shim;
+	ncclEpGroup_t group;
+	struct rig_handle handle[RIG_HANDLES];
+	struct ll_verdict verdict;
+	bool *active;	   /* [ranks]; all true at first */
+	int async;	   /* what ncclEpGetAsyncError must say, beside bad ids; -1: not asked */
+	bool bad_ids;	   /* given since the last look */
+	int stall_at;	   /* before this word of a script, from 1 on, */
+	unsigned stall_us; /* this rank sleeps so long */
+};
+
+/* Collective, all: 0, or -1 after seat_fail. Values that are wrong fail nothing; they count in the verdict. */
+int rig_open(struct rig *rig, struct seat *seat, const struct rig_cfg *cfg);
+/* Also after a failure. */
+int rig_close(struct rig *rig);
+
+/*
+ * Words of an operation and a handle: D dispatch, d its send half, C combine, c its send half, x complete; handles are
+ * A to D. Everything is checked at the end, and before a combine that needs the rows.
+ */
+int rig_script(struct rig *rig, const char *script);
+/* Waits for the stream and checks everything that is to be checked. */
+int rig_settle(struct rig *rig);
+
+/* The steps of a script one by one, for those who time them. */
+int rig_load(struct rig *rig, int handle);  /* new data for the next dispatch, outputs poisoned */
+int rig_store(struct rig *rig, int handle); /* the data of the round, as it is in host memory now, to the device */
+int rig_update(struct rig *rig, int handle);
+ncclResult_t rig_dispatch(struct rig *rig, int handle, bool send_only);
+ncclResult_t rig_combine(struct rig *rig, int handle, bool send_only);
+ncclResult_t rig_complete(struct rig *rig, int handle);
+int rig_check_rows(struct rig *rig, int handle);
+int rig_answer(struct rig *rig, int handle); /* combine's input, by the rows that rig_check_rows found */
+int rig_check_sums(struct rig *rig, int handle);
+int rig_sync(struct rig *rig);
+
+/* A tensor as the library gets it; sizes are its own. */
+struct rig_tensor {
+	ncclEpTensor_t t;
+	size_t sizes[3];
+};
+
+void rig_tensor(const struct rig *rig, int handle, enum rig_buf_id id, struct rig_tensor *out);
+
+/* All that a call takes, for those who want to change something in it. Not to be copied: it points into itself. */
+struct rig_dispatch_args {
+	struct rig_tensor tensor[RIG_BUFS];
+	ncclEpDispatchInputs_t in;
+	ncclEpDispatchOutputs_t out;
+	ncclEpLayoutInfo_t info;
+	ncclEpDispatchConfig_t config;
+};
+
+struct rig_combine_args {
+	struct rig_tensor answers, sums, weights;
+	ncclEpCombineInputs_t in;
+	ncclEpCombineOutputs_t out;
+	ncclEpCombineConfig_t config;
+};
+
+void rig_dispatch_args(const struct rig *rig, int handle, struct rig_dispatch_args *args);
+void rig_combine_args(const struct rig *rig, int handle, struct rig_combine_args *args);
+
+/* Says what a call answered; -1 unless it is ncclSuccess. */
+int rig_expect(struct rig *rig, const char *call, ncclResult_t got);
+
+#endif

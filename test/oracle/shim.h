@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a test program needs of a device: memory, copies, a stream, and on a GPU events and graphs. Two rows, the CPU
+ * and CUDA's driver, which is opened at run time: the program builds and runs without either. All functions answer 0 or
+ * -1 and leave a sentence in the shim.
+ */
+#ifndef EP_TEST_ORACLE_SHIM_H
+#define EP_TEST_ORACLE_SHIM_H
+
+#include <nccl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct shim;
+
+struct shim_ops {
+	const char *name;
+	int (*open)(struct shim *shim, int device, bool own_stream);
+	void (*close)(struct shim *shim);
+	int (*alloc)(struct shim *shim, size_t size, void **out);
+	void (*free)(struct shim *shim, void *at);
+	/* In the stream's order; put and get return when host memory may be used again. */
+	int (*put)(struct shim *shim, void *to, const void *host, size_t size);
+	int (*get)(struct shim *shim, void *host, const void *from, size_t size);
+	int (*copy)(struct shim *shim, void *to, const void *from, size_t size);
+	int (*fill)(struct shim *shim, void *to, int byte, size_t size);
+	int (*sync)(struct shim *shim, double seconds);
+	/* Times on the device; -1 where it has none (the CPU). */
+	int (*event_create)(struct shim *shim, void **out);
+	int (*event_record)(struct shim *shim, void *event);
+	int (*event_elapsed)(struct shim *shim, void *from, void *to, double *us);
+	void (*event_destroy)(struct shim *shim, void *event);
+	int (*capture_begin)(struct shim *shim);
+	int (*capture_end)(struct shim *shim, void **graph);
+	int (*graph_launch)(struct shim *shim, void *graph);
+	void (*graph_destroy)(struct shim *shim, void *graph);
+	/* A kernel that keeps `sms` multiprocessors to itself until it is stopped. */
+	int (*filler_start)(struct shim *shim, int sms);
+	int (*filler_stop)(struct shim *shim);
+};
+
+struct shim {
+	const struct shim_ops *ops;
+	cudaStream_t stream;
+	void *priv;
+	char text[256];
+};
+
+extern const struct shim_ops shim_host, shim_cuda;
+
+/* Sets shim->text; always -1. */
+int shim_fail(struct shim *shim, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/*
+ * Before the thread's first communicator: where there is a GPU and NCCL_EP_DEVICE is not host, makes one current, so
+ * that the communicator finds it. Without a GPU nothing happens. The seats of a machine share its GPUs evenly.
+ */
+void shim_bind(int seat);
+
+/* The device of a communicator; device -1 is the CPU. own_stream: on the CPU a host stream, else the calling thread;
+ * a GPU always gets a non-blocking stream of its own. */
+int shim_open(struct shim *shim, ncclComm_t comm, bool own_stream);
+void shim_close(struct shim *shim);
+
+bool shim_is_gpu(const struct shim *shim);
+
+#endif

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""summary.py LOG.json...: what the runners said, from meson's log, and one line "N passed, N failed, N skipped".
+
+A Criterion program counts with each of its cases, every other program as one. A program that meson calls failed
+although no case of it failed (a leak at exit, a crash of the runner, a timeout) adds one failure. No test at all is
+a failure: a suite that lost its tests must not look green.
+"""
+import json
+import re
+import sys
+
+SYNTHESIS = re.compile(r'Synthesis: Tested: \S*?(\d+)\S* \| Passing: \S*?(\d+)\S* \| Failing: \S*?(\d+)\S* '
+                       r'\| Crashing: \S*?(\d+)')
+COLOUR = re.compile(r'\x1b\[[0-9;]*m')
+TAP = re.compile(r'^(not )?ok\b(.*)$', re.M)
+SKIP = re.compile(r'#\s*skip', re.I)
+
+
+def cases(text):
+    """(passed, failed, skipped) by the program's own account, or None when it gives none."""
+    found = SYNTHESIS.findall(text)
+    if found:
+        return [sum(int(f[1]) for f in found), sum(int(f[2]) + int(f[3]) for f in found), 0]
+    if not text.startswith('TAP version'):
+        return None
+    count = [0, 0, 0]
+    for bad, rest in TAP.findall(text):
+        count[1 if bad else 2 if SKIP.search(rest) else 0] += 1
+    return count
+
+
+def output(test):
+    return COLOUR.sub('', (test.get('stdout') or '') + (test.get('stderr') or ''))
+
+
+def said(test):
+    """The runner's own summary: Criterion's synthesis, or the same figures where it spoke TAP."""
+    text = output(test)
+    found = SYNTHESIS.search(text)
+    if found:
+        return found.group(0)
+    own = cases(text)
+    return 'Tested: %d | Passing: %d | Failing: %d | Skipped: %d' % (sum(own), *own) if own else ''
+
+
+def count(test):
+    text = output(test)
+    good = test['result'] in ('OK', 'EXPECTEDFAIL')
+    if test['result'] == 'SKIP':
+        return [0, 0, 1]
+    own = cases(text)
+    if own is None or sum(own) == 0:
+        return [1, 0, 0] if good and own is None else [0, 1, 0]
+    if not good and own[1] == 0:
+        own[1] = 1
+    return own
+
+
+def self_test():
+    crit = '[====] Synthesis: Tested: 9 | Passing: 7 | Failing: 1 | Crashing: 1 \n'
+    blue = '[====] Synthesis: Tested: \x1b[0;34m3\x1b[0m | Passing: \x1b[0;32m3\x1b[0m | Failing: 0 | Crashing: 0 \n'
+    tap = 'TAP version 13\n1..3\nok - a::b (0.00s)\nnot ok - a::c\nok - a::d # SKIP no device\n'
+    for result, text, want in [
+            ('FAIL', crit, [7, 2, 0]), ('OK', blue, [3, 0, 0]), ('TIMEOUT', blue, [3, 1, 0]), ('FAIL', tap, [1, 1, 1]),
+            ('OK', '', [1, 0, 0]), ('SKIP', '', [0, 0, 1]), ('ERROR', '', [0, 1, 0]), ('INTERRUPT', '', [0, 1, 0]),
+            ('OK', 'TAP version 13\n1..0\n', [0, 1, 0]),  # a filter that matches nothing is no success
+            ('OK', crit.replace('9', '0').replace('7', '0').replace('1', '0'), [0, 1, 0])]:
+        got = count({'result': result, 'stdout': text})
+        if got != want:
+            sys.exit(f'summary.py: {result} {text!r}: {got}, not {want}')
+    print('summary.py: self-test passed')
+
+
+def main():
+    if sys.argv[1:] == ['--self-test']:
+        return self_test()
+    total = [0, 0, 0]
+    seconds = 0.0
+    for path in sys.argv[1:]:
+        try:
+            tests = [json.loads(line) for line in open(path)]
+        except FileNotFoundError:
+            tests = []
+        for t in tests:
+            t['name'] = re.split(r'[:/] ?', t['name'])[-1]  # without project and suites, which each meson writes its own way
+        width = max((len(t['name']) for t in tests), default=0)
+        for t in sorted(tests, key=lambda t: t['name']):
+            n = count(t)
+            total = [a + b for a, b in zip(total, n)]
+            seconds += t['duration']
+            print(f"{t['name']:{width}}  {t['result']:8} {t['duration']:7.2f}s  {said(t)}".rstrip())
+    print(f'# {seconds:.0f} s of tests')
+    print('%d passed, %d failed, %d skipped' % tuple(total))
+    if total[0] + total[1] == 0:
+        sys.exit('summary.py: no test ran')
+    return total[1] != 0
+
+
+sys.exit(main())

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "util/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local char last_error[512];
+
+const char *ep_last_error(void)
+{
+	return last_error;
+}
+
+void ep_last_error_set(const char *sentence)
+{
+	snprintf(last_error, sizeof(last_error), "%s", sentence);
+}
+
+int ep_fail_(enum ep_log_sub sub, const char *file, int line, int err, const char *fmt, ...)
+{
+	/* Formatted apart: an argument may be ep_last_error() itself. */
+	char text[sizeof(last_error)];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	ep_last_error_set(text);
+	ep_log_(EP_LOG_WARN, sub, file, line, "%s", text);
+	return -err;
+}
+
+/* NCCL's result values are part of the contract; util knows them as numbers only. */
+static const struct {
+	int err;
+	int result;
+} results[] = {
+	{ 0, 0 },	   { EP_EARG, 4 },     { EP_EUSAGE, 5 }, { EP_EDEVICE, 1 }, { EP_EINTERNAL, 3 },
+	{ EP_EREMOTE, 6 }, { EP_ETIMEOUT, 8 },
+};
+
+int ep_result(int rc)
+{
+	for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++)
+		if (rc == -results[i].err)
+			return results[i].result;
+	return 2; /* ncclSystemError: every other errno came from the operating system */
+}
+
+const char *ep_result_name(int result)
+{
+	static const char *const names[] = {
+		"ncclSuccess",	     "ncclUnhandledCudaError", "ncclSystemError",
+		"ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
+		"ncclRemoteError",   "ncclInProgress",	       "ncclTimeout",
+	};
+
+	if (result < 0 || result >= (int)(sizeof(names) / sizeof(names[0])))
+		return "unknown result";
+	return names[result];
+}

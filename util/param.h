@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every knob of the library, in one table (util/param_table.h); nothing else calls getenv.
+ * Values are read at each call: all callers are on cold paths, and tests change them between groups.
+ */
+#ifndef EP_UTIL_PARAM_H
+#define EP_UTIL_PARAM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum ep_param_id {
+#define EP_PARAM(id, name, type, def, min, max, fallbacks, text) EP_P_##id,
+#include "util/param_table.h"
+#undef EP_PARAM
+	EP_PARAMS
+};
+
+enum ep_param_type { EP_T_INT, EP_T_BOOL, EP_T_STR };
+
+struct ep_param {
+	const char *name;
+	enum ep_param_type type;
+	const char *def;
+	int64_t min, max;
+	const char *fallbacks; /* space-separated names of other projects that users already set */
+	const char *text;
+};
+
+const struct ep_param *ep_param_info(enum ep_param_id id);
+
+/* The variable that sets it now (its own name or a fallback), or NULL when the default holds. */
+const char *ep_param_source(enum ep_param_id id);
+
+/* A value that is no number or out of range is reported once in the log and the default is used. */
+int64_t ep_param_int(enum ep_param_id id);
+bool ep_param_bool(enum ep_param_id id);
+const char *ep_param_str(enum ep_param_id id);
+
+#endif
