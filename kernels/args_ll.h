@@ -53,13 +53,14 @@ struct ep_ll_entry {
 };
 EP_SIZE_IS(ep_ll_entry, 16);
 
+/* Needs no clearing: staged is believed only where it is the handle's own number, which is random. */
 struct ep_ll_handle {
-	uint64_t epoch; /* of the staged operation */
+	uint64_t epoch;	 /* of the staged operation */
+	uint64_t staged; /* the handle's number while a send half waits for its receive half */
 	uint32_t buffer;
-	uint32_t staged; /* 1 while a send half waits for its receive half */
 	uint32_t rows;	 /* entries of the list */
 	uint32_t tokens; /* of the last dispatch */
-	uint64_t pad;
+	uint32_t pad;
 };
 EP_SIZE_IS(ep_ll_handle, 32);
 
@@ -90,6 +91,8 @@ struct ep_ll_args {
 	uint32_t *sent_slot;	  /* [tmax][topk] with masks: where the row of (token, k) comes back */
 	uint8_t *const *window;	  /* [nranks], in device memory */
 	uint8_t *const *control;  /* [nranks], in device memory */
+	uint8_t *mine;		  /* this rank's own control page */
+	uint64_t number;	  /* of the handle */
 	struct ep_kernel_report *report;
 	uint32_t *async;       /* pinned: enum ep_async_flag */
 	const uint64_t *abort; /* pinned */
@@ -221,10 +224,10 @@ EP_LL_FN uint64_t ep_ll_list_room(const struct ep_ll_shape *s)
 	return (uint64_t)s->nranks * s->tmax * s->fan;
 }
 
-/* shared memory: [warps] stages for gx_bulk, [warps] routings of a token, the block's terms of a sum */
+/* shared memory: [warps] stages for gx_bulk, [warps] routings of a token, the block's terms of a sum, twice */
 EP_LL_FN uint32_t ep_ll_route_bytes(const struct ep_ll_args *a)
 {
-	return a->shape.topk * 16;
+	return a->shape.topk * 24;
 }
 
 EP_LL_FN uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)
@@ -232,9 +235,14 @@ EP_LL_FN uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)
 	return (uint64_t)warps * (a->stage + ep_ll_route_bytes(a));
 }
 
+EP_LL_FN uint64_t ep_ll_terms_bytes(const struct ep_ll_args *a)
+{
+	return ep_ll_pad((uint64_t)a->shape.topk * 12 + 4);
+}
+
 EP_LL_FN uint64_t ep_ll_shared_bytes(const struct ep_ll_args *a, uint32_t warps)
 {
-	return ep_ll_terms_at(a, warps) + (uint64_t)a->shape.topk * 12;
+	return ep_ll_terms_at(a, warps) + 2 * ep_ll_terms_bytes(a);
 }
 
 #endif

@@ -29,6 +29,11 @@ GX_DEV void gx_bulk_load(struct gx_bulk *bulk, const void *src, uint32_t n)
 	bulk->src = (const uint8_t *)src;
 }
 
+GX_DEV void gx_bulk_load_own(struct gx_bulk *bulk, const void *src, uint32_t n)
+{
+	gx_bulk_load(bulk, src, n);
+}
+
 GX_DEV void *gx_bulk_stage(struct gx_bulk *bulk)
 {
 	gx_syncwarp(); /* the row in it has been stored */
@@ -44,6 +49,13 @@ GX_DEV void gx_bulk_filled(struct gx_bulk *bulk)
 GX_DEV void gx_bulk_store(struct gx_bulk *bulk, void *dst, uint32_t from, uint32_t n)
 {
 	gx_row_copy(dst, bulk->src + from, n);
+}
+
+GX_DEV void gx_bulk_scatter(struct gx_bulk *bulk, uint8_t *const *dst, uint32_t count, uint64_t at, uint32_t n)
+{
+	for (uint32_t i = 0; i < count; i++)
+		if (dst[i])
+			gx_row_copy(dst[i] + at, bulk->src, n);
 }
 
 GX_DEV void gx_bulk_drain(struct gx_bulk *bulk)

@@ -2,14 +2,17 @@
 /*
  * gx_bulk by the copy engine of sm_90 and newer: a row is loaded once into shared memory and stored from there to any
  * number of destinations, with one instruction each and no registers. All lanes of a warp make every call with the
- * same arguments; lane 0 drives the engine. One stage per warp: other warps of the block fill the gaps (one to four
+ * same arguments. One stage per warp: other warps of the block fill the gaps (one to four
  * stages moved the same bytes per second on an H200).
  *
  *   gx_bulk_open(bulk, stage, bytes)	stage: the block's shared memory, bytes: each warp's piece of it, 16-byte units;
  *					pieces under GX_BULK_MIN: the engine is not used
  *   gx_bulk_load(bulk, src, n)		n <= gx_bulk_room(bulk); starts the load, the first store waits for it
  *   gx_bulk_stage, gx_bulk_filled	instead of a load: the stage itself, for the lanes to write the row into
+ *   gx_bulk_load_own			the same for inputs nobody else writes
  *   gx_bulk_store(bulk, dst, from, n)	as often as wanted: n bytes of the row from there on
+ *   gx_bulk_scatter(bulk, dst, count, at, n)	n bytes of the row to dst[i] + at, NULL left out; dst is in shared
+ *					memory, and the lanes issue the stores side by side
  *   gx_bulk_drain(bulk)		before a counter or signal that says the rows are there
  *
  * The engine moves 16-byte units; a row, source or destination that is not aligned so goes by gx_row_copy.
@@ -71,30 +74,38 @@ GX_DEV void gx_bulk_arrived_(uint32_t bar, uint32_t parity)
 			     : "memory");
 }
 
-/* Lane 0 only waits: the others never look into the stage. */
+/* Every lane: any of them may store from the stage next. */
 GX_DEV void gx_bulk_await_(struct gx_bulk *bulk)
 {
 	if (!bulk->coming)
 		return;
-	if (gx_lane() == 0)
-		gx_bulk_arrived_(bulk->bar, bulk->parity);
+	gx_bulk_arrived_(bulk->bar, bulk->parity);
 	bulk->parity ^= 1;
 	bulk->coming = 0;
 }
 
-GX_DEV void gx_bulk_load(struct gx_bulk *bulk, const void *src, uint32_t n)
+/* The engine has read the stage for the stores before; what it wrote is the drain's business. */
+GX_DEV void gx_bulk_idle_(struct gx_bulk *bulk)
+{
+	gx_bulk_await_(bulk); /* a load nobody stored */
+	if (bulk->used)
+		asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+	gx_syncwarp();
+}
+
+/* own is a constant at every call. */
+GX_DEV void gx_bulk_load_(struct gx_bulk *bulk, const void *src, uint32_t n, int own)
 {
 	bulk->src = (const uint8_t *)src;
 	bulk->staged = bulk->room && n > 0 && (((uintptr_t)src | n) & 15) == 0;
 	if (!bulk->staged)
 		return;
-	gx_bulk_await_(bulk); /* a load nobody stored */
+	gx_bulk_idle_(bulk);
 	if (gx_lane() == 0) {
-		/* The engine has read the stage for the stores before; what it wrote is the drain's business. */
-		asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-		/* The row may be another's, seen by an acquire in the generic proxy: it holds for the engine's
-		 * proxy only past this fence. Cheap enough to do for own rows too. */
-		asm volatile("fence.proxy.async;" ::: "memory");
+		/* Another's row was seen by an acquire in the generic proxy: it holds for the engine's proxy only past
+		 * this fence, which an own row is spared. */
+		if (!own)
+			asm volatile("fence.proxy.async;" ::: "memory");
 		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bulk->bar), "r"(n)
 			     : "memory");
 		asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
@@ -105,51 +116,80 @@ GX_DEV void gx_bulk_load(struct gx_bulk *bulk, const void *src, uint32_t n)
 	bulk->coming = 1;
 }
 
+GX_DEV void gx_bulk_load(struct gx_bulk *bulk, const void *src, uint32_t n)
+{
+	gx_bulk_load_(bulk, src, n, 0);
+}
+
+GX_DEV void gx_bulk_load_own(struct gx_bulk *bulk, const void *src, uint32_t n)
+{
+	gx_bulk_load_(bulk, src, n, 1);
+}
+
 GX_DEV void *gx_bulk_stage(struct gx_bulk *bulk)
 {
-	gx_bulk_await_(bulk);
-	if (bulk->used && gx_lane() == 0)
-		asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-	gx_syncwarp();
+	gx_bulk_idle_(bulk);
 	return bulk->memory;
 }
 
 GX_DEV void gx_bulk_filled(struct gx_bulk *bulk)
 {
-	asm volatile("fence.proxy.async.shared::cta;" ::
-			     : "memory"); /* every lane for what it wrote, then the barrier */
+	/* Every lane for what it wrote, then the barrier. */
+	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 	gx_syncwarp();
 	bulk->src = bulk->memory;
 	bulk->staged = bulk->room > 0;
 }
 
+/* One lane. */
+GX_DEV void gx_bulk_issue_(const struct gx_bulk *bulk, void *dst, uint32_t from, uint32_t n)
+{
+	asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(bulk->stage + from),
+		     "r"(n)
+		     : "memory");
+	asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+GX_DEV int gx_bulk_fits_(const struct gx_bulk *bulk, const void *dst, uint32_t from, uint32_t n)
+{
+	return bulk->staged && (((uintptr_t)dst | from | n) & 15) == 0;
+}
+
 GX_DEV void gx_bulk_store(struct gx_bulk *bulk, void *dst, uint32_t from, uint32_t n)
 {
 	gx_bulk_await_(bulk);
-	if (!bulk->staged || (((uintptr_t)dst | from | n) & 15) != 0) {
+	if (!gx_bulk_fits_(bulk, dst, from, n)) {
 		gx_row_copy(dst, bulk->src + from, n);
 		return;
 	}
-	if (gx_lane() == 0) {
-		asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst),
-			     "r"(bulk->stage + from), "r"(n)
-			     : "memory");
-		asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-	}
+	if (gx_lane() == 0)
+		gx_bulk_issue_(bulk, dst, from, n);
+	bulk->used = 1;
+}
+
+GX_DEV void gx_bulk_scatter(struct gx_bulk *bulk, uint8_t *const *dst, uint32_t count, uint64_t at, uint32_t n)
+{
+	gx_bulk_await_(bulk);
+	for (uint32_t i = gx_lane(); i < count; i += GX_WARP)
+		if (dst[i] && gx_bulk_fits_(bulk, dst[i] + at, 0, n))
+			gx_bulk_issue_(bulk, dst[i] + at, 0, n);
+	for (uint32_t i = 0; i < count; i++)
+		if (dst[i] && !gx_bulk_fits_(bulk, dst[i] + at, 0, n))
+			gx_row_copy(dst[i] + at, bulk->src, n);
 	bulk->used = 1;
 }
 
 /*
  * wait_group without .read: .read only says that the stage was read, not that the rows were written. Then the proxy
- * fence brings the engine's writes into lane 0's order, and the system fence puts them before any signal it sends.
- * The barrier does the same for rows that other lanes stored.
+ * fence brings the engine's writes into the lane's order. What follows is a counter with release at device scope, and
+ * from its last finisher a signal with release at system scope; releases add up along the way, so a system fence here
+ * (a microsecond) would say nothing more. The barrier does the same for rows that other lanes stored.
  */
 GX_DEV void gx_bulk_drain(struct gx_bulk *bulk)
 {
-	if (bulk->used && gx_lane() == 0) {
+	if (bulk->used) {
 		asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 		asm volatile("fence.proxy.async;" ::: "memory");
-		gx_fence_sys();
 	}
 	bulk->used = 0;
 	gx_syncwarp();

@@ -20,6 +20,7 @@ struct ll_route {
 	int32_t *id;   /* global expert, or -1: dropped, bad, or on a masked rank */
 	int32_t *peer; /* its rank */
 	int32_t *slot; /* the token's row on that rank, at the first k that names the rank; else -1 */
+	uint8_t **dst; /* where a piece of it goes */
 	int32_t *pos; /* the row's place among this rank's rows for the expert, at the first k that names it; else -1 */
 };
 
@@ -29,6 +30,9 @@ struct ll {
 	uint32_t buffer;
 	uint32_t direct; /* own rows skip the window: the operation is one launch, nobody sees them half done */
 	uint64_t before; /* the epoch whose acknowledgements free the buffer; 0: it is new */
+	uint64_t failed; /* lane 0: a rank that had failed when the launch began */
+	uint32_t ticket; /* lane 0: of the next row to send; of the last warp: of the next token to sum */
+	uint32_t token;
 	struct ll_route route;
 	struct gx_bulk bulk;
 	/* counters behind the state */
@@ -70,6 +74,12 @@ GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
 	return (uint64_t *)(ll->a->control[rank] + at);
 }
 
+/* Of this rank itself: without the table, a load of most of a microsecond on a GPU. */
+GX_DEV uint64_t *ll_own(const struct ll *ll, uint64_t at)
+{
+	return (uint64_t *)(ll->a->mine + at);
+}
+
 GX_DEV int64_t ll_topk(const struct ep_ll_args *a, uint32_t token, uint32_t k)
 {
 	uint64_t i = (uint64_t)token * a->shape.topk + k;
@@ -98,9 +108,11 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 	struct gx_limit limit = ll->op.limit;
 	uint32_t result;
 
-	if (ll_is(ll, EP_LL_MASK))
-		limit.failed = &ll->a->gone[rank];
-	result = (uint32_t)gx_wait(ll_word(ll, ll->op.rank, at), value, &limit);
+	if (ll_is(ll, EP_LL_MASK)) {
+		limit.failed = NULL; /* others' failures are masked one by one */
+		limit.gone = &ll->a->gone[rank];
+	}
+	result = (uint32_t)gx_wait(ll_own(ll, at), value, &limit);
 	if (result == GX_ARRIVED)
 		return 1;
 	if (ll_is(ll, EP_LL_MASK) && result != GX_ABORTED) {
@@ -177,22 +189,29 @@ GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind)
 	ll->op.failed_at = ep_ll_failed_at(a->shape.nranks);
 	ll->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
 	ll->op.limit.abort = a->abort;
-	ll->op.limit.failed = ll_word(ll, a->shape.rank, ll->op.failed_at);
+	ll->op.limit.gone = NULL;
+	ll->op.limit.failed = ll_own(ll, ll->op.failed_at);
 	ll->op.epoch = a->state->epoch;
 }
 
 /* All threads. 0: nothing may be done in this launch. The state is stable: the last block to leave advances it. */
 GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, uint8_t *shared)
 {
-	uint64_t failed;
-
 	ll_begin(ll, a, kind);
+	/* These loads and the first tickets do not need each other: all are on their way before the first is looked at.
+	 */
+	ll->failed = gx_lane() == 0 ? gx_ld_relaxed_u64(ll->op.limit.failed) : 0;
+	ll->ticket = gx_warp() == 0 && ll_is(ll, EP_LL_SEND) ? gx_op_take(&a->state->send_ticket) : 0;
+	ll->token = gx_tid() == gx_threads() - GX_WARP && ll_is(ll, EP_LL_RECV)
+			    ? gx_dev_add_relaxed_u32(&a->state->recv_ticket, 1)
+			    : 0;
 	ll->op.epoch = ll_is(ll, EP_LL_SEND) ? a->state->epoch + 1 : a->handle->epoch;
 	ll->buffer = ll_is(ll, EP_LL_SEND) ? ll_pick(a->state) : a->handle->buffer;
 	ll->before = ll->buffer < 2 ? a->state->used[ll->buffer] : 0;
 	gx_bulk_open(&ll->bulk, shared, a->stage);
-	ll->route.id =
-		(int32_t *)(shared + (uint64_t)gx_warps() * a->stage + (uint64_t)gx_warp() * ep_ll_route_bytes(a));
+	ll->route.dst =
+		(uint8_t **)(shared + (uint64_t)gx_warps() * a->stage + (uint64_t)gx_warp() * ep_ll_route_bytes(a));
+	ll->route.id = (int32_t *)(ll->route.dst + a->shape.topk);
 	ll->route.peer = ll->route.id + a->shape.topk;
 	ll->route.slot = ll->route.peer + a->shape.topk;
 	ll->route.pos = ll->route.slot + a->shape.topk;
@@ -205,15 +224,19 @@ GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind
 	if (ll_is(ll, EP_LL_MASK) && a->state->behind != 0)
 		return 0;
 	/* A receive half without a send half: the replay of a graph that holds only the second. */
-	if (!ll_is(ll, EP_LL_SEND) && a->handle->staged == 0)
+	if (!ll_is(ll, EP_LL_SEND) && a->handle->staged != a->number)
 		return 0;
-	failed = gx_ld_relaxed_u64(ll->op.limit.failed);
-	if (failed == 0 || ll_is(ll, EP_LL_MASK))
-		return 1;
-	/* A group that has failed moves nothing more: its windows may hold half an operation. */
-	if (gx_tid() == 0)
-		gx_op_fail(&ll->op, EP_KERR_REMOTE, EP_FAILED_RANK(failed), EP_KPHASE_START);
-	return 0;
+	return 1;
+}
+
+/* A group that has failed moves nothing more: its windows may hold half an operation. Asked by one lane for its warp,
+ * or by one thread for its block: a peer may fail at this very moment, and lanes must not part over it. */
+GX_DEV uint32_t ll_dead(const struct ll *ll)
+{
+	if (ll->failed == 0 || ll_is(ll, EP_LL_MASK))
+		return 0;
+	gx_op_fail(&ll->op, EP_KERR_REMOTE, EP_FAILED_RANK(ll->failed), EP_KPHASE_START);
+	return 1;
 }
 
 GX_DEV void ll_clear(uint32_t *from, uint64_t n)
@@ -230,7 +253,7 @@ GX_DEV void ll_end_send(struct ll *ll)
 	ll_clear(ll->expert_rows, a->shape.experts);
 	if (gx_tid() != 0)
 		return;
-	a->state->send_ticket = a->state->send_done = 0;
+	a->state->send_done = 0;
 	a->state->epoch = ll->op.epoch;
 	a->state->used[ll->buffer] = ll->op.epoch;
 	if (ll_is(ll, EP_LL_RECV))
@@ -238,23 +261,26 @@ GX_DEV void ll_end_send(struct ll *ll)
 	a->state->busy[ll->buffer] = 1;
 	a->handle->epoch = ll->op.epoch;
 	a->handle->buffer = ll->buffer;
-	a->handle->staged = 1;
+	a->handle->staged = a->number;
 }
 
 GX_DEV void ll_end_recv(struct ll *ll)
 {
 	const struct ep_ll_args *a = ll->a;
 
-	/* R4 */
+	uint64_t at = ep_ll_ack_at(a->shape.nranks, ll->buffer, a->shape.rank);
+
+	/* R4. To this rank itself the stream's order says it. */
 	for (uint32_t r = gx_tid(); r < a->shape.nranks; r += gx_threads())
-		if (!ll_off(ll, r))
-			gx_st_release_u64(ll_word(ll, r, ep_ll_ack_at(a->shape.nranks, ll->buffer, a->shape.rank)),
-					  ll->op.epoch);
+		if (r == a->shape.rank)
+			gx_st_relaxed_u64(ll_own(ll, at), ll->op.epoch);
+		else if (!ll_off(ll, r))
+			gx_st_release_u64(ll_word(ll, r, at), ll->op.epoch);
 	ll_clear(ll->src_ticket, 3ull * a->shape.nranks);
 	ll_clear(ll->fill, a->shape.per_rank);
 	if (gx_tid() != 0)
 		return;
-	a->state->recv_ticket = a->state->self_ready = a->state->listed = 0;
+	a->state->self_ready = a->state->listed = 0;
 	if (!ll_is(ll, EP_LL_SEND)) {
 		a->state->busy[ll->buffer] = 0;
 		a->handle->staged = 0;
@@ -265,15 +291,26 @@ GX_DEV void ll_end_recv(struct ll *ll)
 GX_DEV void ll_signal(struct ll *ll)
 {
 	for (uint32_t r = gx_lane(); r < ll->op.nranks; r += GX_WARP)
-		if (!ll_off(ll, r))
+		if (!ll_off(ll, r) && (r != ll->op.rank || !ll->direct)) /* nobody waits for rows that went directly */
 			gx_st_release_u64(ll_word(ll, r, ep_ll_signal_at(ll->op.rank)), ll->op.epoch);
 }
 
-/* Whether this warp finished the last of items (R1, A1). All lanes; rows of the warp are drained first. */
+/* Behind everything else of the launch, by one thread of the last block, whatever became of it. */
+GX_DEV void ll_close(struct ll *ll)
+{
+	struct ep_ll_state *state = ll->a->state;
+
+	if (gx_tid() == 0)
+		state->left = state->send_ticket = state->recv_ticket = 0;
+}
+
+/* Whether this warp finished the last of items (R1, A1). All lanes; rows of the warp are drained first, and meanwhile
+ * the next ticket comes: asked for earlier, it would keep a row from a warp that is idle. */
 GX_DEV uint32_t ll_finished(struct ll *ll, uint32_t items)
 {
 	uint32_t done = 0;
 
+	ll->ticket = gx_op_take(&ll->a->state->send_ticket);
 	gx_bulk_drain(&ll->bulk);
 	if (gx_lane() == 0)
 		done = gx_dev_add_acqrel_u32(&ll->a->state->send_done, 1) == items - 1;

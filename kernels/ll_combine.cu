@@ -3,7 +3,8 @@
  * LL combine. Rows go back to the slot of (token, k) at their home rank, which adds them up in k order, in fp32, and
  * rounds once. Own rows of an operation in one launch are read where they lie.
  *
- * Roles: return (a warp per row), signal (the warp that finished last), sum (a block per token).
+ * Roles: return (a warp per row), signal (the warp that finished last), look ahead (one warp of a block: the rows of
+ * its next token), sum (the rest of it).
  */
 #include "kernels/args.h"
 #include "kernels/ll.h"
@@ -41,7 +42,11 @@ GX_DEV void ll_return(struct ll *ll)
 
 	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= items)
 		return;
-	while ((item = gx_op_ticket(&a->state->send_ticket)) < items) {
+	if (gx_warp() != 0)
+		ll->ticket = gx_op_take(&a->state->send_ticket);
+	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
+		return;
+	while ((item = gx_shfl_u32(ll->ticket, 0)) < items) {
 		if (item < rows) {
 			const struct ep_ll_entry *e = &ll->a->list[item];
 
@@ -89,32 +94,74 @@ GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t token, uint32_t k)
 	return ll_slot(ll, s->rank, peer, s->masked ? ll->a->sent_slot[k] : k);
 }
 
+/* What one token adds up, in the block's shared memory. */
+struct ll_terms {
+	const uint8_t **row;
+	float *weight;
+	uint32_t *token;
+};
+
+/* Behind the warps' stages: those hold barriers of the copy engine. */
+GX_DEV struct ll_terms ll_terms_at(const struct ll *ll, uint8_t *shared, uint32_t which)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint8_t *at = shared + ep_ll_terms_at(a, gx_warps()) + (uint64_t)which * ep_ll_terms_bytes(a);
+	struct ll_terms terms;
+
+	terms.row = (const uint8_t **)at;
+	terms.weight = (float *)(terms.row + a->shape.topk);
+	terms.token = (uint32_t *)(terms.weight + a->shape.topk);
+	return terms;
+}
+
+/* The next token's terms: by one warp, the lanes by k, while the others add up the token before. */
+GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t token = gx_shfl_u32(ll->token, 0);
+
+	if (gx_lane() == 0) {
+		*terms->token = token;
+		ll->token = gx_dev_add_relaxed_u32(&a->state->recv_ticket, 1);
+	}
+	if (token >= a->tokens)
+		return;
+	for (uint32_t k = gx_lane(); k < a->shape.topk; k += GX_WARP) {
+		float w = a->topk_weights ? a->topk_weights[(uint64_t)token * a->shape.topk + k] : 1.0f;
+
+		terms->row[k] = ll_term(ll, token, k);
+		terms->weight[k] = w;
+	}
+}
+
+/* The last warp looks ahead, the others add; a block of one warp does both. */
 GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
 {
-	GX_SHARED uint32_t ticket;
 	const struct ep_ll_args *a = ll->a;
-	/* Behind the warps' stages: those hold barriers of the copy engine. */
-	const uint8_t **term = (const uint8_t **)(shared + ep_ll_terms_at(a, gx_warps()));
-	float *weight = (float *)(term + a->shape.topk);
-	struct sum sum = { NULL, term, weight, a->shape.topk, a->hidden };
+	uint32_t ahead = gx_warp() == gx_warps() - 1, alone = gx_warps() == 1;
+	struct sum sum = { NULL, NULL, NULL, a->shape.topk, a->hidden, gx_tid(), gx_threads() - (alone ? 0 : GX_WARP) };
 
-	for (;;) {
-		uint32_t token;
+	if (ahead && gx_lane() == 0 && ll_dead(ll))
+		ll->token = UINT32_MAX;
+	gx_syncthreads(); /* every warp's stage is idle */
+	if (ahead) {
+		struct ll_terms first = ll_terms_at(ll, shared, 0);
 
-		gx_syncthreads(); /* the terms of the last token have been read, and every warp's stage is idle */
-		if (gx_tid() == 0)
-			ticket = gx_dev_add_relaxed_u32(&a->state->recv_ticket, 1);
-		gx_syncthreads();
-		token = ticket;
-		if (token >= a->tokens)
+		ll_gather_terms(ll, &first);
+	}
+	for (uint32_t which = 0;; which ^= 1) {
+		struct ll_terms now = ll_terms_at(ll, shared, which), next = ll_terms_at(ll, shared, which ^ 1);
+
+		gx_syncthreads(); /* the terms are there, and those before them have been read */
+		if (*now.token >= a->tokens)
 			return;
-		for (uint32_t k = gx_tid(); k < a->shape.topk; k += gx_threads()) {
-			term[k] = ll_term(ll, token, k);
-			weight[k] = a->topk_weights ? a->topk_weights[(uint64_t)token * a->shape.topk + k] : 1.0f;
-		}
-		gx_syncthreads();
-		sum.out = a->out + (uint64_t)token * a->row_bytes;
-		sum_rows(&sum, a->dtype);
+		if (ahead)
+			ll_gather_terms(ll, &next);
+		sum.out = a->out + (uint64_t)*now.token * a->row_bytes;
+		sum.term = now.row;
+		sum.weight = now.weight;
+		if (alone || !ahead)
+			sum_rows(&sum, a->dtype);
 	}
 }
 
@@ -134,6 +181,5 @@ GX_KERNEL(ll_combine)(GX_ARGS(struct ep_ll_args) a)
 		ll_end_send(&ll);
 	if (go && (a.flags & EP_LL_RECV))
 		ll_end_recv(&ll);
-	if (gx_tid() == 0)
-		a.state->left = 0;
+	ll_close(&ll);
 }

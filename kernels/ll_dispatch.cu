@@ -27,6 +27,16 @@ GX_DEV int32_t ll_expert(struct ll *ll, uint32_t token, uint32_t k)
 	return -1;
 }
 
+/* What counts the rows for an expert: own rows that go straight to the output are the first of what fills it. */
+GX_DEV uint32_t *ll_counter(struct ll *ll, int32_t id, int32_t peer)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+
+	if (ll->direct && (uint32_t)peer == s->rank)
+		return &ll->fill[(uint32_t)id - s->rank * s->per_rank];
+	return &ll->expert_rows[id];
+}
+
 /* Claims the rows of a token: k by lane. A rank or expert named twice is claimed at its first k only. */
 GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 {
@@ -52,7 +62,7 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 		if (new_peer && !(ll->direct && (uint32_t)peer == s->rank) && !ll_wait_free(ll, (uint32_t)peer))
 			new_peer = 0;
 		w->slot[k] = new_peer ? (int32_t)gx_dev_add_relaxed_u32(&ll->rank_rows[peer], 1) : -1;
-		w->pos[k] = new_id ? (int32_t)gx_dev_add_relaxed_u32(&ll->expert_rows[id], 1) : -1;
+		w->pos[k] = new_id ? (int32_t)gx_dev_add_relaxed_u32(ll_counter(ll, id, peer), 1) : -1;
 	}
 	gx_syncwarp();
 }
@@ -168,61 +178,57 @@ GX_DEV void ll_heads_rank(struct ll *ll, uint32_t token)
 	}
 }
 
-/* One piece of a row: what lies in the stage at from goes to the same piece of every destination. */
-struct ll_piece {
-	uint32_t from;	    /* in the stage */
-	uint32_t n;	    /* bytes */
-	uint64_t window_at; /* in a row of the window */
-	uint8_t *out;	    /* the output, or NULL */
-	uint64_t out_pitch;
-	uint64_t out_at;
-};
-
-GX_DEV void ll_store_piece(struct ll *ll, const struct ll_piece *p)
+/* Where a piece of the token's row goes, by k: window_at in the window's row, or the row of the output. */
+GX_DEV void ll_aim(struct ll *ll, uint64_t window_at, uint8_t *out, uint64_t pitch)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const struct ll_route *w = &ll->route;
+	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR);
 
-	for (uint32_t k = 0; k < s->topk; k++) {
-		uint32_t own = ll->direct && w->peer[k] == (int32_t)s->rank;
+	gx_syncwarp(); /* the piece before has been stored */
+	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
+		uint8_t *dst = NULL;
 
-		if (w->slot[k] >= 0 && !own)
-			gx_bulk_store(&ll->bulk,
-				      ll_row(ll, (uint32_t)w->peer[k], s->rank, (uint32_t)w->slot[k]) + p->window_at,
-				      p->from, p->n);
-		if (!own || !p->out)
-			continue;
-		if (ll_is(ll, EP_LL_RANK_MAJOR)) {
+		if (!ll->direct || w->peer[k] != (int32_t)s->rank) {
 			if (w->slot[k] >= 0)
-				gx_bulk_store(&ll->bulk,
-					      p->out + (s->rank * s->tmax + (uint64_t)w->slot[k]) * p->out_pitch +
-						      p->out_at,
-					      p->from, p->n);
-		} else if (w->pos[k] >= 0) {
+				dst = ll_row(ll, (uint32_t)w->peer[k], s->rank, (uint32_t)w->slot[k]) + window_at;
+		} else if (rank_major ? w->slot[k] >= 0 : w->pos[k] >= 0) {
 			uint64_t local = (uint64_t)w->id[k] - (uint64_t)s->rank * s->per_rank;
+			uint64_t row = rank_major ? s->rank * s->tmax + (uint64_t)w->slot[k]
+						  : local * s->nranks * s->tmax + (uint64_t)w->pos[k];
 
-			gx_bulk_store(&ll->bulk,
-				      p->out + (local * s->nranks * s->tmax + (uint64_t)w->pos[k]) * p->out_pitch +
-					      p->out_at,
-				      p->from, p->n);
+			dst = out ? out + row * pitch : NULL;
 		}
+		w->dst[k] = dst;
 	}
+	gx_syncwarp();
 }
 
-GX_DEV void ll_send_row(struct ll *ll, const uint8_t *src, struct ll_piece *p, uint32_t bytes)
+/* From the input, in as many pieces as the stage wants; loaded: the first is under way. */
+GX_DEV void ll_send_row(struct ll *ll, const uint8_t *src, uint32_t bytes, uint32_t loaded)
 {
-	uint64_t window_at = p->window_at;
 	uint32_t room = gx_bulk_room(&ll->bulk);
 
 	for (uint32_t at = 0; at < bytes; at += room) {
-		p->n = bytes - at < room ? bytes - at : room;
-		if (at > 0 || p->from != UINT32_MAX) /* the first load of a token is under way already */
-			gx_bulk_load(&ll->bulk, src + at, p->n);
-		p->from = 0;
-		p->window_at = window_at + at;
-		p->out_at = at;
-		ll_store_piece(ll, p);
+		uint32_t n = bytes - at < room ? bytes - at : room;
+
+		if (at > 0 || !loaded)
+			gx_bulk_load_own(&ll->bulk, src + at, n);
+		gx_bulk_scatter(&ll->bulk, ll->route.dst, ll->a->shape.topk, at, n);
 	}
+}
+
+/* Made in the stage: tokens, and behind them their scales. */
+GX_DEV void ll_send_quantised(struct ll *ll, const uint16_t *src, uint64_t scales_at)
+{
+	const struct ep_ll_args *a = ll->a;
+
+	quant_row(&ll->bulk, src, a->hidden, ll_is(ll, EP_LL_ROUND));
+	gx_bulk_scatter(&ll->bulk, ll->route.dst, a->shape.topk, 0, a->row_bytes);
+	ll_aim(ll, scales_at, a->out_scales, a->scale_bytes);
+	for (uint32_t k = 0; k < a->shape.topk; k++)
+		if (ll->route.dst[k])
+			gx_bulk_store(&ll->bulk, ll->route.dst[k], a->row_bytes, a->scale_bytes);
 }
 
 GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
@@ -230,31 +236,28 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 	const struct ep_ll_args *a = ll->a;
 	const uint8_t *src = a->in + (uint64_t)token * a->in_bytes;
 	uint64_t head = ep_ll_row_head_bytes(&a->shape, ll_is(ll, EP_LL_RANK_MAJOR));
-	struct ll_piece tokens = { UINT32_MAX, 0, head, a->out, a->row_bytes, 0 };
-	struct ll_piece scales = { 0, 0, head + ep_ll_pad(a->row_bytes), a->out_scales, a->scale_bytes, 0 };
-	uint32_t room = gx_bulk_room(&ll->bulk);
+	uint64_t scales_at = head + ep_ll_pad(a->row_bytes);
+	uint32_t room = gx_bulk_room(&ll->bulk), quantised = ll_is(ll, EP_LL_DS_FP8);
 
-	/* The routing's atomics and the row's load take about as long: they run side by side. */
-	if (!ll_is(ll, EP_LL_DS_FP8))
-		gx_bulk_load(&ll->bulk, src, a->row_bytes < room ? a->row_bytes : room);
+	/* The routing's atomics and the row's load take about as long: they run side by side. So do the heads and the
+	 * stores. */
+	if (!quantised)
+		gx_bulk_load_own(&ll->bulk, src, a->row_bytes < room ? a->row_bytes : room);
 	ll_claim_rows(ll, token);
+	ll_aim(ll, head, a->out, a->row_bytes);
+	if (quantised) {
+		ll_send_quantised(ll, (const uint16_t *)src, scales_at);
+	} else {
+		ll_send_row(ll, src, a->row_bytes, 1);
+		if (a->scale_bytes) {
+			ll_aim(ll, scales_at, a->out_scales, a->scale_bytes);
+			ll_send_row(ll, a->in_scales + (uint64_t)token * a->scale_bytes, a->scale_bytes, 0);
+		}
+	}
 	if (ll_is(ll, EP_LL_RANK_MAJOR))
 		ll_heads_rank(ll, token);
 	else
 		ll_heads_expert(ll, token);
-	if (ll_is(ll, EP_LL_DS_FP8)) {
-		quant_row(&ll->bulk, (const uint16_t *)src, a->hidden, ll_is(ll, EP_LL_ROUND));
-		tokens.from = 0;
-		tokens.n = a->row_bytes;
-		scales.from = a->row_bytes;
-		scales.n = a->scale_bytes;
-		ll_store_piece(ll, &tokens);
-		ll_store_piece(ll, &scales);
-		return;
-	}
-	ll_send_row(ll, src, &tokens, a->row_bytes);
-	if (a->scale_bytes)
-		ll_send_row(ll, a->in_scales + (uint64_t)token * a->scale_bytes, &scales, a->scale_bytes);
 }
 
 /* The counts, then the signals. By the warp that finished last. */
@@ -268,20 +271,19 @@ GX_DEV void ll_send_counts(struct ll *ll)
 			ll_wait_free(ll, r);
 	gx_syncwarp();
 	for (uint32_t i = gx_lane(); i < s->experts; i += GX_WARP) {
-		uint32_t peer = i / s->per_rank, n = gx_ld_relaxed_u32(&ll->expert_rows[i]);
+		uint32_t peer = i / s->per_rank;
 
-		if (peer == s->rank && ll->direct)
-			ll->fill[i - peer * s->per_rank] = n;
-		else if (!ll_off(ll, peer))
-			((uint32_t *)ll_source(ll, peer, s->rank))[4 + i - peer * s->per_rank] = n;
+		if ((peer != s->rank || !ll->direct) && !ll_off(ll, peer))
+			((uint32_t *)ll_source(ll, peer, s->rank))[4 + i - peer * s->per_rank] =
+				gx_ld_relaxed_u32(&ll->expert_rows[i]);
 	}
 	for (uint32_t r = gx_lane(); r < s->nranks; r += GX_WARP)
 		if (!ll_off(ll, r) && (r != s->rank || !ll->direct))
 			*(uint32_t *)ll_source(ll, r, s->rank) = gx_ld_relaxed_u32(&ll->rank_rows[r]);
 	gx_syncwarp();
 	ll_signal(ll);
-	if (gx_lane() == 0 && ll->direct)
-		gx_st_release_u32(&ll->a->state->self_ready, 1); /* R5 */
+	if (gx_lane() == 0 && ll->direct && s->nranks > 1)
+		gx_dev_add_acqrel_u32(&ll->a->state->self_ready, 1); /* R5 */
 }
 
 GX_DEV void ll_send(struct ll *ll)
@@ -291,7 +293,11 @@ GX_DEV void ll_send(struct ll *ll)
 	/* The stages of idle warps cost nothing, but tokens spread over blocks before they double up inside one. */
 	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= items)
 		return;
-	while ((item = gx_op_ticket(&ll->a->state->send_ticket)) < items) {
+	if (gx_warp() != 0)
+		ll->ticket = gx_op_take(&ll->a->state->send_ticket);
+	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
+		return;
+	while ((item = gx_shfl_u32(ll->ticket, 0)) < items) {
 		if (item < ll->a->tokens)
 			ll_send_token(ll, item);
 		if (ll_finished(ll, items))
@@ -321,7 +327,7 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 	gx_syncwarp();
 	if (gx_lane() == 0) {
 		if (mine)
-			gx_st_release_u32(&ll->src_ready[source], 1); /* R5 */
+			gx_dev_add_acqrel_u32(&ll->src_ready[source], 1); /* R5 */
 		else
 			ok = ll_wait_word(ll, &ll->src_ready[source]); /* A5 */
 	}
@@ -402,12 +408,15 @@ GX_DEV void ll_spread(struct ll *ll, const uint8_t *src, uint8_t *out, uint32_t 
 {
 	uint32_t room = gx_bulk_room(&ll->bulk);
 
+	gx_syncwarp();
+	for (uint32_t i = gx_lane(); i < n; i += GX_WARP)
+		ll->route.dst[i] = out + (uint64_t)(uint32_t)ll->route.pos[i] * bytes;
+	gx_syncwarp();
 	for (uint32_t at = 0; at < bytes; at += room) {
 		uint32_t part = bytes - at < room ? bytes - at : room;
 
 		gx_bulk_load(&ll->bulk, src + at, part);
-		for (uint32_t i = 0; i < n; i++)
-			gx_bulk_store(&ll->bulk, out + (uint64_t)(uint32_t)ll->route.pos[i] * bytes + at, 0, part);
+		gx_bulk_scatter(&ll->bulk, ll->route.dst, n, at, part);
 	}
 }
 
@@ -460,6 +469,8 @@ GX_DEV void ll_recv(struct ll *ll)
 {
 	uint32_t n = ll->op.nranks, at = gx_block() * gx_warps() + gx_warp();
 
+	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
+		return;
 	/* Each warp starts at another source: a late one does not hold them all. */
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t source = (ll->op.rank + at + i) % n;
@@ -517,6 +528,5 @@ GX_KERNEL(ll_dispatch)(GX_ARGS(struct ep_ll_args) a)
 		ll_end_send(&ll);
 	if (go && (a.flags & EP_LL_RECV))
 		ll_end_recv(&ll);
-	if (gx_tid() == 0)
-		a.state->left = 0;
+	ll_close(&ll);
 }

@@ -60,7 +60,7 @@ GX_DEV void ll_mask_clean(struct ll *ll)
 	if (gx_tid() != 0)
 		return;
 	for (uint32_t r = 0; r < n; r++) {
-		uint64_t other = gx_ld_relaxed_u64(ll_word(ll, rank, ep_ll_clean_at(n, r)));
+		uint64_t other = gx_ld_relaxed_u64(ll_own(ll, ep_ll_clean_at(n, r)));
 
 		epoch = !ll_off(ll, r) && other > epoch ? other : epoch;
 	}
@@ -80,7 +80,7 @@ GX_DEV uint64_t ll_newer_clean(struct ll *ll, uint64_t *epoch)
 	uint64_t newest = ll->a->state->cleans;
 
 	for (uint32_t r = 0; r < ll->op.nranks; r++) {
-		const uint64_t *line = ll_word(ll, ll->op.rank, ep_ll_jump_at(ll->op.nranks, r));
+		const uint64_t *line = ll_own(ll, ep_ll_jump_at(ll->op.nranks, r));
 		uint64_t number = gx_ld_acquire_u64(line + 1); /* A2 */
 
 		if (number > newest) {

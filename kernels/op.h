@@ -48,14 +48,15 @@ GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t ra
 		gx_op_fail(op, EP_KERR_REMOTE, EP_FAILED_RANK(gx_ld_relaxed_u64(op->limit.failed)), phase);
 }
 
-/* The warp's next work item. */
+/* The warp's next work item, in lane 0: the others learn it when it is needed. */
+GX_DEV uint32_t gx_op_take(uint32_t *counter)
+{
+	return gx_lane() == 0 ? gx_dev_add_relaxed_u32(counter, 1) : 0;
+}
+
 GX_DEV uint32_t gx_op_ticket(uint32_t *counter)
 {
-	uint32_t item = 0;
-
-	if (gx_lane() == 0)
-		item = gx_dev_add_relaxed_u32(counter, 1);
-	return gx_shfl_u32(item, 0);
+	return gx_shfl_u32(gx_op_take(counter), 0);
 }
 
 /* Whether this block is the last to leave. R: everything the block did -> left; A: the same counter. */

@@ -135,6 +135,7 @@ GX_DEV void rowsig_open(struct rowsig *rs, const struct ep_rowsig_args *a, uint8
 	rs->op.failed_at = ep_rowsig_control_size(a->nranks) - sizeof(uint64_t);
 	rs->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
 	rs->op.limit.abort = a->abort;
+	rs->op.limit.gone = NULL;
 	rs->op.limit.failed = rs->mine + rs->op.failed_at / sizeof(uint64_t);
 	gx_bulk_open(&rs->bulk, stage, a->stage);
 }

@@ -3,7 +3,7 @@
  * The sum of a token's rows by one block: fp32, in the order of the terms, a multiplication and an addition each (never
  * fused: devices would differ), rounded once. A NULL term is left out; no term at all gives zeros.
  *
- * 16 bytes per thread and four loads in flight where everything is aligned, else one element per thread. On the CPU
+ * 16 bytes per thread and eight loads in flight where everything is aligned, else one element per thread. On the CPU
  * (a warp of one lane) it is a tile of elements, term by term, which compilers turn into vectors.
  */
 #ifndef EP_KERNELS_SUM_H
@@ -12,13 +12,15 @@
 #include "kernels/num.h"
 
 #define SUM_TILE 256u
+#define SUM_AHEAD 8u /* loads in flight per thread */
 
 struct sum {
 	uint8_t *out;
 	const uint8_t *const *term;
 	const float *weight;
 	uint32_t terms;
-	uint32_t n; /* elements */
+	uint32_t n;	       /* elements */
+	uint32_t tid, threads; /* who of the block adds */
 };
 
 GX_DEV float sum_load(const uint8_t *row, uint32_t i, uint32_t dtype)
@@ -63,13 +65,13 @@ GX_DEV void sum_tile(const struct sum *s, uint32_t first, uint32_t n, uint32_t d
 
 GX_DEV void sum_tiles(const struct sum *s, uint32_t dtype)
 {
-	for (uint32_t first = gx_tid() * SUM_TILE; first < s->n; first += gx_threads() * SUM_TILE)
+	for (uint32_t first = s->tid * SUM_TILE; first < s->n; first += s->threads * SUM_TILE)
 		sum_tile(s, first, s->n - first < SUM_TILE ? s->n - first : SUM_TILE, dtype);
 }
 
 GX_DEV void sum_elements(const struct sum *s, uint32_t dtype)
 {
-	for (uint32_t i = gx_tid(); i < s->n; i += gx_threads()) {
+	for (uint32_t i = s->tid; i < s->n; i += s->threads) {
 		float acc = 0.0f;
 
 		for (uint32_t k = 0; k < s->terms; k++)
@@ -122,19 +124,19 @@ GX_DEV void sum_vectors(const struct sum *s, uint32_t dtype)
 {
 	uint32_t vectors = s->n / (dtype == EP_NUM_F32 ? 4 : 8);
 
-	for (uint32_t i = gx_tid(); i < vectors; i += gx_threads()) {
+	for (uint32_t i = s->tid; i < vectors; i += s->threads) {
 		float acc[8] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f };
 
-		for (uint32_t k = 0; k < s->terms; k += 4) {
-			const uint8_t *t[4];
-			gx_u4 v[4];
+		for (uint32_t k = 0; k < s->terms; k += SUM_AHEAD) {
+			const uint8_t *t[SUM_AHEAD];
+			gx_u4 v[SUM_AHEAD];
 
-			for (uint32_t j = 0; j < 4; j++) {
+			for (uint32_t j = 0; j < SUM_AHEAD; j++) {
 				t[j] = k + j < s->terms ? s->term[k + j] : NULL;
 				if (t[j])
 					v[j] = gx_ld_u4(t[j] + (uint64_t)i * 16);
 			}
-			for (uint32_t j = 0; j < 4; j++)
+			for (uint32_t j = 0; j < SUM_AHEAD; j++)
 				if (t[j])
 					sum_add(acc, v[j], s->weight[k + j], dtype);
 		}

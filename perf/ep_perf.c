@@ -232,7 +232,7 @@ static int sweep(struct world *world, const struct perf_opts *opts)
 	perf_print_head(opts);
 	for (int tokens = opts->first; tokens <= opts->last && !rc; tokens = tokens ? tokens * opts->factor : 1)
 		rc = run_size(world, opts, tokens, row, &count);
-	perf_print_end(row, count);
+	perf_print_end(opts, world_board(world), row, count);
 	if (opts->json && perf_write_json(opts, world_board(world), row, count))
 		rc = -1;
 	for (int i = 0; i < count; i++)

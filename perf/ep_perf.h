@@ -81,8 +81,9 @@ struct perf_row {
 	enum perf_phase phase;
 	double bytes; /* per rank */
 	double device_us, host_us, algbw;
-	double beside_us; /* CPU: the plain program; GPU: the limit by bytes; < 0: none */
-	int64_t wrong;	  /* -1: not checked */
+	double beside_us;		/* CPU: the plain program; GPU: the limit by bytes; < 0: none */
+	double best_us, beside_best_us; /* the fastest iterations: what is left when nobody else uses the machine */
+	int64_t wrong;			/* -1: not checked */
 };
 
 void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum perf_phase phase, struct perf_row *out);
@@ -91,7 +92,7 @@ void perf_print_head(const struct perf_opts *opts);
 /* Once the first job is through: what the device and the windows are. */
 void perf_print_facts(const struct perf_opts *opts, void *board);
 void perf_print_row(const struct perf_row *row);
-void perf_print_end(const struct perf_row *rows, int count);
+void perf_print_end(const struct perf_opts *opts, void *board, const struct perf_row *rows, int count);
 /* 0 or -1 with a line on stderr. */
 int perf_write_json(const struct perf_opts *opts, void *board, const struct perf_row *rows, int count);
 

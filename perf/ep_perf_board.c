@@ -94,38 +94,33 @@ uint8_t *perf_board_window(void *board, const struct perf_opts *opts, int rank)
 	return (uint8_t *)board + head_bytes(opts) + (size_t)rank * window_bytes(opts);
 }
 
-/* The slowest rank of each iteration, averaged. */
-static double average(void *board, const struct perf_opts *opts, enum perf_phase phase, bool device)
+enum what { DEVICE, HOST, PLAIN };
+
+static double one(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration, enum what what)
 {
-	double sum = 0;
+	double slowest = -1;
 
-	for (int i = 0; i < opts->iterations; i++) {
-		double slowest = -1;
+	for (int r = 0; r < opts->ranks; r++) {
+		const struct perf_sample *s = what == PLAIN ? perf_board_plain(board, opts, phase, iteration, r)
+							    : perf_board_sample(board, opts, phase, iteration, r);
+		double us = what == DEVICE ? s->device : s->host;
 
-		for (int r = 0; r < opts->ranks; r++) {
-			const struct perf_sample *s = perf_board_sample(board, opts, phase, i, r);
-			double us = device ? s->device : s->host;
-
-			slowest = us > slowest ? us : slowest;
-		}
-		sum += slowest;
+		slowest = us > slowest ? us : slowest;
 	}
-	return sum / opts->iterations;
+	return slowest;
 }
 
-static double average_plain(void *board, const struct perf_opts *opts, enum perf_phase phase)
+/* The slowest rank of each iteration, averaged; best gets the fastest iteration. */
+static double average(void *board, const struct perf_opts *opts, enum perf_phase phase, enum what what, double *best)
 {
 	double sum = 0;
 
+	*best = one(board, opts, phase, 0, what);
 	for (int i = 0; i < opts->iterations; i++) {
-		double slowest = 0;
+		double us = one(board, opts, phase, i, what);
 
-		for (int r = 0; r < opts->ranks; r++) {
-			double us = perf_board_plain(board, opts, phase, i, r)->host;
-
-			slowest = us > slowest ? us : slowest;
-		}
-		sum += slowest;
+		sum += us;
+		*best = us < *best ? us : *best;
 	}
 	return sum / opts->iterations;
 }
@@ -185,13 +180,14 @@ void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum p
 	*out = (struct perf_row){ .tokens = tokens,
 				  .phase = phase,
 				  .bytes = rows * row,
-				  .device_us = average(board, opts, phase, true),
-				  .host_us = average(board, opts, phase, false),
 				  .beside_us = -1,
+				  .beside_best_us = -1,
 				  .wrong = wrong_of(opts, board, phase) };
+	out->host_us = average(board, opts, phase, HOST, &out->best_us);
+	out->device_us = gpu ? average(board, opts, phase, DEVICE, &out->best_us) : -1;
 	if (gpu)
-		out->beside_us = limit_us(opts, board, tokens, phase);
+		out->beside_us = out->beside_best_us = limit_us(opts, board, tokens, phase);
 	else if (opts->memcpy && (phase == PERF_DISPATCH || phase == PERF_COMBINE))
-		out->beside_us = average_plain(board, opts, phase);
+		out->beside_us = average(board, opts, phase, PLAIN, &out->beside_best_us);
 	out->algbw = out->bytes / 1e3 / (out->device_us > 0 ? out->device_us : out->host_us);
 }

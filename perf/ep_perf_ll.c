@@ -135,10 +135,18 @@ static int time_host(struct rig *rig, const struct perf_opts *opts, void *graph)
 	return 0;
 }
 
-static int event_at(struct rig *rig, void **event)
+static int event_at(struct rig *rig, void *event)
 {
-	if (rig->shim.ops->event_create(&rig->shim, event) || rig->shim.ops->event_record(&rig->shim, *event))
-		return seat_fail(rig->seat, "%s", rig->shim.text);
+	return rig->shim.ops->event_record(&rig->shim, event) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
+}
+
+/* All of them ahead: making one takes longer than an operation. */
+static int events_make(struct rig *rig, void *(*event)[STEPS_MAX + 1], int rounds)
+{
+	for (int i = 0; i < rounds; i++)
+		for (int p = 0; p <= STEPS_MAX; p++)
+			if (rig->shim.ops->event_create(&rig->shim, &event[i][p]))
+				return seat_fail(rig->seat, "%s", rig->shim.text);
 	return 0;
 }
 
@@ -151,13 +159,13 @@ static int time_device(struct rig *rig, const struct perf_opts *opts, void *grap
 
 	if (!event)
 		return seat_fail(rig->seat, "no memory");
-	if (seat_barrier(rig->seat))
+	if (events_make(rig, event, rounds) || seat_barrier(rig->seat))
 		goto destroy;
 	for (int i = 0; i < rounds; i++) {
-		if (event_at(rig, &event[i][0]))
+		if (event_at(rig, event[i][0]))
 			goto destroy;
 		for (int p = 0; phases[p] != PERF_PHASES; p++)
-			if (step(rig, phases[p], graph) || event_at(rig, &event[i][p + 1]))
+			if (step(rig, phases[p], graph) || event_at(rig, event[i][p + 1]))
 				goto destroy;
 	}
 	if (rig_sync(rig))

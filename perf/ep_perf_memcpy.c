@@ -17,8 +17,8 @@ struct plain {
 	struct ll_shape shape;
 	struct ll_input *in;
 	struct ll_expect expect;
-	uint8_t *out, *answers, *sums;
-	size_t out_size, answers_size, sums_size;
+	uint8_t *out, *answers, *own, *sums; /* own: the answers to own tokens */
+	size_t out_size, answers_size, own_size, sums_size;
 	float *tile;
 };
 
@@ -155,9 +155,10 @@ static int plain_combine(struct plain *p)
 
 			if (owner < 0 || (p->shape.layout == LL_RANK_MAJOR && first_of(p, in, t, owner) != k))
 				continue;
-			/* Own rows are read where they lie; which one it is does not change what it costs. */
-			add_row(p->tile, owner == me ? p->answers + (size_t)t * bytes : home_row(p, me, t, k), n,
-				p->shape.combine, in->weight[t * p->shape.topk + k]);
+			/* Own rows are read where they lie: each from memory of its own, as it is there. */
+			add_row(p->tile,
+				owner == me ? p->own + (size_t)(t * p->shape.topk + k) * bytes : home_row(p, me, t, k),
+				n, p->shape.combine, in->weight[t * p->shape.topk + k]);
 		}
 		store_row(p->sums + (size_t)t * bytes, p->tile, n, p->shape.combine);
 	}
@@ -178,13 +179,15 @@ static int plain_open(struct plain *p, const struct perf_job *job)
 		return seat_fail(p->seat, "no memory");
 	rows = (size_t)p->expect.zones * (size_t)p->expect.cap;
 	p->out_size = rows * row_bytes(p);
-	p->answers_size = (rows + (size_t)p->shape.tmax) * ll_combine_bytes(&p->shape);
+	p->answers_size = rows * ll_combine_bytes(&p->shape);
+	p->own_size = (size_t)(p->shape.tmax * p->shape.topk) * ll_combine_bytes(&p->shape);
 	p->sums_size = (size_t)p->shape.tmax * ll_combine_bytes(&p->shape);
 	p->out = pages(p->out_size);
 	p->answers = pages(p->answers_size);
+	p->own = pages(p->own_size);
 	p->sums = pages(p->sums_size);
 	p->tile = malloc(p->shape.hidden * sizeof(*p->tile));
-	if (!p->out || !p->answers || !p->sums || !p->tile)
+	if (!p->out || !p->answers || !p->own || !p->sums || !p->tile)
 		return seat_fail(p->seat, "no memory");
 	return 0;
 }
@@ -197,6 +200,8 @@ static void plain_close(struct plain *p)
 		munmap(p->out, p->out_size);
 	if (p->answers)
 		munmap(p->answers, p->answers_size);
+	if (p->own)
+		munmap(p->own, p->own_size);
 	if (p->sums)
 		munmap(p->sums, p->sums_size);
 	free(p->tile);
@@ -228,7 +233,7 @@ int perf_plain_job(struct seat *seat, const void *arg)
 		for (int z = 0; z < p.expect.zones; z++)
 			memset(p.answers + (size_t)z * (size_t)p.expect.cap * ll_combine_bytes(&p.shape), 1,
 			       (size_t)p.expect.count[z] * ll_combine_bytes(&p.shape));
-		memset(p.answers, 1, (size_t)p.shape.tmax * ll_combine_bytes(&p.shape));
+		memset(p.own, 1, p.own_size);
 		for (int i = -job->opts.warmup; i < job->opts.iterations; i++)
 			if (plain_time(&p, PERF_DISPATCH, i) || plain_time(&p, PERF_COMBINE, i))
 				break;

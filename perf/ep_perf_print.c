@@ -64,8 +64,18 @@ void perf_print_row(const struct perf_row *row)
 		printf(" %7lld\n", (long long)row->wrong);
 }
 
-void perf_print_end(const struct perf_row *rows, int count)
+/* Of the largest size, in the fastest iterations. */
+static void print_ratios(const struct perf_row *rows, int count, const char *beside)
 {
+	for (int i = 0; *beside && i < count; i++)
+		if (rows[i].tokens == rows[count - 1].tokens && rows[i].beside_best_us > 0)
+			printf("# %-20s : %.2f times the %s at %d tokens, %.2f us\n", perf_phase_names[rows[i].phase],
+			       rows[i].best_us / rows[i].beside_best_us, beside, rows[i].tokens, rows[i].best_us);
+}
+
+void perf_print_end(const struct perf_opts *opts, void *board, const struct perf_row *rows, int count)
+{
+	const char *beside = beside_name(opts, perf_board_rank(board, 0)->gpu);
 	long long wrong = 0;
 	double algbw = 0;
 
@@ -73,8 +83,10 @@ void perf_print_end(const struct perf_row *rows, int count)
 		wrong += rows[i].wrong > 0 ? rows[i].wrong : 0;
 		algbw += rows[i].algbw / count;
 	}
-	printf("# Out of bounds values : %lld %s\n# Avg algbw (GB/s)     : %.3f\n#\n", wrong, wrong ? "FAILED" : "OK",
+	printf("# Out of bounds values : %lld %s\n# Avg algbw (GB/s)     : %.3f\n", wrong, wrong ? "FAILED" : "OK",
 	       algbw);
+	print_ratios(rows, count, beside);
+	printf("#\n");
 }
 
 static void json_number(FILE *out, const char *name, double value)
@@ -94,6 +106,7 @@ static void json_rows(FILE *out, const struct perf_opts *opts, bool gpu, const s
 			perf_phase_names[row->phase], row->bytes);
 		json_number(out, "device_us", row->device_us);
 		json_number(out, "host_us", row->host_us);
+		json_number(out, "best_us", row->best_us);
 		json_number(out, "algbw", row->algbw);
 		if (*beside_name(opts, gpu))
 			json_number(out, gpu ? "limit_us" : "memcpy_us", row->beside_us);

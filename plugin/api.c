@@ -330,6 +330,21 @@ const char *ncclEpGetLastError(void)
 	return ep_last_error();
 }
 
+ncclResult_t ncclEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes)
+{
+	size_t sum;
+	int rc;
+
+	if ((rc = ep_check_pointer("ncclEpGroupWindowBytes", "group", group)) ||
+	    (rc = ep_check_pointer("ncclEpGroupWindowBytes", "bytes", bytes)))
+		return result(rc);
+	sum = group->control.size;
+	for (int i = 0; i < group->payload.count; i++)
+		sum += group->payload.win[i]->size;
+	*bytes = sum;
+	return ncclSuccess;
+}
+
 ncclResult_t ncclEpHostStreamCreate(cudaStream_t *stream)
 {
 	void *made;

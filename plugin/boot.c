@@ -27,7 +27,8 @@ static void *service(void *arg)
 		int rc = ep_loop_turn(&b->loop, ep_mesh_tick(b), &b->lock);
 
 		if (rc) {
-			ep_mesh_fail(b, EP_EINTERNAL, b->rank, "the event loop of rank %u failed: %s", b->rank, strerror(-rc));
+			ep_mesh_fail(b, EP_EINTERNAL, b->rank, "the event loop of rank %u failed: %s", b->rank,
+				     strerror(-rc));
 			break;
 		}
 		ep_notice_callbacks(b);
@@ -104,6 +105,7 @@ static struct ep_boot *boot_alloc(const struct ep_boot_opts *o)
 	b->host = EP_NO_RANK;
 	b->failed_rank = EP_NO_RANK;
 	b->left_first = UINT64_MAX;
+	b->end_seq = UINT64_MAX;
 	b->state = calloc(b->nranks, sizeof(*b->state));
 	b->left_seq = malloc(b->nranks * sizeof(*b->left_seq));
 	if (b->state && b->left_seq) {
@@ -143,9 +145,6 @@ static int learn_peers(struct ep_boot *b)
 		free(peers);
 		return rc;
 	}
-	for (uint32_t i = 0; i < b->nranks; i++)
-		if (peers[i].naddr > EP_BOOT_ADDRS)
-			peers[i].naddr = 0;
 	pthread_mutex_lock(&b->lock);
 	b->peers = peers;
 	pthread_mutex_unlock(&b->lock);
@@ -160,7 +159,8 @@ int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out)
 	if (!opts || !out || !opts->id)
 		return EP_FAIL(EP_BOOT, EP_EARG, "ep_boot_open needs options, an id and a place for the result");
 	if (opts->nranks < 1 || opts->nranks > EP_BOOT_MAX_RANKS || opts->rank < 0 || opts->rank >= opts->nranks)
-		return EP_FAIL(EP_BOOT, EP_EARG, "rank %d of %d is not possible: ranks are 0 to n - 1, and n is 1 to %d", opts->rank,
+		return EP_FAIL(EP_BOOT, EP_EARG,
+			       "rank %d of %d is not possible: ranks are 0 to n - 1, and n is 1 to %d", opts->rank,
 			       opts->nranks, EP_BOOT_MAX_RANKS);
 	if (opts->timeout_ms < 0)
 		return EP_FAIL(EP_BOOT, EP_EARG, "a timeout of %d ms is not possible", opts->timeout_ms);
@@ -185,6 +185,10 @@ int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out)
 		ep_boot_close(b);
 		return rc;
 	}
+	pthread_mutex_lock(&b->lock);
+	b->opened = true;
+	ep_loop_wake(&b->loop); /* deaths it has seen already */
+	pthread_mutex_unlock(&b->lock);
 	*out = b;
 	return 0;
 free_mesh:
@@ -223,7 +227,8 @@ static int await(struct ep_boot *b)
 	if (!b->err) {
 		uint32_t n = ep_gather_missing(&b->gather, missing, sizeof(missing));
 
-		snprintf(why, sizeof(why), "collective %llu is not complete after %d ms, %u of %u ranks are missing: rank %s",
+		snprintf(why, sizeof(why),
+			 "collective %llu is not complete after %d ms, %u of %u ranks are missing: rank %s",
 			 (unsigned long long)b->gather.seq, b->timeout_ms, n, b->nranks, missing);
 		ep_mesh_give_up(b, EP_ETIMEOUT, why);
 		ep_loop_wake(&b->loop);
@@ -236,9 +241,11 @@ int ep_boot_allgather(struct ep_boot *b, const void *mine, size_t n, void *all)
 	int rc;
 
 	if (b->pid != getpid())
-		return EP_FAIL(EP_BOOT, EP_EUSAGE, "rank %u: a forked child cannot use its parent's connections", b->rank);
+		return EP_FAIL(EP_BOOT, EP_EUSAGE, "rank %u: a forked child cannot use its parent's connections",
+			       b->rank);
 	if (n && (!mine || !all))
-		return EP_FAIL(EP_BOOT, EP_EARG, "rank %u: a gather of %zu bytes needs a source and a destination", b->rank, n);
+		return EP_FAIL(EP_BOOT, EP_EARG, "rank %u: a gather of %zu bytes needs a source and a destination",
+			       b->rank, n);
 	pthread_mutex_lock(&b->lock);
 	if (b->busy) {
 		rc = EP_FAIL(EP_BOOT, EP_EUSAGE, "rank %u is in a collective already: one at a time", b->rank);

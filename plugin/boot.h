@@ -45,8 +45,8 @@ typedef void (*ep_boot_gone_fn)(void *ctx, int rank, const char *why);
 struct ep_boot_opts {
 	const struct ep_boot_id *id;
 	int rank, nranks;
-	int timeout_ms;	  /* for the meeting and for every later collective; 0 takes NCCL_EP_BOOTSTRAP_TIMEOUT_MS */
-	bool survive;	  /* collectives skip ranks that are gone instead of failing (groups with enable_mask) */
+	int timeout_ms;	      /* for the meeting and for every later collective; 0 takes NCCL_EP_BOOTSTRAP_TIMEOUT_MS */
+	bool survive;	      /* collectives skip ranks that are gone instead of failing (groups with enable_mask) */
 	ep_boot_gone_fn gone; /* may be NULL */
 	void *gone_ctx;
 };
@@ -56,7 +56,8 @@ struct ep_boot_opts {
 int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out);
 
 /* Collective: n alike on all ranks (0 is a barrier), any size; all has room for nranks * n. Blocks of ranks that are
- * gone stay as they were in all (survive only). One collective at a time per endpoint. */
+ * gone stay as they were in all (survive only; of a rank that dies in the middle some may have the block and others
+ * not). One collective at a time per endpoint. */
 int ep_boot_allgather(struct ep_boot *boot, const void *mine, size_t n, void *all);
 int ep_boot_barrier(struct ep_boot *boot);
 
@@ -72,8 +73,9 @@ void ep_boot_close(struct ep_boot *boot);
 
 /*
  * File descriptors for other processes of this host, over abstract UNIX sockets (no name in any file system, gone
- * with the process). The owner offers fds by key until withdrawn; the endpoint's service thread answers. A fetch names the owner by the
- * 16-byte token that ep_boot_fd_token gives and that the caller has sent around. -ECONNREFUSED: not reachable, another host or container.
+ * with the process). The owner offers fds by key until withdrawn; the endpoint's service thread answers. A fetch names
+ * the owner by the 16-byte token that ep_boot_fd_token gives and that the caller has sent around. -ECONNREFUSED: not
+ * reachable, another host or container.
  */
 struct ep_fd_token {
 	uint8_t bytes[16];

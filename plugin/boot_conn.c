@@ -9,12 +9,12 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-#define STRANGER_MS 5000  /* to authenticate */
-#define CROWD_MS 250	  /* when there are too many, one may stay at least that long */
-#define STARVE_MS 100	  /* between attempts to accept without descriptors */
-#define SYN_MS 3000	  /* for an address to answer before the next one is tried: three SYNs */
+#define STRANGER_MS 5000 /* to authenticate */
+#define CROWD_MS 250	 /* when there are too many, one may stay at least that long */
+#define STARVE_MS 100	 /* between attempts to accept without descriptors */
+#define SYN_MS 3000	 /* for an address to answer before the next one is tried: three SYNs */
 #define HARD_ROUNDS 3
-#define ACCEPTS 64	  /* per turn, so that those inside are served too */
+#define ACCEPTS 64 /* per turn, so that those inside are served too */
 
 int ep_conn_watch(struct ep_loop *l, struct ep_conn *c, uint32_t events, bool add)
 {
@@ -141,8 +141,9 @@ static void server_step(struct ep_loop *l, struct ep_conn *c)
 	ep_shake_prove(&c->shake, l->secret, status, &proof);
 	rc = send_record(c, &proof, sizeof(proof));
 	if (status != EP_SHAKE_OK) {
-		stranger_drop(l, c, status == EP_SHAKE_SECRET ? "it does not know the secret of this id" :
-								"it looks for somebody else");
+		stranger_drop(l, c,
+			      status == EP_SHAKE_SECRET ? "it does not know the secret of this id"
+							: "it looks for somebody else");
 		return;
 	}
 	if (rc) {
@@ -178,7 +179,7 @@ static void client_step(struct ep_loop *l, struct ep_conn *c)
 
 static void shake_event(struct ep_loop *l, struct ep_conn *c)
 {
-	/* Exactly the record and no more: what follows are frames, for which there is a buffer once they are trusted. */
+	/* Exactly the record and no more: what follows are frames, which have a buffer once they are trusted. */
 	ssize_t n = ep_sock_recv(c->fd, c->rec.bytes + c->got, c->want - c->got);
 
 	if (n == -EAGAIN)
@@ -211,18 +212,11 @@ static struct ep_conn *stranger_oldest(struct ep_loop *l)
 	return oldest;
 }
 
-void ep_conn_rest(struct ep_loop *l, bool rest)
+static void rest_until(struct ep_loop *l, uint64_t when)
 {
 	for (struct ep_conn *c = l->conns; c; c = c->next)
 		if (c->state == EP_CONN_LISTEN)
-			ep_conn_watch(l, c, rest ? 0 : EPOLLIN, false);
-	if (!rest)
-		l->accept_at = 0;
-}
-
-static void rest_until(struct ep_loop *l, uint64_t when)
-{
-	ep_conn_rest(l, true);
+			ep_conn_watch(l, c, 0, false);
 	l->accept_at = when;
 	l->next_at = when < l->next_at ? when : l->next_at;
 }
@@ -291,10 +285,22 @@ static void listen_event(struct ep_loop *l, struct ep_conn *listener)
 			starve(l, fd);
 			return;
 		}
+		l->starved_since = 0;
 		if (fd < 0)
 			return; /* nobody more, or one that has gone again */
-		l->starved_since = 0;
 		welcome(l, listener->purpose, fd, &from);
+	}
+}
+
+void ep_conn_rested(struct ep_loop *l)
+{
+	l->accept_at = 0;
+	for (struct ep_conn *c = l->conns; c && !l->accept_at; c = c->next) {
+		if (c->state != EP_CONN_LISTEN)
+			continue;
+		ep_conn_watch(l, c, EPOLLIN, false);
+		/* Asked at once, not when somebody comes: it is also how we learn that there are descriptors again. */
+		listen_event(l, c);
 	}
 }
 

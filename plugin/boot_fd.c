@@ -241,7 +241,8 @@ int ep_boot_fd_fetch(struct ep_boot *b, const struct ep_fd_token *owner, uint64_
 	if (sock == -ECONNREFUSED)
 		return sock;
 	if (sock < 0)
-		return EP_FAIL(EP_BOOT, -sock, "rank %u cannot ask for a file descriptor: %s", b->rank, strerror(-sock));
+		return EP_FAIL(EP_BOOT, -sock, "rank %u cannot ask for a file descriptor: %s", b->rank,
+			       strerror(-sock));
 	rc = prove_ourselves(b, sock, deadline);
 	if (!rc)
 		rc = ep_sock_send_all(sock, &f, sizeof(f), deadline);

@@ -196,7 +196,9 @@ int ep_gather_begin(struct ep_gather *g, const void *mine, size_t n)
 	s->total = n;
 	for (uint64_t i = 0; i < pieces(n) && !rc; i++) {
 		size_t at = i * EP_FRAME_MAX, left = n - at;
-		struct ep_frame f = { .type = EP_F_BLOCK, .rank = g->rank, .index = (uint32_t)i, .seq = g->seq, .total = n };
+		struct ep_frame f = {
+			.type = EP_F_BLOCK, .rank = g->rank, .index = (uint32_t)i, .seq = g->seq, .total = n
+		};
 
 		f.bytes = left > EP_FRAME_MAX ? EP_FRAME_MAX : (uint32_t)left;
 		struct ep_blob *blob = ep_blob_new(&f, n ? (const char *)mine + at : NULL);
@@ -282,7 +284,8 @@ void ep_gather_end(struct ep_gather *g, void *all)
 
 		for (size_t at = r * s->total; b; at += b->frame.bytes, b = b->next)
 			memcpy((char *)all + at, b->body, b->frame.bytes);
-		/* A rank that lost its way to us may still need the blocks: with survive they stay for one more round. */
+		/* A rank that lost its way to us may still need the blocks: with survive they stay for one more round.
+		 */
 		if (!g->survive)
 			block_clear(&s->block[r]);
 	}

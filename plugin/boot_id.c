@@ -48,7 +48,9 @@ int ep_boot_id_check(const struct ep_boot_id *id)
 
 	for (int i = 0; ok && i < id->naddr; i++)
 		ok = id->addr[i].family == 4 || id->addr[i].family == 6;
-	return ok ? 0 : EP_FAIL(EP_BOOT, EP_EARG, "the unique id is not one that this library made (was it sent whole, 128 bytes?)");
+	return ok ? 0
+		  : EP_FAIL(EP_BOOT, EP_EARG,
+			    "the unique id is not one that this library made (was it sent whole, 128 bytes?)");
 }
 
 uint64_t ep_boot_cookie(const uint8_t *secret)

@@ -22,7 +22,9 @@ int ep_loop_init(struct ep_loop *l, const struct ep_loop_ops *ops, void *ctx, co
 	struct epoll_event ev = { .events = EPOLLIN };
 	int rc;
 
-	*l = (struct ep_loop){ .ops = ops, .ctx = ctx, .secret = secret, .epfd = -1, .wakefd = -1, .next_at = UINT64_MAX };
+	*l = (struct ep_loop){
+		.ops = ops, .ctx = ctx, .secret = secret, .epfd = -1, .wakefd = -1, .next_at = UINT64_MAX
+	};
 	l->lost_ms = (int)ep_param_int(EP_P_PEER_LOST_MS);
 	l->probe_at = ep_deadline_ms(l->lost_ms / 4);
 	/* 1000 strangers at a time are no reason to refuse anybody, but they must not eat the process's descriptors. */
@@ -47,7 +49,8 @@ void ep_conn_close(struct ep_loop *l, struct ep_conn *c)
 {
 	if (c->fd < 0)
 		return;
-	/* close() alone leaves the registration, and its pointer to us, for as long as a forked child has the socket. */
+	/* close() alone leaves the registration, and its pointer to us, for as long as a forked child has the socket.
+	 */
 	epoll_ctl(l->epfd, EPOLL_CTL_DEL, c->fd, NULL);
 	ep_sock_close(c->fd);
 	c->fd = -1;
@@ -217,7 +220,8 @@ void ep_loop_flush(struct ep_loop *l, struct ep_conn *c)
 		if (put == -EAGAIN)
 			break;
 		if (put < 0) {
-			/* What it sent before it closed may still be unread, and may say why: the reading side judges. */
+			/* What it sent before it closed may still be unread, and may say why: the reading side judges.
+			 */
 			ep_outq_clear(&c->out);
 			break;
 		}
@@ -257,7 +261,7 @@ static void expire(struct ep_loop *l)
 	if (probe)
 		l->probe_at = now + (uint64_t)l->lost_ms * 250000ull;
 	if (l->accept_at && now >= l->accept_at)
-		ep_conn_rest(l, false);
+		ep_conn_rested(l);
 	/* Handlers may drop any connection: start again after each. What they arm lowers next_at by itself. */
 again:
 	l->next_at = l->accept_at ? l->accept_at : UINT64_MAX;

@@ -18,8 +18,8 @@
 
 enum ep_conn_state {
 	EP_CONN_LISTEN,
-	EP_CONN_DIAL,	/* client: between attempts (fd -1) or in one */
-	EP_CONN_SHAKE,	/* handshake; a stranger when at the server */
+	EP_CONN_DIAL,  /* client: between attempts (fd -1) or in one */
+	EP_CONN_SHAKE, /* handshake; a stranger when at the server */
 	EP_CONN_READY,
 	EP_CONN_FINISH, /* sends what is queued, then waits for the other end to close */
 	EP_CONN_DEAD,	/* freed at the end of the turn */
@@ -42,7 +42,7 @@ struct ep_conn {
 	int fd;
 	bool server, dirty, out_armed, shut;
 	bool was_ready;
-	uint32_t peer;	   /* rank of the other end, once authenticated (client: from the start) */
+	uint32_t peer; /* rank of the other end, once authenticated (client: from the start) */
 	uint64_t born;
 	uint64_t deadline; /* UINT64_MAX: none */
 	struct ep_shake shake;
@@ -73,8 +73,8 @@ struct ep_loop {
 	const struct ep_loop_ops *ops;
 	void *ctx;
 	const uint8_t *secret;
-	char what[40];	 /* "rank 3", for the log */
-	int lost_ms;	 /* see ep_sock_silent */
+	char what[40]; /* "rank 3", for the log */
+	int lost_ms;   /* see ep_sock_silent */
 	struct ep_conn *conns, *dead, *dirty;
 	uint64_t next_at; /* no deadline is earlier */
 	uint64_t probe_at;
@@ -115,7 +115,7 @@ void ep_conn_event(struct ep_loop *l, struct ep_conn *c, uint32_t events);
 void ep_conn_expire(struct ep_loop *l, struct ep_conn *c);
 void ep_conn_lost(struct ep_loop *l, struct ep_conn *c, int err);
 int ep_conn_watch(struct ep_loop *l, struct ep_conn *c, uint32_t events, bool add);
-void ep_conn_rest(struct ep_loop *l, bool rest);
+void ep_conn_rested(struct ep_loop *l);
 struct ep_conn *ep_conn_new(struct ep_loop *l, int fd, enum ep_purpose purpose, enum ep_conn_state state);
 
 #endif

@@ -11,8 +11,8 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-#define GRACE_MS 1000	/* for the meeting point to say who is missing */
-#define LEAVE_MS 2000	/* for neighbours to take note that we leave */
+#define GRACE_MS 1000 /* for the meeting point to say who is missing */
+#define LEAVE_MS 2000 /* for neighbours to take note that we leave */
 #define STARVED_MS 1000
 
 void ep_mesh_fail(struct ep_boot *b, int err, uint32_t culprit, const char *fmt, ...)
@@ -91,34 +91,40 @@ static void check_done(struct ep_boot *b)
 /* A link-local address is good on any of its links; which one is the business of the host that dials. */
 static void fix_scope(const struct ep_boot *b, struct ep_dial *d)
 {
-	for (int i = 0; i < d->naddr; i++)
-		if (d->addr[i].family == 6 && d->addr[i].ip[0] == 0xfe && (d->addr[i].ip[1] & 0xc0) == 0x80 && b->scope)
+	for (int i = 0; i < d->naddr && b->scope; i++)
+		if (d->addr[i].family == 6 && d->addr[i].ip[0] == 0xfe && (d->addr[i].ip[1] & 0xc0) == 0x80)
 			d->addr[i].scope = b->scope;
+}
+
+int ep_mesh_dial(struct ep_boot *b, const struct ep_peer *to, uint64_t give_up)
+{
+	struct ep_shake who = { .purpose = EP_TO_RANK, .from = b->rank, .to = to->rank };
+	struct ep_dial d = { .port = to->port, .naddr = to->naddr, .give_up = give_up };
+
+	if (!to->naddr || to->naddr > EP_BOOT_ADDRS || !to->port)
+		return -EPROTO;
+	memcpy(d.addr, to->addr, sizeof(d.addr));
+	fix_scope(b, &d);
+	return ep_loop_dial(&b->loop, &who, &d) ? 0 : -ENOMEM;
 }
 
 static int on_table(struct ep_boot *b, const struct ep_frame *f, const uint8_t *body)
 {
+	int rc = 0;
+
 	if (b->have_table || f->bytes % sizeof(struct ep_peer))
 		return -EPROTO;
 	b->have_table = true;
-	for (uint32_t at = 0; at < f->bytes; at += sizeof(struct ep_peer)) {
-		struct ep_shake who = { .purpose = EP_TO_RANK, .from = b->rank };
-		struct ep_dial d = { .give_up = b->deadline };
+	for (uint32_t at = 0; at < f->bytes && !rc; at += sizeof(struct ep_peer)) {
 		struct ep_peer p;
 
 		memcpy(&p, body + at, sizeof(p));
-		if (p.rank >= b->nranks || !ep_mesh_dials(b->rank, p.rank, b->nranks) || !p.naddr || p.naddr > EP_BOOT_ADDRS)
+		if (p.rank >= b->nranks || !ep_mesh_dials(b->rank, p.rank, b->nranks))
 			return -EPROTO;
-		who.to = p.rank;
-		d.port = p.port;
-		d.naddr = p.naddr;
-		memcpy(d.addr, p.addr, sizeof(d.addr));
-		fix_scope(b, &d);
-		if (!ep_loop_dial(&b->loop, &who, &d))
-			return -ENOMEM;
+		rc = ep_mesh_dial(b, &p, b->deadline);
 	}
 	check_done(b);
-	return 0;
+	return rc;
 }
 
 /* After the meeting, or when the meeting point is silent, a closed connection is a death after all. */
@@ -131,7 +137,8 @@ static void bury_suspects(struct ep_boot *b)
 
 		if (b->state[r] != EP_RANK_SUSPECT)
 			continue;
-		snprintf(why, sizeof(why), "rank %u died (its connection to rank %u closed while the ranks were meeting)", r, b->rank);
+		snprintf(why, sizeof(why),
+			 "rank %u died (its connection to rank %u closed while the ranks were meeting)", r, b->rank);
 		ep_notice_gone(b, &f, why, NULL);
 	}
 	b->suspect_at = 0;
@@ -157,7 +164,7 @@ static int root_frame(struct ep_boot *b, const struct ep_frame *f, const uint8_t
 		bury_suspects(b);
 		pthread_cond_broadcast(&b->cond);
 		return 0;
-	default: /* EP_F_FAIL */
+	default:		/* EP_F_FAIL */
 		b->root = NULL; /* it need not be told */
 		ep_loop_finish(&b->loop, root);
 		ep_mesh_fail(b, f->err ? f->err : EP_EREMOTE, f->rank, "%.*s", (int)f->bytes, (const char *)body);
@@ -172,22 +179,30 @@ static void root_lost(struct ep_boot *b, struct ep_conn *c, int err)
 	b->root = NULL;
 	ep_sock_text(&c->at, at, sizeof(at));
 	if (c->was_ready && b->host != EP_NO_RANK)
-		ep_mesh_fail(b, EP_EREMOTE, b->host, "rank %u died while the ranks were meeting, and its meeting point with it (%s: %s)",
+		ep_mesh_fail(b, EP_EREMOTE, b->host,
+			     "rank %u died while the ranks were meeting, and its meeting point with it (%s: %s)",
 			     b->host, at, err ? strerror(-err) : "connection closed");
 	else if (c->was_ready)
-		ep_mesh_fail(b, EP_EREMOTE, EP_NO_RANK, "the process that made the id died while the ranks were meeting (%s: %s)", at,
+		ep_mesh_fail(b, EP_EREMOTE, EP_NO_RANK,
+			     "the process that made the id died while the ranks were meeting (%s: %s)", at,
 			     err ? strerror(-err) : "connection closed");
 	else if (err == -ECONNREFUSED)
-		ep_mesh_fail(b, EP_EREMOTE, EP_NO_RANK, "rank %u finds no meeting point at %s: the process that made the id (often "
-			     "rank 0) has ended, or the meeting is over", b->rank, at);
+		ep_mesh_fail(b, EP_EREMOTE, EP_NO_RANK,
+			     "rank %u finds no meeting point at %s: the process that made the id (often "
+			     "rank 0) has ended, or the meeting is over",
+			     b->rank, at);
 	else if (err == -EACCES || err == -EADDRNOTAVAIL)
-		ep_mesh_fail(b, EP_EARG, b->rank, "the meeting point at %s does not accept the id of rank %u: it is another job's", at,
+		ep_mesh_fail(b, EP_EARG, b->rank,
+			     "the meeting point at %s does not accept the id of rank %u: it is another job's", at,
 			     b->rank);
 	else if (err == -EMFILE || err == -ENFILE || err == -ENOMEM)
-		ep_mesh_fail(b, -err, b->rank, "rank %u cannot open a connection to the meeting point: %s", b->rank, strerror(-err));
+		ep_mesh_fail(b, -err, b->rank, "rank %u cannot open a connection to the meeting point: %s", b->rank,
+			     strerror(-err));
 	else
-		ep_mesh_fail(b, EP_ETIMEOUT, EP_NO_RANK, "rank %u cannot reach the meeting point at %s (%s): check the network, and "
-			     "NCCL_EP_SOCKET_IFNAME where the id was made", b->rank, at, strerror(-err));
+		ep_mesh_fail(b, EP_ETIMEOUT, EP_NO_RANK,
+			     "rank %u cannot reach the meeting point at %s (%s): check the network, and "
+			     "NCCL_EP_SOCKET_IFNAME where the id was made",
+			     b->rank, at, strerror(-err));
 }
 
 /* ---- edges ---- */
@@ -224,7 +239,8 @@ static int edge_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_fram
 		rc = blob ? ep_gather_take(&b->gather, c->edge, blob) : -ENOMEM;
 		ep_blob_put(blob);
 		if (rc == -EMSGSIZE) {
-			snprintf(why, sizeof(why), "rank %u gathers %llu bytes where rank %u gathers another number (collective %llu)",
+			snprintf(why, sizeof(why),
+				 "rank %u gathers %llu bytes where rank %u gathers another number (collective %llu)",
 				 b->gather.culprit, (unsigned long long)f->total, b->rank, (unsigned long long)f->seq);
 			ep_mesh_give_up(b, EP_EUSAGE, why);
 			return 0;
@@ -269,22 +285,23 @@ static void edge_lost(struct ep_boot *b, struct ep_conn *c, int err)
 		if (b->state[c->peer] >= EP_RANK_LEFT)
 			return;
 		if (b->phase == EP_MEETING && err != -EPROTO) {
-			/* A rank that was told of a failure before us leaves, perhaps in the middle of a handshake: not its death,
-			 * and not to be reported as the reason. The meeting point knows. */
+			/* A rank that was told of a failure before us leaves, perhaps in the middle of a handshake: not
+			 * its death, and not to be reported as the reason. The meeting point knows. */
 			b->edges_up--;
 			b->state[c->peer] = EP_RANK_SUSPECT;
 			b->suspect_at = b->suspect_at ? b->suspect_at : ep_now_ns();
 			return;
 		}
-		snprintf(why, sizeof(why), err == -EPROTO ? "rank %u broke the protocol of the bootstrap (seen by rank %u at %s: %s)" :
-				"rank %u died (seen by rank %u, connection to %s: %s)",
+		snprintf(why, sizeof(why),
+			 err == -EPROTO ? "rank %u broke the protocol of the bootstrap (seen by rank %u at %s: %s)"
+					: "rank %u died (seen by rank %u, connection to %s: %s)",
 			 c->peer, b->rank, at, err ? strerror(-err) : "closed");
 		ep_notice_gone(b, &f, why, NULL);
 		return;
 	}
 	if (b->phase == EP_MEETING) {
-		ep_mesh_fail(b, err == -ETIMEDOUT ? EP_ETIMEOUT : EP_EREMOTE, c->peer, "rank %u cannot connect to rank %u at %s: %s",
-			     b->rank, c->peer, at, strerror(-err));
+		ep_mesh_fail(b, err == -ETIMEDOUT ? EP_ETIMEOUT : EP_EREMOTE, c->peer,
+			     "rank %u cannot connect to rank %u at %s: %s", b->rank, c->peer, at, strerror(-err));
 		return;
 	}
 	/* A repair that found nobody. Whether the rank died or left, others will say if they know. */
@@ -308,7 +325,7 @@ static bool on_admit(void *ctx, struct ep_conn *c)
 		return true;
 	if (from >= b->nranks || from == b->rank || c->shake.to != b->rank || b->state[from] >= EP_RANK_LEFT)
 		return false;
-	/* Once we have said that we are connected, whoever comes repairs the mesh; a second edge to a rank does no harm. */
+	/* We have said that we are connected: whoever comes now repairs the mesh. A second edge does no harm. */
 	if (b->phase == EP_RUNNING || (b->phase == EP_MEETING && b->said_done))
 		return b->survive;
 	for (struct ep_conn *e = b->loop.conns; e; e = e->next)
@@ -398,8 +415,10 @@ int ep_mesh_start(struct ep_boot *b, const struct ep_boot_id *id)
 		return EP_FAIL(EP_BOOT, -rc, "rank %u cannot make an event loop: %s", b->rank, strerror(-rc));
 	snprintf(b->loop.what, sizeof(b->loop.what), "rank %u", b->rank);
 	rc = ep_gather_init(&b->gather, b->rank, b->nranks, b->survive);
-	if (rc)
+	if (rc) {
+		EP_FAIL(EP_BOOT, -rc, "rank %u has no memory for the blocks of %u ranks", b->rank, b->nranks);
 		goto free_loop;
+	}
 	b->gather.emit = emit;
 	b->gather.ctx = b;
 	for (uint32_t step = 1; step < b->nranks; step *= 2) {
@@ -432,13 +451,15 @@ static void meeting_over(struct ep_boot *b, uint64_t now)
 	for (struct ep_conn *c = b->loop.conns; c && b->have_table; c = c->next) {
 		if (c->purpose != EP_TO_RANK || c->server || c->state > EP_CONN_SHAKE || c->state == EP_CONN_LISTEN)
 			continue;
-		ep_mesh_fail(b, EP_ETIMEOUT, c->peer, "rank %u could not connect to rank %u at %s in time (%s)", b->rank, c->peer,
-			     ep_sock_text(&c->at, at, sizeof(at)), strerror(c->dial.err ? -c->dial.err : ETIMEDOUT));
+		ep_mesh_fail(b, EP_ETIMEOUT, c->peer, "rank %u could not connect to rank %u at %s in time (%s)",
+			     b->rank, c->peer, ep_sock_text(&c->at, at, sizeof(at)),
+			     strerror(c->dial.err ? -c->dial.err : ETIMEDOUT));
 		return;
 	}
 	if (now >= b->deadline + GRACE_MS * 1000000ull)
-		ep_mesh_fail(b, EP_ETIMEOUT, EP_NO_RANK, "rank %u waited %d ms for the meeting, and the meeting point says nothing",
-			     b->rank, b->timeout_ms);
+		ep_mesh_fail(b, EP_ETIMEOUT, EP_NO_RANK,
+			     "rank %u waited %d ms for the meeting, and the meeting point says nothing", b->rank,
+			     b->timeout_ms);
 }
 
 uint64_t ep_mesh_tick(struct ep_boot *b)
@@ -446,7 +467,8 @@ uint64_t ep_mesh_tick(struct ep_boot *b)
 	uint64_t now = ep_now_ns();
 
 	if (b->loop.starved_since && now - b->loop.starved_since > STARVED_MS * 1000000ull && b->phase == EP_MEETING)
-		ep_mesh_fail(b, EMFILE, b->rank, "rank %u has no file descriptors left: raise the limit (ulimit -n)", b->rank);
+		ep_mesh_fail(b, EMFILE, b->rank, "rank %u has no file descriptors left: raise the limit (ulimit -n)",
+			     b->rank);
 	if (b->loop.starved_since)
 		return ep_deadline_ms(STARVED_MS / 4);
 	if (b->phase == EP_LEAVING)
@@ -464,11 +486,17 @@ uint64_t ep_mesh_tick(struct ep_boot *b)
 int ep_mesh_begin(struct ep_boot *b, const void *mine, size_t n)
 {
 	char why[EP_WHY_MAX];
-	int rc = ep_gather_begin(&b->gather, mine, n);
+	int rc;
 
+	if (b->gather.seq >= b->end_seq) {
+		ep_notice_ended(b);
+		return -b->err;
+	}
+	rc = ep_gather_begin(&b->gather, mine, n);
 	if (rc == -EMSGSIZE) {
-		snprintf(why, sizeof(why), "rank %u gathers %zu bytes where rank %u gathers another number (collective %llu)", b->rank,
-			 n, b->gather.culprit, (unsigned long long)b->gather.seq);
+		snprintf(why, sizeof(why),
+			 "rank %u gathers %zu bytes where rank %u gathers another number (collective %llu)", b->rank, n,
+			 b->gather.culprit, (unsigned long long)b->gather.seq);
 		ep_mesh_give_up(b, EP_EUSAGE, why);
 	} else if (rc) {
 		ep_mesh_give_up(b, -rc, "out of memory");

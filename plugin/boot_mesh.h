@@ -54,12 +54,15 @@ struct ep_boot {
 	uint64_t suspect_at;	  /* when the first rank became suspect; 0: none is */
 
 	struct ep_gather gather;
-	bool busy; /* a caller is inside a collective */
+	bool busy;	     /* a caller is inside a collective */
 	uint8_t *state;	     /* [nranks] enum ep_rank_state */
 	uint64_t *left_seq;  /* [nranks] collectives a rank that left took part in; UINT64_MAX: has not, or all know */
 	uint64_t left_first; /* the smallest of them */
 	struct ep_blob *notices, *notices_tail; /* what everybody shall know; also told to new edges */
 	struct ep_blob *told;			/* the last one that gone_fn knows */
+	bool opened;				/* only then is gone_fn called */
+	uint64_t end_seq;			/* no collective from this one on: */
+	uint32_t end_rank;			/* this rank has left (without survive) */
 	struct ep_peer *peers;			/* [nranks], survive only */
 
 	int err; /* positive errno; set once, every collective returns it from then on */
@@ -78,8 +81,10 @@ void ep_mesh_give_up(struct ep_boot *b, int err, const char *why); /* fails, and
 int ep_mesh_begin(struct ep_boot *b, const void *mine, size_t n);
 void ep_mesh_leave(struct ep_boot *b);
 int ep_mesh_start(struct ep_boot *b, const struct ep_boot_id *id); /* before the thread, no lock */
-bool ep_mesh_left(struct ep_boot *b);	    /* nothing more to send or to wait for */
-uint64_t ep_mesh_tick(struct ep_boot *b);   /* when to be called again at the latest */
+bool ep_mesh_left(struct ep_boot *b);				   /* nothing more to send or to wait for */
+uint64_t ep_mesh_tick(struct ep_boot *b);			   /* when to be called again at the latest */
+
+int ep_mesh_dial(struct ep_boot *b, const struct ep_peer *to, uint64_t give_up);
 
 /* boot_notice.c: who is gone. from: the edge it came by, not told again; NULL for our own discovery. */
 void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from);
@@ -87,6 +92,7 @@ void ep_notice_left(struct ep_boot *b, uint32_t rank, uint64_t seq);
 void ep_notice_spread_left(struct ep_boot *b, uint32_t rank, uint64_t seq, struct ep_conn *from);
 void ep_notice_check_left(struct ep_boot *b);
 void ep_notice_tell(struct ep_boot *b, struct ep_conn *c);
+void ep_notice_ended(struct ep_boot *b);     /* fails because of end_rank */
 void ep_notice_callbacks(struct ep_boot *b); /* drops the lock around each call */
 void ep_mesh_repair(struct ep_boot *b);
 

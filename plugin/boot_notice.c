@@ -98,11 +98,21 @@ void ep_notice_spread_left(struct ep_boot *b, uint32_t rank, uint64_t seq, struc
 	b->state[rank] = EP_RANK_LEFT;
 	b->left_seq[rank] = UINT64_MAX;
 	spread(b, &f, NULL, from);
-	if (b->survive)
+	if (b->survive) {
 		excuse(b, rank, seq);
-	else
-		ep_mesh_fail(b, EP_EREMOTE, rank, "rank %u has left the group; collective %llu still needs it", rank,
-			     (unsigned long long)b->gather.seq);
+	} else if (seq < b->end_seq) {
+		/* Collectives before that one have all they need, and may still be on the way here. */
+		b->end_seq = seq;
+		b->end_rank = rank;
+		if (b->busy && b->gather.seq >= seq)
+			ep_notice_ended(b);
+	}
+}
+
+void ep_notice_ended(struct ep_boot *b)
+{
+	ep_mesh_fail(b, EP_EREMOTE, b->end_rank, "rank %u has left the group, collective %llu needs it", b->end_rank,
+		     (unsigned long long)b->gather.seq);
 }
 
 void ep_notice_check_left(struct ep_boot *b)
@@ -129,7 +139,7 @@ void ep_notice_callbacks(struct ep_boot *b)
 		char why[EP_WHY_MAX + 1];
 		uint32_t rank;
 
-		if (!blob)
+		if (!blob || !b->opened)
 			return;
 		b->told = blob;
 		if (blob->frame.type != EP_F_GONE || blob->frame.rank == b->rank || !b->gone_fn)
@@ -142,6 +152,15 @@ void ep_notice_callbacks(struct ep_boot *b)
 	}
 }
 
+/* Connected, or about to be. */
+static bool connected(const struct ep_boot *b, uint32_t rank)
+{
+	for (const struct ep_conn *c = b->loop.conns; c; c = c->next)
+		if (c->purpose == EP_TO_RANK && c->peer == rank && c->state <= EP_CONN_READY)
+			return true;
+	return false;
+}
+
 /*
  * With survive, enough deaths cut the mesh in pieces (8 ranks: 0 has no neighbour left when 1, 2, 4, 6, 7 are gone).
  * Whoever waits in a collective makes sure that it is connected to the next living rank; when all of them wait, the
@@ -149,27 +168,21 @@ void ep_notice_callbacks(struct ep_boot *b)
  */
 void ep_mesh_repair(struct ep_boot *b)
 {
-	struct ep_shake who = { .purpose = EP_TO_RANK, .from = b->rank };
-	struct ep_dial dial = { .give_up = ep_deadline_ms(REPAIR_MS) };
-	uint32_t to = b->rank;
+	int rc = -EPROTO;
 
-	if (!b->survive || b->phase != EP_RUNNING || !b->busy || !b->peers)
-		return;
-	do
-		to = (to + 1) % b->nranks;
-	while (to != b->rank && b->state[to] != EP_RANK_ALIVE);
-	if (to == b->rank)
-		return;
-	for (struct ep_conn *c = b->loop.conns; c; c = c->next)
-		if (c->purpose == EP_TO_RANK && c->peer == to && c->state <= EP_CONN_READY)
+	while (b->survive && b->phase == EP_RUNNING && b->busy && b->peers && rc == -EPROTO) {
+		uint32_t to = b->rank;
+
+		do
+			to = (to + 1) % b->nranks;
+		while (to != b->rank && b->state[to] != EP_RANK_ALIVE);
+		if (to == b->rank || connected(b, to))
 			return;
-	who.to = to;
-	dial.port = b->peers[to].port;
-	dial.naddr = b->peers[to].naddr;
-	memcpy(dial.addr, b->peers[to].addr, sizeof(dial.addr));
-	EP_INFO(EP_BOOT, "rank %u connects to rank %u to close the gap in the mesh", b->rank, to);
-	if (!dial.naddr)
-		b->state[to] = EP_RANK_UNREACHABLE;
-	else if (!ep_loop_dial(&b->loop, &who, &dial))
+		EP_INFO(EP_BOOT, "rank %u connects to rank %u to close the gap in the mesh", b->rank, to);
+		rc = ep_mesh_dial(b, &b->peers[to], ep_deadline_ms(REPAIR_MS));
+		if (rc)
+			b->state[to] = EP_RANK_UNREACHABLE; /* it was gone before it could say where it lives */
+	}
+	if (rc == -ENOMEM)
 		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory for a connection", b->rank);
 }

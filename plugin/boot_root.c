@@ -35,15 +35,15 @@ struct ep_root {
 	struct ep_boot_id id;
 	uint64_t cookie;
 	int64_t timeout_ms;
-	uint64_t end_at;       /* when nobody is left to wait for */
-	uint32_t nranks;       /* 0 until the first has come */
+	uint64_t end_at; /* when nobody is left to wait for */
+	uint32_t nranks; /* 0 until the first has come */
 	uint32_t survive;
 	struct member *member; /* [nranks] */
 	uint32_t here, done, told;
-	uint32_t host;	 /* the rank of this process */
-	uint32_t twice;	 /* a rank that came twice */
+	uint32_t host;	/* the rank of this process */
+	uint32_t twice; /* a rank that came twice */
 	bool met;
-	int err;	 /* the meeting has failed */
+	int err; /* the meeting has failed */
 	uint32_t culprit;
 	char why[EP_WHY_MAX];
 };
@@ -51,8 +51,9 @@ struct ep_root {
 static void post(struct ep_root *r, struct ep_conn *c, struct ep_frame f, const char *text)
 {
 	f.bytes = text ? (uint32_t)strnlen(text, EP_WHY_MAX) : 0;
+	/* No memory for a hundred bytes: the rank will notice the closed connection. */
 	if (ep_loop_post(&r->loop, c, &f, text))
-		ep_loop_drop(&r->loop, c); /* no memory for a hundred bytes: the rank will notice the closed connection */
+		ep_loop_drop(&r->loop, c);
 }
 
 static void tell_failure(struct ep_root *r, struct ep_conn *c)
@@ -143,11 +144,13 @@ static bool agree(struct ep_root *r, struct ep_conn *c, const struct ep_hello *h
 		}
 	}
 	if (!r->err && h->nranks != r->nranks) {
-		snprintf(why, sizeof(why), "rank %u wants to meet %u ranks, others %u: the number must be the same everywhere",
-			 c->peer, h->nranks, r->nranks);
+		snprintf(why, sizeof(why),
+			 "rank %u wants to meet %u ranks, others %u: the number must be the same everywhere", c->peer,
+			 h->nranks, r->nranks);
 		fail(r, EP_EARG, c->peer, why);
 	} else if (!r->err && h->survive != r->survive) {
-		snprintf(why, sizeof(why), "rank %u wants to %s when a rank dies, others not: enable_mask must be the same everywhere",
+		snprintf(why, sizeof(why),
+			 "rank %u wants to %s when a rank dies, others not: enable_mask must be the same everywhere",
 			 c->peer, h->survive ? "go on" : "stop");
 		fail(r, EP_EARG, c->peer, why);
 	}
@@ -174,8 +177,10 @@ static void on_hello(struct ep_root *r, struct ep_conn *c, const struct ep_hello
 		return;
 	}
 	if (rank >= r->nranks || r->member[rank].conn || r->met) {
-		snprintf(why, sizeof(why), rank >= r->nranks ? "rank %u of %u does not exist" :
-				"rank %u of %u is here already: two processes use the same rank", rank, r->nranks);
+		snprintf(why, sizeof(why),
+			 rank >= r->nranks ? "rank %u of %u does not exist"
+					   : "rank %u of %u is here already: two processes use the same rank",
+			 rank, r->nranks);
 		if (rank < r->nranks)
 			r->twice = rank;
 		refuse(r, c, why);
@@ -240,8 +245,9 @@ static void on_lost(void *ctx, struct ep_conn *c, int err)
 	if (m)
 		m->conn = NULL;
 	count_told(r, c->peer);
-	snprintf(why, sizeof(why), "rank %u died while the ranks were meeting (its connection to the meeting point: %s)",
-		 c->peer, err ? strerror(-err) : "closed");
+	snprintf(why, sizeof(why),
+		 "rank %u died while the ranks were meeting (its connection to the meeting point: %s)", c->peer,
+		 err ? strerror(-err) : "closed");
 	fail(r, EP_EREMOTE, c->peer, why);
 }
 
@@ -288,15 +294,16 @@ static uint64_t check_deadlines(struct ep_root *r)
 	if (first != UINT64_MAX && r->here == r->nranks)
 		first += GRACE_MS * 1000000ull;
 	if (r->loop.starved_since && now - r->loop.starved_since > STARVED_MS * 1000000ull)
-		fail(r, EMFILE, r->host, "the meeting point's process has no file descriptors left: raise its limit (ulimit -n)");
+		fail(r, EMFILE, r->host,
+		     "the meeting point's process has no file descriptors left: raise its limit (ulimit -n)");
 	if (first > now || r->err)
 		return first;
 	list_missing(r, list, sizeof(list));
 	if (r->twice != EP_NO_RANK)
 		snprintf(twice, sizeof(twice), " (rank %u came twice)", r->twice);
 	if (r->here < r->nranks)
-		snprintf(why, sizeof(why), "%u of %u ranks did not come in time: rank %s%s", r->nranks - r->here, r->nranks,
-			 list, twice);
+		snprintf(why, sizeof(why), "%u of %u ranks did not come in time: rank %s%s", r->nranks - r->here,
+			 r->nranks, list, twice);
 	else
 		snprintf(why, sizeof(why), "%u of %u ranks could not connect to the others in time: rank %s",
 			 r->nranks - r->done, r->nranks, list);
@@ -306,17 +313,15 @@ static uint64_t check_deadlines(struct ep_root *r)
 
 static bool over(const struct ep_root *r)
 {
-	bool busy = false;
+	bool told_all = r->err && r->nranks && r->told >= r->nranks;
+	bool waiting = r->here && !r->err; /* the ranks' own deadlines count */
 
-	for (const struct ep_conn *c = r->loop.conns; c && !busy; c = c->next)
-		busy = c->state == EP_CONN_FINISH;
-	if (busy)
+	if (!r->met && !told_all && (waiting || ep_now_ns() < r->end_at))
 		return false;
-	if (r->met)
-		return true;
-	if (r->err && r->nranks && r->told >= r->nranks)
-		return true;
-	return ep_now_ns() >= r->end_at && !(r->here && !r->err);
+	for (const struct ep_conn *c = r->loop.conns; c; c = c->next)
+		if (c->state == EP_CONN_FINISH)
+			return false;
+	return true;
 }
 
 static void *root_main(void *arg)
@@ -327,15 +332,18 @@ static void *root_main(void *arg)
 	while (!over(r)) {
 		uint64_t next = check_deadlines(r);
 
-		if (!r->here || r->err)
-			next = r->end_at;
-		/* Starvation has no event of its own to wake us. */
-		if (r->loop.starved_since)
+		/* Starvation has no event of its own to wake us, and at the end only the last goodbyes are waited for.
+		 */
+		if (r->loop.starved_since || ep_now_ns() >= r->end_at)
 			next = ep_deadline_ms(STARVED_MS / 4);
+		else if (!r->here || r->err)
+			next = r->end_at;
 		if (ep_loop_turn(&r->loop, next, NULL))
 			break;
 	}
-	EP_INFO(EP_BOOT, "the meeting point of %u ranks closes: %s", r->nranks, r->met ? "all have met" : r->err ? r->why : "nobody came");
+	if (!r->met && !r->err)
+		snprintf(r->why, sizeof(r->why), "nobody came");
+	EP_INFO(EP_BOOT, "the meeting point of %u ranks closes: %s", r->nranks, r->met ? "all have met" : r->why);
 	ep_loop_free(&r->loop);
 	free(r->member);
 	crypto_wipe(r->id.secret, sizeof(r->id.secret));

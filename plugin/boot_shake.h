@@ -62,7 +62,8 @@ int ep_shake_claim(struct ep_shake *s, const uint8_t *secret, const struct ep_gr
 int ep_shake_verify(struct ep_shake *s, const uint8_t *secret, const struct ep_claim *in);
 void ep_shake_prove(const struct ep_shake *s, const uint8_t *secret, enum ep_shake_status status, struct ep_proof *out);
 
-/* 0; -EACCES: refused, the secret differs; -EADDRNOTAVAIL: not the one we wanted; -EPROTO: the server's MAC is wrong. */
+/* 0; -EACCES: refused, the secret differs; -EADDRNOTAVAIL: not the one we wanted; -EPROTO: the server's MAC is wrong.
+ */
 int ep_shake_confirm(const struct ep_shake *s, const uint8_t *secret, const struct ep_proof *in);
 
 /* Bytes nobody can guess: secrets, nonces, tokens. */

@@ -2,9 +2,10 @@
 #include "plugin/handle.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
 
 #include "plugin/group.h"
-#include "plugin/ll.h"
 #include "plugin/op.h"
 #include "plugin/plan.h"
 #include "plugin/tensor.h"
@@ -90,20 +91,20 @@ int ep_handle_init(struct ncclEpGroup *group, const struct ep_handle_args *args,
 	handle->group = group;
 	handle->args = *args;
 	handle->k = args->k;
+	if (getrandom(&handle->number, sizeof(handle->number), 0) != (ssize_t)sizeof(handle->number)) {
+		rc = EP_FAIL(EP_HANDLE, errno, "ncclEpInitHandle: getrandom: %s", strerror(errno));
+		goto free_handle;
+	}
 	/* First: it is collective, and a rank that failed before it would leave the others waiting. */
 	if ((rc = window_reserve(group, args)))
 		goto free_handle;
 	if ((rc = mem_take(handle, handle_mem, mem_size)))
 		goto free_handle;
-	if (!ep_group_ht(group) && (rc = ep_ll_handle_open(handle)))
-		goto give_mem;
 	pthread_mutex_lock(&group->lock);
 	group->handles++;
 	pthread_mutex_unlock(&group->lock);
 	*out = handle;
 	return 0;
-give_mem:
-	mem_give(handle);
 free_handle:
 	free(handle);
 	return rc;

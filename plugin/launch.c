@@ -60,22 +60,25 @@ static unsigned warps_max(const struct ep_dev *dev)
 	return EP_THREADS_MAX / dev->warp;
 }
 
-int ep_launch_plan(const struct ncclEpGroup *group, enum ep_kernel kernel, size_t warp_bytes, size_t block_bytes,
-		   struct ep_launch_plan *out)
+int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need *need, struct ep_launch_plan *out)
 {
 	size_t room = group->dev->shared_max;
-	unsigned warps = shapes[kernel].warps;
+	unsigned warps = shapes[need->kernel].warps, grid = blocks(group);
 
+	grid = need->blocks < grid ? (unsigned)need->blocks : grid;
+	/* Idle warps cost: a block starts the later the more shared memory it asks for. */
+	if (need->rows && need->rows < (size_t)warps * grid)
+		warps = (unsigned)((need->rows + grid - 1) / grid);
 	if (warps > warps_max(group->dev))
 		warps = warps_max(group->dev);
-	while (warps && warps * warp_bytes + block_bytes > room)
+	while (warps && warps * need->warp_bytes + need->block_bytes > room)
 		warps--;
 	if (!warps)
 		return EP_FAIL(EP_DEV, EP_EUSAGE,
 			       "a row needs %zu bytes of shared memory, and a block of this device has %zu: num_topk "
 			       "or hidden is too large",
-			       warp_bytes + block_bytes, room);
-	out->grid = blocks(group);
+			       need->warp_bytes + need->block_bytes, room);
+	out->grid = grid;
 	out->block = warps * group->dev->warp;
 	return 0;
 }

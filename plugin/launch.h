@@ -12,9 +12,16 @@ struct ep_launch_plan {
 	unsigned grid, block;
 };
 
-/* warp_bytes of shared memory per warp, block_bytes once. -EP_EUSAGE when not even one warp fits. */
-int ep_launch_plan(const struct ncclEpGroup *group, enum ep_kernel kernel, size_t warp_bytes, size_t block_bytes,
-		   struct ep_launch_plan *out);
+struct ep_launch_need {
+	enum ep_kernel kernel;
+	size_t warp_bytes;  /* of shared memory, per warp */
+	size_t block_bytes; /* and once */
+	size_t blocks;	    /* as many as have something to do */
+	size_t rows;	    /* work of single warps; 0: whole blocks work together */
+};
+
+/* -EP_EUSAGE when not even one warp fits. */
+int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need *need, struct ep_launch_plan *out);
 
 /* The stage a warp wants to move rows of this size at once. Longer rows go in pieces, but for whole: those that are
  * made in the stage. */

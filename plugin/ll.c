@@ -34,14 +34,6 @@ int ep_ll_open(struct ncclEpGroup *group)
 	return group->dev->ops->mem_alloc(group->dev, ep_ll_state_size(&shape), &group->state);
 }
 
-int ep_ll_handle_open(struct ncclEpHandle *handle)
-{
-	struct ncclEpGroup *group = handle->group;
-	int rc = group->dev->ops->fill(group->dev, handle->mem.data, 0, EP_PLAN_HEADER, group->stream);
-
-	return rc ? rc : group->dev->ops->sync(group->dev, group->stream, ep_deadline_ms(10000));
-}
-
 void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_ll_args *out)
 {
 	struct ep_page_words *page = ep_page_device(&group->page);
@@ -50,6 +42,7 @@ void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_
 		.shape = shape_of(group, topk),
 		.state = group->state.ptr,
 		.control = (uint8_t *const *)group->control.peer_dev,
+		.mine = group->control.mine.ptr,
 		.report = &page->report,
 		.async = page->async,
 		.abort = &page->abort,
@@ -84,6 +77,7 @@ static int args_common(struct ncclEpHandle *handle, struct ep_ll_args *a)
 		return rc;
 	ep_ll_group_args(group, (uint32_t)handle->k, a);
 	a->handle = (struct ep_ll_handle *)mem;
+	a->number = handle->number;
 	a->list = (struct ep_ll_entry *)(mem + plan.rows);
 	a->home_row = (int32_t *)(mem + plan.idx);
 	a->sent_slot = (uint32_t *)(mem + plan.slot);
@@ -96,16 +90,32 @@ static int args_common(struct ncclEpHandle *handle, struct ep_ll_args *a)
 	return ep_tensor_data(group, &handle->topk_idx, (void **)&a->topk_idx);
 }
 
-static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_args *a, uint32_t stage,
-		  void *stream)
+/* A block per own token, and for what comes from others a warp per row. */
+static size_t useful_blocks(const struct ep_ll_args *a)
+{
+	return 1 + a->tokens + (size_t)(a->shape.nranks - 1) * a->shape.tmax / 4;
+}
+
+/* What a warp each could do: send own tokens, or unpack what may come. */
+static size_t useful_rows(const struct ep_ll_args *a)
+{
+	size_t others = (size_t)(a->shape.nranks - 1) * a->shape.tmax;
+
+	return others > a->tokens ? others : a->tokens + 1;
+}
+
+static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_args *a, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
-	struct ep_launch_plan plan;
+	struct ep_launch_need need = { .kernel = kernel,
+				       .warp_bytes = a->stage + ep_ll_route_bytes(a),
+				       .block_bytes = 2 * ep_ll_terms_bytes(a),
+				       .blocks = useful_blocks(a),
+				       .rows = kernel == EP_K_ll_dispatch ? useful_rows(a) : 0 };
 	struct ep_launch l = { .kernel = kernel, .args = a, .args_size = sizeof(*a), .stream = stream };
-	int rc;
+	struct ep_launch_plan plan;
+	int rc = ep_launch_plan(group, &need, &plan);
 
-	a->stage = stage;
-	rc = ep_launch_plan(group, kernel, a->stage + ep_ll_route_bytes(a), (size_t)a->shape.topk * 12, &plan);
 	if (rc)
 		return rc;
 	l.grid = plan.grid;
@@ -133,11 +143,12 @@ static int run(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_
 {
 	int rc;
 
+	a->stage = stage;
 	a->flags |= EP_LL_SEND | (send_only ? 0 : EP_LL_RECV);
 	rc = ep_ll_mask_catch_up(handle->group, kernel == EP_K_ll_dispatch, stream);
 	if (rc)
 		return rc;
-	rc = launch(handle, kernel, a, stage, stream);
+	rc = launch(handle, kernel, a, stream);
 	if (rc || !send_only)
 		return rc;
 	a->flags = (a->flags & ~(uint32_t)EP_LL_SEND) | EP_LL_RECV;
@@ -247,7 +258,7 @@ int ep_ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 int ep_ll_complete(struct ncclEpHandle *handle, void *stream)
 {
 	struct ep_ll_args a = handle->second;
-	int rc = launch(handle, handle->second_kernel, &a, a.stage, stream);
+	int rc = launch(handle, handle->second_kernel, &a, stream);
 
 	/* Whatever became of it, the send half has had its second half. */
 	staged_set(handle, false);

@@ -8,8 +8,6 @@
 
 /* The group's counters and epochs; zeroed. */
 int ep_ll_open(struct ncclEpGroup *group);
-/* Makes the head of a handle's memory say that nothing is staged. */
-int ep_ll_handle_open(struct ncclEpHandle *handle);
 
 /* What every launch of the group is told, without a handle. */
 void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_ll_args *out);

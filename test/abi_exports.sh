@@ -6,7 +6,7 @@ set -u
 lib=$1
 export LC_ALL=C
 want="ncclEpCombine ncclEpComplete ncclEpCreateGroup ncclEpCreateHandle ncclEpDispatch ncclEpErrorClear
-ncclEpGetAsyncError ncclEpGetLastError ncclEpGetVersion ncclEpGroupDestroy ncclEpHandleDestroy ncclEpHandleMemSize
+ncclEpGetAsyncError ncclEpGetLastError ncclEpGetVersion ncclEpGroupDestroy ncclEpGroupWindowBytes ncclEpHandleDestroy ncclEpHandleMemSize
 ncclEpHostStreamCreate ncclEpHostStreamDestroy ncclEpHostStreamSynchronize ncclEpInitHandle ncclEpMaskClean
 ncclEpMaskQuery ncclEpMaskUpdate ncclEpTensorAlloc ncclEpTensorDestroy ncclEpUpdateHandle"
 failed=0

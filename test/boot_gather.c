@@ -246,6 +246,43 @@ Test(boot_gather, survivors_complete_after_deaths)
 	}
 }
 
+/* Rank 3 gets the block of rank 0 by way of rank 1, which dies when all but rank 3 have completed and moved on. */
+Test(boot_gather, the_last_to_complete_is_not_forgotten)
+{
+	struct world *w = world_new(4, 40, true, 1);
+
+	for (int i = 0; i < 4; i++)
+		begin(w, i);
+	for (int k = 0; k < 1000; k++) {
+		struct pipe *p = w->pipe[draw(w, (uint32_t)w->pipes)];
+
+		if (p->from != &w->node[1] || p->to != &w->node[3])
+			deliver(w, p);
+	}
+	for (int i = 0; i < 3; i++) {
+		cr_assert(ep_gather_done(&w->node[i].g));
+		end(w, i);
+	}
+	cr_assert(!ep_gather_done(&w->node[3].g));
+	w->node[1].dead = true;
+	for (int i = 0; i < w->pipes; i++)
+		if (w->pipe[i]->from == &w->node[1])
+			ep_gather_edge_drop(&w->pipe[i]->to->g, w->pipe[i]->edge_to);
+	for (int i = 0; i < 4; i++)
+		if (i != 1)
+			cr_assert_eq(ep_gather_gone(&w->node[i].g, 1, 0), 0);
+	for (int k = 0; k < 1000; k++) {
+		struct pipe *p = w->pipe[draw(w, (uint32_t)w->pipes)];
+
+		if (p->from != &w->node[1])
+			deliver(w, p);
+	}
+	cr_assert(ep_gather_done(&w->node[3].g));
+	end(w, 3);
+	cr_expect_eq(w->node[3].all[0], value(0, 0, 0), "the block of rank 0 is there");
+	world_free(w);
+}
+
 Test(boot_gather, a_new_edge_brings_what_was_missed)
 {
 	/* 8 ranks; when 1, 2, 4, 6 and 7 are gone, rank 0 has no neighbour. */
@@ -288,11 +325,14 @@ Test(boot_gather, nonsense_is_refused)
 	cr_expect_eq(take(g, (struct ep_frame){ .rank = 1, .total = 9 }, 8), -EPROTO, "too short");
 	cr_expect_eq(take(g, (struct ep_frame){ .rank = 1, .total = 7 }, 8), -EPROTO, "too long");
 	cr_expect_eq(take(g, (struct ep_frame){ .rank = 1, .total = 8, .index = 1 }, 0), -EPROTO, "no such piece");
-	cr_expect_eq(take(g, (struct ep_frame){ .rank = 1, .total = UINT64_MAX, .index = 5 }, EP_FRAME_MAX), -EPROTO, "a gap");
-	cr_expect_eq(take(g, (struct ep_frame){ .rank = 0, .total = 8 }, 8), -EPROTO, "our own block before we have one");
+	cr_expect_eq(take(g, (struct ep_frame){ .rank = 1, .total = UINT64_MAX, .index = 5 }, EP_FRAME_MAX), -EPROTO,
+		     "a gap");
+	cr_expect_eq(take(g, (struct ep_frame){ .rank = 0, .total = 8 }, 8), -EPROTO,
+		     "our own block before we have one");
 	cr_expect_eq(take(g, (struct ep_frame){ .rank = 1, .total = 8 }, 8), 0);
 	cr_expect_eq(take(g, (struct ep_frame){ .rank = 1, .total = 8 }, 8), 0, "again");
-	cr_expect_eq(take(g, (struct ep_frame){ .rank = 1, .total = 9 }, 9), -EPROTO, "another size for the same block");
+	cr_expect_eq(take(g, (struct ep_frame){ .rank = 1, .total = 9 }, 9), -EPROTO,
+		     "another size for the same block");
 	cr_expect_eq(ep_gather_begin(g, "0123456789", 9), -EMSGSIZE);
 	cr_expect_eq(g->culprit, 1);
 	cr_expect_eq(ep_gather_begin(g, "0123456789", 8), 0);

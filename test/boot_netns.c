@@ -19,6 +19,15 @@ static int sh(const char *fmt, int pid)
 	return system(command);
 }
 
+/* The carrier of a fresh link shows late (the kernel batches such news, up to a second). */
+static int link_up(const char *name)
+{
+	char command[128];
+
+	snprintf(command, sizeof(command), "ip link show %s | grep -q 'state UP'", name);
+	return UNTIL(!system(command)) ? 0 : 1;
+}
+
 static void gather_once(struct rank *me)
 {
 	int mine = me->rank + 1, all[MAX_RANKS];
@@ -53,19 +62,21 @@ static int ipv6_loopback_only(void)
 
 static int ipv6_only(void)
 {
-	return sh("ip link set lo up && ip link add d0 type dummy && ip link set d0 up && "
+	return sh("ip link set lo up && ip link add d0 type veth peer name d1 && ip link set d0 up && ip link set d1 "
+		  "up && "
 		  "ip addr add fd00:1::7/64 dev d0 nodad",
 		  0) ||
-	       meet_here(6);
+	       link_up("d0") || meet_here(6);
 }
 
 static int by_family(void)
 {
 	setenv("NCCL_EP_SOCKET_FAMILY", "AF_INET6", 1);
-	return sh("ip link set lo up && ip link add d0 type dummy && ip link set d0 up && ip addr add 10.9.9.9/24 dev d0 && "
+	return sh("ip link set lo up && ip link add d0 type veth peer name d1 && ip link set d0 up && ip link set d1 "
+		  "up && ip addr add 10.9.9.9/24 dev d0 && "
 		  "ip addr add fd00:1::7/64 dev d0 nodad",
 		  0) ||
-	       meet_here(6);
+	       link_up("d0") || meet_here(6);
 }
 
 static int nothing_at_all(void)
@@ -82,24 +93,28 @@ static int bridges_last(void)
 	char why[256];
 	int n, bad;
 
-	bad = sh("ip link set lo up && ip link add docker0 type dummy && ip link set docker0 up && "
+	bad = sh("ip link set lo up && ip link add docker0 type veth peer name docker1 && ip link set docker0 up && ip "
+		 "link set docker1 up && "
 		 "ip addr add 172.17.0.1/16 dev docker0",
 		 0);
+	bad += link_up("docker0");
 	n = ep_sock_pick(a, 4, why, sizeof(why));
 	bad += n < 1 || !strstr(why, "docker0");
-	bad += sh("ip link add d0 type dummy && ip link set d0 up && ip addr add 10.9.9.9/24 dev d0", 0);
+	bad += sh("ip link add d0 type veth peer name d1 && ip link set d0 up && ip link set d1 up && "
+		  "ip addr add 10.9.9.9/24 dev d0",
+		  0);
+	bad += link_up("d0");
 	n = ep_sock_pick(a, 4, why, sizeof(why));
 	return bad + (n != 1 || a[0].v4.sin_addr.s_addr != htonl(0x0a090909) || !strstr(why, "d0"));
 }
 
 /* ---- two hosts ---- */
 
-static void wait_line(int fd)
+static int wait_line(int fd)
 {
 	char c;
 
-	while (read(fd, &c, 1) < 0 && errno == EINTR)
-		;
+	return read(fd, &c, 1) == 1 ? 0 : -1;
 }
 
 /* Two namespaces with a cable between them; ranks 0 and 1 live here, 2 and 3 there. */
@@ -107,6 +122,7 @@ struct hosts {
 	struct ranks *all;
 	int to_there[2], to_here[2];
 	pid_t there;
+	bool swap; /* the first two addresses of the id */
 };
 
 static int hosts_new(struct hosts *h, const char *here, const char *there)
@@ -116,12 +132,15 @@ static int hosts_new(struct hosts *h, const char *here, const char *there)
 		return 1;
 	h->there = fork();
 	if (!h->there) {
+		alarm(60);
+		close(h->to_there[1]); /* so that we end with the other side */
 		if (unshare(CLONE_NEWNET))
 			_exit(77);
 		if (write(h->to_here[1], "x", 1) != 1)
 			_exit(1);
-		wait_line(h->to_there[0]); /* the cable is in, and the id made */
-		if (system(there))
+		/* The cable is in; later, the id is made. */
+		if (wait_line(h->to_there[0]) || system(there) || link_up("v1") || write(h->to_here[1], "x", 1) != 1 ||
+		    wait_line(h->to_there[0]))
 			_exit(1);
 		for (int i = 2; i < 4; i++)
 			if (pthread_create(&h->all->rank[i].thread, NULL, rank_life, &h->all->rank[i]))
@@ -130,9 +149,9 @@ static int hosts_new(struct hosts *h, const char *here, const char *there)
 			pthread_join(h->all->rank[i].thread, NULL);
 		_exit(0);
 	}
-	wait_line(h->to_here[0]);
-	return sh("ip link set lo up && ip link add v0 type veth peer name v1 && ip link set v1 netns %d", h->there) ||
-	       system(here);
+	return wait_line(h->to_here[0]) ||
+	       sh("ip link set lo up && ip link add v0 type veth peer name v1 && ip link set v1 netns %d", h->there) ||
+	       system(here) || write(h->to_there[1], "x", 1) != 1 || wait_line(h->to_here[0]) || link_up("v0");
 }
 
 static int hosts_run(struct hosts *h, rank_fn fn)
@@ -140,7 +159,15 @@ static int hosts_run(struct hosts *h, rank_fn fn)
 	int status = -1;
 
 	h->all->fn = fn;
-	if (ep_boot_id_create(&h->all->id) || write(h->to_there[1], "x", 1) != 1)
+	if (ep_boot_id_create(&h->all->id))
+		return 1;
+	if (h->swap) {
+		struct ep_boot_addr first = h->all->id.addr[0];
+
+		h->all->id.addr[0] = h->all->id.addr[1];
+		h->all->id.addr[1] = first;
+	}
+	if (write(h->to_there[1], "x", 1) != 1)
 		return 1;
 	for (int i = 0; i < 2; i++)
 		if (pthread_create(&h->all->rank[i].thread, NULL, rank_life, &h->all->rank[i]))
@@ -154,11 +181,9 @@ static int hosts_run(struct hosts *h, rank_fn fn)
 static int link_local_only(void)
 {
 	struct hosts h;
-	int bad = hosts_new(&h, "ip link add filler type dummy; ip link set v0 up addrgenmode eui64",
-			    "ip link set lo up; ip link set v1 up addrgenmode eui64; sleep 2");
+	int bad = hosts_new(&h, "ip link add f0 type veth peer name f1; ip link set v0 up addrgenmode eui64",
+			    "ip link set lo up; ip link set v1 up addrgenmode eui64; sleep 2.5");
 
-	if (!bad)
-		nap_ms(2500); /* duplicate address detection */
 	bad = bad || hosts_run(&h, gather_once);
 	return bad + ranks_bad(h.all);
 }
@@ -166,7 +191,8 @@ static int link_local_only(void)
 static int two_hosts_v4_and_v6(void)
 {
 	struct hosts h;
-	int bad = hosts_new(&h, "ip addr add 10.1.0.1/24 dev v0; ip addr add fd00:2::1/64 dev v0 nodad; ip link set v0 up",
+	int bad = hosts_new(&h,
+			    "ip addr add 10.1.0.1/24 dev v0; ip addr add fd00:2::1/64 dev v0 nodad; ip link set v0 up",
 			    "ip link set lo up; ip addr add 10.1.0.2/24 dev v1; ip link set v1 up");
 
 	bad = bad || hosts_run(&h, gather_once);
@@ -177,13 +203,28 @@ static int two_hosts_v4_and_v6(void)
 static int first_address_is_a_black_hole(void)
 {
 	struct hosts h;
-	int bad = hosts_new(&h, "ip addr add 10.1.0.1/24 dev v0; ip link set v0 up; ip link add z0 type dummy; "
-				"ip link set z0 up; ip addr add 10.66.0.1/24 dev z0",
+	int bad = hosts_new(&h,
+			    "ip addr add 10.1.0.1/24 dev v0; ip link set v0 up; ip link add z0 type veth peer name z1; "
+			    "ip link set z0 up; ip link set z1 up; ip addr add 10.66.0.1/24 dev z0",
 			    "ip link set lo up; ip addr add 10.1.0.2/24 dev v1; ip link set v1 up; "
-			    "ip link add z1 type dummy; ip link set z1 up; ip addr add 10.66.0.2/24 dev z1");
+			    "ip link add z0 type veth peer name z1; ip link set z0 up; ip link set z1 up; ip addr add "
+			    "10.66.0.2/24 dev z0");
 
-	bad = bad || hosts_run(&h, gather_once);
+	/* 10.66.0.x is two networks of the same name: here and there, without a way between them. */
+	h.swap = true;
+	bad = bad || link_up("z0") || hosts_run(&h, gather_once);
+	bad += h.all->id.naddr != 2 || h.all->id.addr[0].ip[1] != 66;
 	return bad + ranks_bad(h.all);
+}
+
+/* Only when all are out of the barrier: the blocks of those who left it first have arrived. */
+static void cut_cable(struct rank *me)
+{
+	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
+	__atomic_fetch_add(&me->all->stage, 1, __ATOMIC_SEQ_CST);
+	RANK_EXPECT(me, UNTIL(me->all->stage == me->all->n));
+	if (me->rank == 0)
+		RANK_EXPECT(me, sh("ip link set v0 down", 0) == 0);
 }
 
 /* The cable is cut while everybody is idle, and the peers of the other host are declared dead. */
@@ -193,10 +234,7 @@ static void cut(struct rank *me)
 	int who = -1;
 	char why[256];
 
-	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
-	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
-	if (me->rank == 0)
-		RANK_EXPECT(me, sh("ip link set v0 down", 0) == 0);
+	cut_cable(me);
 	start = ep_now_ns();
 	RANK_EXPECT(me, UNTIL(ep_boot_failed(me->boot, &who, why, sizeof(why)) == 0));
 	RANK_EXPECT(me, (who >= 2) != (me->rank >= 2));
@@ -209,9 +247,7 @@ static void cut_busy(struct rank *me)
 	static char block[4 << 20], all[2][4 * sizeof(block)];
 	int rc;
 
-	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
-	if (me->rank == 0)
-		RANK_EXPECT(me, sh("ip link set v0 down", 0) == 0);
+	cut_cable(me);
 	rc = ep_boot_allgather(me->boot, block, sizeof(block), all[me->rank % 2]);
 	RANK_EXPECT(me, rc == -EP_EREMOTE);
 	RANK_EXPECT(me, strstr(ep_last_error(), "died"));
@@ -283,7 +319,8 @@ int main(int argc, char **argv)
 			fprintf(stderr, "no permission to make network namespaces\n");
 			return 77;
 		}
-		printf("%s: %s (%.1f s)\n", cases[i].name, status ? "FAILED" : "ok", (double)(ep_now_ns() - start) / 1e9);
+		printf("%s: %s (%.1f s)\n", cases[i].name, status ? "FAILED" : "ok",
+		       (double)(ep_now_ns() - start) / 1e9);
 		fflush(stdout);
 		failed += status != 0;
 	}

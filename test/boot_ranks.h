@@ -51,13 +51,13 @@ struct ranks {
 };
 
 /* Counts into the rank's "bad"; says where. */
-#define RANK_EXPECT(me, cond)                                                                                          \
-	do {                                                                                                           \
-		if (!(cond)) {                                                                                         \
-			fprintf(stderr, "%s:%d: rank %d: not so: %s (%s)\n", __FILE__, __LINE__, (me)->rank, #cond,    \
-				ep_last_error());                                                                      \
-			(me)->bad++;                                                                                   \
-		}                                                                                                      \
+#define RANK_EXPECT(me, cond)                                                                                       \
+	do {                                                                                                        \
+		if (!(cond)) {                                                                                      \
+			fprintf(stderr, "%s:%d: rank %d: not so: %s (%s)\n", __FILE__, __LINE__, (me)->rank, #cond, \
+				ep_last_error());                                                                   \
+			(me)->bad++;                                                                                \
+		}                                                                                                   \
 	} while (0)
 
 static inline void nap_ms(int ms)
@@ -68,12 +68,12 @@ static inline void nap_ms(int ms)
 }
 
 /* Waits, for at most 20 s, until the condition holds; its value is whether it does. */
-#define UNTIL(cond)                                                                                                    \
-	({                                                                                                             \
-		uint64_t until_ = ep_deadline_ms(20000);                                                               \
-		while (!(cond) && ep_now_ns() < until_)                                                                \
-			nap_ms(1);                                                                                     \
-		(cond);                                                                                                \
+#define UNTIL(cond)                                      \
+	({                                               \
+		uint64_t until_ = ep_deadline_ms(20000); \
+		while (!(cond) && ep_now_ns() < until_)  \
+			nap_ms(1);                       \
+		(cond);                                  \
 	})
 
 static inline struct ranks *ranks_new(int n, rank_fn fn)
@@ -171,7 +171,8 @@ static inline int ranks_reap(struct ranks *all, int signal)
 		if (all->rank[i].pid <= 0)
 			continue;
 		odd += waitpid(all->rank[i].pid, &status, 0) != all->rank[i].pid;
-		if (!(WIFEXITED(status) && !WEXITSTATUS(status)) && !(WIFSIGNALED(status) && WTERMSIG(status) == signal)) {
+		if (!(WIFEXITED(status) && !WEXITSTATUS(status)) &&
+		    !(WIFSIGNALED(status) && WTERMSIG(status) == signal)) {
 			fprintf(stderr, "rank %d ended with status %#x\n", i, status);
 			odd++;
 		}

@@ -30,7 +30,9 @@ static double ms_since(uint64_t *t)
 static void *one(void *arg)
 {
 	struct times *t = arg;
-	struct ep_boot_opts opts = { .id = &run.id, .rank = (int)(t - run.times), .nranks = run.n, .timeout_ms = 120000 };
+	struct ep_boot_opts opts = {
+		.id = &run.id, .rank = (int)(t - run.times), .nranks = run.n, .timeout_ms = 120000
+	};
 	int mine = opts.rank * 7, *all = calloc((size_t)run.n, sizeof(*all));
 	struct ep_boot *boot;
 	uint64_t at = ep_now_ns();
@@ -93,7 +95,7 @@ int main(int argc, char **argv)
 		worst.close_ms = t->close_ms > worst.close_ms ? t->close_ms : worst.close_ms;
 		worst.bad += t->bad;
 	}
-	printf("# %d ranks: open %.0f ms, allgather of 4 bytes %.0f ms, close %.0f ms, %d wrong\n", run.n, worst.open_ms,
-	       worst.gather_ms, worst.close_ms, worst.bad);
+	printf("# %d ranks: open %.0f ms, allgather of 4 bytes %.0f ms, close %.0f ms, %d wrong\n", run.n,
+	       worst.open_ms, worst.gather_ms, worst.close_ms, worst.bad);
 	return worst.bad ? 1 : 0;
 }

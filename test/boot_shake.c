@@ -123,19 +123,26 @@ Test(boot_shake, frames_have_their_place_and_size)
 		bool at_server, at_client;
 		uint32_t min, max;
 	} want[] = {
-		{ EP_F_HELLO, EP_TO_ROOT, true, false, 128, 128 },   { EP_F_DONE, EP_TO_ROOT, true, false, 0, 0 },
-		{ EP_F_FAIL, EP_TO_ROOT, true, true, 0, EP_WHY_MAX }, { EP_F_HOST, EP_TO_ROOT, false, true, 0, 0 },
-		{ EP_F_TABLE, EP_TO_ROOT, false, true, 0, 16 * 104 }, { EP_F_GO, EP_TO_ROOT, false, true, 0, 0 },
-		{ EP_F_BLOCK, EP_TO_RANK, true, true, 0, EP_FRAME_MAX }, { EP_F_GONE, EP_TO_RANK, true, true, 0, EP_WHY_MAX },
-		{ EP_F_LEFT, EP_TO_RANK, true, true, 0, 0 },	     { EP_F_BYE, EP_TO_RANK, true, true, 0, 0 },
-		{ EP_F_FD_GET, EP_TO_FD, true, false, 0, 0 },	     { EP_F_FD_PUT, EP_TO_FD, false, true, 0, 0 },
+		{ EP_F_HELLO, EP_TO_ROOT, true, false, 128, 128 },
+		{ EP_F_DONE, EP_TO_ROOT, true, false, 0, 0 },
+		{ EP_F_FAIL, EP_TO_ROOT, true, true, 0, EP_WHY_MAX },
+		{ EP_F_HOST, EP_TO_ROOT, false, true, 0, 0 },
+		{ EP_F_TABLE, EP_TO_ROOT, false, true, 0, 16 * 104 },
+		{ EP_F_GO, EP_TO_ROOT, false, true, 0, 0 },
+		{ EP_F_BLOCK, EP_TO_RANK, true, true, 0, EP_FRAME_MAX },
+		{ EP_F_GONE, EP_TO_RANK, true, true, 0, EP_WHY_MAX },
+		{ EP_F_LEFT, EP_TO_RANK, true, true, 0, 0 },
+		{ EP_F_BYE, EP_TO_RANK, true, true, 0, 0 },
+		{ EP_F_FD_GET, EP_TO_FD, true, false, 0, 0 },
+		{ EP_F_FD_PUT, EP_TO_FD, false, true, 0, 0 },
 	};
 
 	cr_assert_eq(sizeof(want) / sizeof(want[0]), EP_F_TYPES - 1);
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++)
 		for (int purpose = EP_TO_ROOT; purpose <= EP_TO_FD; purpose++)
 			for (int server = 0; server < 2; server++) {
-				bool ok = purpose == (int)want[i].purpose && (server ? want[i].at_server : want[i].at_client);
+				bool ok = purpose == (int)want[i].purpose &&
+					  (server ? want[i].at_server : want[i].at_client);
 				struct ep_frame f = { .type = want[i].type, .bytes = want[i].min };
 
 				cr_expect_eq(ep_frame_check(&f, purpose, server) == 0, ok);

@@ -22,11 +22,11 @@ Test(boot_sock, interface_lists)
 		const char *list, *name;
 		bool match;
 	} cases[] = {
-		{ "eth", "eth0", true },	 { "eth", "ib0", false },	  { "eth,ib", "ib0", true },
-		{ "eth,ib", "lo", false },	 { "=eth0", "eth0", true },	  { "=eth", "eth0", false },
-		{ "=eth0", "eth01", false },	 { "=eth1,eth0", "eth0", true }, { "^docker,lo", "docker0", false },
-		{ "^docker,lo", "lo", false },	 { "^docker,lo", "eth0", true }, { "^=eth0", "eth0", false },
-		{ "^=eth0", "eth01", true },	 { "eth,", "lo", false },	  { ",eth", "eth0", true },
+		{ "eth", "eth0", true },       { "eth", "ib0", false },	       { "eth,ib", "ib0", true },
+		{ "eth,ib", "lo", false },     { "=eth0", "eth0", true },      { "=eth", "eth0", false },
+		{ "=eth0", "eth01", false },   { "=eth1,eth0", "eth0", true }, { "^docker,lo", "docker0", false },
+		{ "^docker,lo", "lo", false }, { "^docker,lo", "eth0", true }, { "^=eth0", "eth0", false },
+		{ "^=eth0", "eth01", true },   { "eth,", "lo", false },	       { ",eth", "eth0", true },
 		{ "^", "eth0", true },
 	};
 
@@ -64,8 +64,8 @@ Test(boot_sock, loopback_only_without_anything_else)
 	bool loop;
 
 	cr_assert_gt(n, 0);
-	loop = a[0].any.sa_family == AF_INET ? ntohl(a[0].v4.sin_addr.s_addr) == INADDR_LOOPBACK :
-					       IN6_IS_ADDR_LOOPBACK(&a[0].v6.sin6_addr);
+	loop = a[0].any.sa_family == AF_INET ? ntohl(a[0].v4.sin_addr.s_addr) == INADDR_LOOPBACK
+					     : IN6_IS_ADDR_LOOPBACK(&a[0].v6.sin6_addr);
 	cr_expect_eq(loop, strstr(why, "nothing else is up") != NULL, "%s", why);
 	/* A list of exclusions keeps the rule. */
 	cr_expect_eq(pick("^nosuchthing", "", a, why), n);
@@ -168,7 +168,8 @@ Test(boot_sock, forked_children_hold_no_connection)
 	child = fork();
 	if (!child) {
 		/* Neither end is open here, and the child lives on. */
-		_exit(write(fd[0], "x", 1) == -1 && errno == EBADF && write(fd[1], "x", 1) == -1 && errno == EBADF ? 0 : 1);
+		_exit(write(fd[0], "x", 1) == -1 && errno == EBADF && write(fd[1], "x", 1) == -1 && errno == EBADF ? 0
+														   : 1);
 	}
 	cr_assert_eq(waitpid(child, &status, 0), child);
 	cr_expect(WIFEXITED(status) && WEXITSTATUS(status) == 0);

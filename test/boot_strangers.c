@@ -93,7 +93,8 @@ Test(boot_strangers, a_thousand_at_the_meeting_point)
 	ranks_join(all);
 	cr_expect_eq(ranks_bad(all), 0);
 	for (int i = 0; i < all->n; i++)
-		cr_expect_lt(all->rank[i].at - start, SOON, "rank %d: %.0f ms", i, (double)(all->rank[i].at - start) / 1e6);
+		cr_expect_lt(all->rank[i].at - start, SOON, "rank %d: %.0f ms", i,
+			     (double)(all->rank[i].at - start) / 1e6);
 	leave(1000, fds);
 	ranks_free(all);
 }
@@ -198,9 +199,10 @@ static int authenticate(const struct ranks *all, uint32_t from)
 	struct ep_claim claim;
 	struct ep_proof proof;
 
-	if (ep_sock_recv_all(fd, &greet, sizeof(greet), deadline) || ep_shake_claim(&shake, all->id.secret, &greet, &claim) ||
-	    ep_sock_send_all(fd, &claim, sizeof(claim), deadline) || ep_sock_recv_all(fd, &proof, sizeof(proof), deadline) ||
-	    ep_shake_confirm(&shake, all->id.secret, &proof)) {
+	if (ep_sock_recv_all(fd, &greet, sizeof(greet), deadline) ||
+	    ep_shake_claim(&shake, all->id.secret, &greet, &claim) ||
+	    ep_sock_send_all(fd, &claim, sizeof(claim), deadline) ||
+	    ep_sock_recv_all(fd, &proof, sizeof(proof), deadline) || ep_shake_confirm(&shake, all->id.secret, &proof)) {
 		ep_sock_close(fd);
 		return -1;
 	}
@@ -223,7 +225,8 @@ Test(boot_strangers, random_frames_of_a_friend)
 			bytes[k] = (uint8_t)(rand() >> 7);
 		/* Half of them begin like frames, so that the bodies are read too. */
 		if (i % 2) {
-			struct ep_frame f = { .bytes = (uint32_t)(rand() % 600), .type = (uint16_t)(rand() % EP_F_TYPES) };
+			struct ep_frame f = { .bytes = (uint32_t)(rand() % 600),
+					      .type = (uint16_t)(rand() % EP_F_TYPES) };
 
 			f.bytes = f.type == EP_F_HELLO ? sizeof(struct ep_hello) : f.bytes;
 			memcpy(bytes, &f, sizeof(f) < n ? sizeof(f) : n);
@@ -233,8 +236,9 @@ Test(boot_strangers, random_frames_of_a_friend)
 		/* Whatever it was, those who come get an answer. */
 		all->timeout_ms = 3000;
 		cr_expect_neq(rank_open(&all->rank[1]), 0);
-		cr_expect(all->rank[1].rc == -EP_EREMOTE || all->rank[1].rc == -EP_EARG || all->rank[1].rc == -EP_ETIMEOUT ||
-				  strlen(all->rank[1].why), "%d: %s", all->rank[1].rc, all->rank[1].why);
+		cr_expect(all->rank[1].rc == -EP_EREMOTE || all->rank[1].rc == -EP_EARG ||
+				  all->rank[1].rc == -EP_ETIMEOUT || strlen(all->rank[1].why),
+			  "%d: %s", all->rank[1].rc, all->rank[1].why);
 		ranks_free(all);
 	}
 }

@@ -41,7 +41,8 @@ static void lose_some(struct rank *me)
 		memset(all, 0xff, sizeof(all));
 		RANK_EXPECT(me, ep_boot_allgather(me->boot, mine, sizeof(mine), all) == 0);
 		for (int r = 0; r < n; r++) {
-			bool there = all[2 * r] == r && all[2 * r + 1] == round, untouched = all[2 * r] == -1 && all[2 * r + 1] == -1;
+			bool there = all[2 * r] == r && all[2 * r + 1] == round,
+			     untouched = all[2 * r] == -1 && all[2 * r + 1] == -1;
 
 			RANK_EXPECT(me, there || (untouched && (me->all->arg & 1 << r)));
 		}
@@ -61,8 +62,8 @@ static void survive(int n, int victims)
 		rank_fork(&all->rank[i], rank_life);
 	cr_expect_eq(ranks_reap(all, SIGKILL), 0);
 	for (int i = 0; i < n; i++)
-		cr_expect((victims & 1 << i) || (!all->rank[i].bad && !all->rank[i].rc), "%d ranks, victims %#x: rank %d: %s", n,
-			  victims, i, all->rank[i].why);
+		cr_expect((victims & 1 << i) || (!all->rank[i].bad && !all->rank[i].rc),
+			  "%d ranks, victims %#x: rank %d: %s", n, victims, i, all->rank[i].why);
 	ranks_free(all);
 }
 
@@ -119,8 +120,8 @@ Test(boot_survive, most_die_at_once)
 			rank_kill(&all->rank[i], SIGKILL);
 	cr_expect_eq(ranks_reap(all, SIGKILL), 0);
 	for (int i = 0; i < 8; i++)
-		cr_expect(doomed(i) || (!all->rank[i].bad && all->rank[i].at - when < 2000000000ull), "rank %d: %.0f ms", i,
-			  (double)(all->rank[i].at - when) / 1e6);
+		cr_expect(doomed(i) || (!all->rank[i].bad && all->rank[i].at - when < 2000000000ull),
+			  "rank %d: %.0f ms", i, (double)(all->rank[i].at - when) / 1e6);
 	ranks_free(all);
 }
 

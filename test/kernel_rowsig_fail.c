@@ -11,7 +11,7 @@
 #include "util/clock.h"
 
 #define RANKS 4
-#define TIMEOUT_MS 400
+#define TIMEOUT_MS 600
 
 static struct rowsig_world world = {
 	.nranks = RANKS,
@@ -19,7 +19,7 @@ static struct rowsig_world world = {
 	.row = 100,
 	.grid = 2,
 	.warps = 2,
-	.slices = 2,
+	.slices = 16, /* many waits for one rank: one timeout each would take them past the limit below */
 	.seed = 3,
 	.timeout_ms = TIMEOUT_MS,
 };

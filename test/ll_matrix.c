@@ -389,11 +389,12 @@ static int read_cells(const char *file, const char *one, struct cells *cells)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ll_matrix [-t | -g] [-f FILE | -r CELL] [-n COUNT] [-s SEED] [-F SMS] [-v]\n"
+	fprintf(out, "usage: ll_matrix [-t | -g] [-f FILE | -r CELL] [-n COUNT] [-s SEED] [-F SMS] [-o SEED] [-v]\n"
 		     "  -t        ranks are threads (default)      -g  ranks are processes\n"
 		     "  -f FILE   cells, one per line               -r CELL  this one cell\n"
 		     "  -n COUNT  at most so many cells; without -f and -r: so many random ones (100)\n"
 		     "  -s SEED   of the data and of random cells   -F SMS  a foreign kernel holds so many SMs\n"
+		     "  -o SEED   under the emulator: GPU threads in random order\n"
 		     "  -v        a line for every cell\n");
 	return status;
 }
@@ -406,7 +407,7 @@ int main(int argc, char **argv)
 	double start = world_now();
 	int c, limit = 0, rc;
 
-	while ((c = getopt(argc, argv, "tgf:r:n:s:F:vh")) != -1) {
+	while ((c = getopt(argc, argv, "tgf:r:n:s:F:o:vh")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == 't' || c == 'g')
@@ -423,6 +424,10 @@ int main(int argc, char **argv)
 			run.filler = atoi(optarg);
 		else if (c == 'v')
 			run.verbose = true;
+		else if (c == 'o' && world_random_order(strtoull(optarg, NULL, 0)))
+			return 1;
+		else if (c == 'o')
+			continue;
 		else
 			return usage(stderr, 2);
 	}

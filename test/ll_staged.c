@@ -266,9 +266,10 @@ static void run_layout(struct run *run, enum ll_layout layout, int rounds, bool 
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ll_staged [-t | -g] [-n ROUNDS] [-G REPLAYS] [-s SEED]\n"
+	fprintf(out, "usage: ll_staged [-t | -g] [-n ROUNDS] [-G REPLAYS] [-s SEED] [-o SEED]\n"
 		     "  -t  ranks are threads (default)   -g  ranks are processes\n"
-		     "  -n  rounds of every order (5)     -G  orders captured into a graph, replayed so often\n");
+		     "  -n  rounds of every order (5)     -G  orders captured into a graph, replayed so often\n"
+		     "  -o  under the emulator: GPU threads in random order\n");
 	return status;
 }
 
@@ -280,7 +281,7 @@ int main(int argc, char **argv)
 	int c, rounds = 5, rc;
 	bool graph = false;
 
-	while ((c = getopt(argc, argv, "tgn:G:s:h")) != -1) {
+	while ((c = getopt(argc, argv, "tgn:G:s:o:h")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == 't' || c == 'g')
@@ -289,7 +290,9 @@ int main(int argc, char **argv)
 			rounds = atoi(optarg), graph |= c == 'G';
 		else if (c == 's')
 			seed = strtoull(optarg, NULL, 0);
-		else
+		else if (c == 'o' && world_random_order(strtoull(optarg, NULL, 0)))
+			return 1;
+		else if (c != 'o')
 			return usage(stderr, 2);
 	}
 	if (optind != argc || rounds < 1)

@@ -85,12 +85,14 @@ sanitizer() { echo "compute-sanitizer --tool $1 --target-processes all --report-
 
 # run_one NAME SECONDS HOW COMMAND...: 0 passed, 77 skipped, else failed
 run_one() {
-	local name=$1 seconds=$2 how=$3 rc=0 vars=(CUDA_DEVICE_MAX_CONNECTIONS=32) wrap=()
+	local name=$1 seconds=$2 how=$3 rc=0 wrap=()
+	# Rank threads need a queue of the GPU each. Processes have their own, and under MPS more than a few exhaust the GPU.
+	local vars=(CUDA_DEVICE_MAX_CONNECTIONS=32)
 	shift 3
 	case $how in
 	mps | ipc | memcheck-mps)
 		mps_start || { echo 'skipped: no MPS here' >"$logs/$name.log"; return 77; }
-		vars+=("${mps_env[@]}")
+		vars=("${mps_env[@]}" CUDA_DEVICE_MAX_CONNECTIONS=2)
 		;;&
 	ipc) vars+=(NCCL_EP_CUDA_VMM=0) ;;
 	memcheck | memcheck-mps | racecheck)

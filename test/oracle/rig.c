@@ -357,6 +357,7 @@ static int group_open(struct rig *rig)
 	config.max_dispatch_tokens_per_rank = (unsigned)cfg->shape.tmax;
 	config.max_token_bytes = cfg->max_token_bytes ? cfg->max_token_bytes : largest_row(&cfg->shape);
 	config.max_num_sms = (unsigned)cfg->sms;
+	config.rdma_buffer_size = cfg->buffer_bytes;
 	config.enable_mask = cfg->mask;
 	config.zero_copy = (ncclEpZeroCopyMode_t)cfg->zero_copy;
 	return rig_expect(rig, "ncclEpCreateGroup", ncclEpCreateGroup(&rig->group, rig->comm, &config));
@@ -392,6 +393,22 @@ static int handle_open(struct rig *rig, int index)
 					   h->buf[RIG_MEM].size ? &tensor.t : NULL));
 }
 
+static int handles_open(struct rig *rig)
+{
+	size_t ranks = (size_t)rig->cfg.shape.ranks;
+
+	rig->active = malloc(ranks * sizeof(*rig->active));
+	if (!rig->active)
+		return seat_fail(rig->seat, "no memory");
+	memset(rig->active, true, ranks * sizeof(*rig->active));
+	for (int i = 0; i < rig->cfg.handles; i++)
+		if (handle_open(rig, i))
+			return -1;
+	/* Ranks that share a GPU: a kernel that waits for this rank must not run while it still allocates, which may
+	 * wait for the kernel. */
+	return seat_barrier(rig->seat);
+}
+
 int rig_open(struct rig *rig, struct seat *seat, const struct rig_cfg *cfg)
 {
 	*rig = (struct rig){ .seat = seat, .cfg = *cfg };
@@ -400,16 +417,18 @@ int rig_open(struct rig *rig, struct seat *seat, const struct rig_cfg *cfg)
 		return -1;
 	if (shim_open(&rig->shim, rig->comm, cfg->own_stream))
 		return seat_fail(seat, "%s", rig->shim.text);
-	rig->active = malloc((size_t)cfg->shape.ranks * sizeof(*rig->active));
-	if (!rig->active)
-		return seat_fail(seat, "no memory");
-	memset(rig->active, true, (size_t)cfg->shape.ranks * sizeof(*rig->active));
-	if (group_open(rig))
-		return -1;
-	for (int i = 0; i < cfg->handles; i++)
-		if (handle_open(rig, i))
-			return -1;
-	return 0;
+	return group_open(rig) || handles_open(rig) ? -1 : 0;
+}
+
+int rig_join(struct rig *rig, const struct rig *host, const struct rig_cfg *cfg)
+{
+	*rig = (struct rig){ .seat = host->seat,
+			     .cfg = *cfg,
+			     .comm = host->comm,
+			     .shim = host->shim,
+			     .group = host->group,
+			     .guest = true };
+	return handles_open(rig);
 }
 
 int rig_close(struct rig *rig)
@@ -426,7 +445,7 @@ int rig_close(struct rig *rig)
 		if (!failed)
 			rig_expect(rig, "ncclEpHandleDestroy", rc);
 	}
-	if (rig->group) {
+	if (rig->group && !rig->guest) {
 		ncclResult_t rc = ncclEpGroupDestroy(rig->group);
 
 		if (!failed)
@@ -441,6 +460,7 @@ int rig_close(struct rig *rig)
 		free(h->map);
 	}
 	free(rig->active);
-	shim_close(&rig->shim);
+	if (!rig->guest)
+		shim_close(&rig->shim);
 	return seat_failed(rig->seat) ? -1 : 0;
 }

@@ -29,7 +29,8 @@ struct rig_cfg {
 	int sms;
 	int spare; /* rows after the valid ones that are poisoned and checked; LL_ALL in tests */
 	bool idx64;
-	unsigned max_token_bytes; /* 0: the largest row of the shape */
+	unsigned max_token_bytes;   /* 0: the largest row of the shape */
+	unsigned long buffer_bytes; /* rdma_buffer_size; 0: automatic */
 };
 
 enum rig_buf_id {
@@ -76,6 +77,7 @@ struct rig {
 	ncclComm_t comm;
 	struct shim shim;
 	ncclEpGroup_t group;
+	bool guest; /* comm, shim and group are another rig's */
 	struct rig_handle handle[RIG_HANDLES];
 	struct ll_verdict verdict;
 	bool *active;	   /* [ranks]; all true at first */
@@ -87,6 +89,8 @@ struct rig {
 
 /* Collective, all: 0, or -1 after seat_fail. Values that are wrong fail nothing; they count in the verdict. */
 int rig_open(struct rig *rig, struct seat *seat, const struct rig_cfg *cfg);
+/* The same with the group of another rig, which outlives this one: handles of another layout or K side by side. */
+int rig_join(struct rig *rig, const struct rig *host, const struct rig_cfg *cfg);
 /* Also after a failure. */
 int rig_close(struct rig *rig);
 

@@ -110,6 +110,44 @@ static int check(struct shim *shim, const char *call, int error)
 
 #define CALL(shim, fn, ...) check(shim, #fn, cu.fn(__VA_ARGS__))
 
+/*
+ * A GPU has few queues, and streams get them in turn: two ranks whose streams share one wait for each other for ever.
+ * So the streams of all ranks are made in one go, before anybody else makes any, and are used again.
+ */
+enum { STREAMS = 16 };
+static struct {
+	pthread_mutex_t lock;
+	void *stream[STREAMS];
+	bool used[STREAMS];
+} streams = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static int stream_take(struct shim *shim, void **out)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&streams.lock);
+	for (int i = 0; !rc && i < STREAMS && !streams.stream[STREAMS - 1]; i++)
+		rc = CALL(shim, cuStreamCreate, &streams.stream[i], CU_STREAM_NON_BLOCKING);
+	for (int i = 0; !rc && i < STREAMS && !*out; i++)
+		if (!streams.used[i]) {
+			streams.used[i] = true;
+			*out = streams.stream[i];
+		}
+	pthread_mutex_unlock(&streams.lock);
+	if (!rc && !*out)
+		rc = shim_fail(shim, "more than %d ranks in a process", (int)STREAMS);
+	return rc;
+}
+
+static void stream_give(const void *stream)
+{
+	pthread_mutex_lock(&streams.lock);
+	for (int i = 0; i < STREAMS; i++)
+		if (streams.stream[i] == stream)
+			streams.used[i] = false;
+	pthread_mutex_unlock(&streams.lock);
+}
+
 static int cuda_open(struct shim *shim, int device, bool own_stream)
 {
 	(void)device, (void)own_stream;
@@ -118,7 +156,7 @@ static int cuda_open(struct shim *shim, int device, bool own_stream)
 	shim->priv = calloc(1, sizeof(struct cuda));
 	if (!shim->priv)
 		return shim_fail(shim, "no memory");
-	return CALL(shim, cuStreamCreate, (void **)&shim->stream, CU_STREAM_NON_BLOCKING);
+	return stream_take(shim, (void **)&shim->stream);
 }
 
 static int cuda_filler_stop(struct shim *shim);
@@ -126,8 +164,7 @@ static int cuda_filler_stop(struct shim *shim);
 static void cuda_close(struct shim *shim)
 {
 	cuda_filler_stop(shim);
-	if (shim->stream)
-		cu.cuStreamDestroy_v2(shim->stream);
+	stream_give(shim->stream);
 	free(shim->priv);
 }
 

@@ -16,7 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "kernels/simt/simt.h"
 #include "test/oracle/shim.h"
+
+#pragma weak simt_configure
 
 #define BARRIER_SECONDS 100.0
 
@@ -71,6 +74,18 @@ double world_now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+int world_random_order(uint64_t seed)
+{
+	const struct simt_options options = { .seed = seed };
+
+	if (!simt_configure) {
+		fprintf(stderr, "no emulator in this program: its kernels have no threads to mix up\n");
+		return -1;
+	}
+	simt_configure(&options);
+	return 0;
 }
 
 int seat_rank(const struct seat *seat)

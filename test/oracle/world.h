@@ -10,6 +10,7 @@
 #include <nccl.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #define WORLD_SEATS 64
@@ -45,6 +46,10 @@ void *world_board(const struct world *world);
 pid_t world_pid(const struct world *world, int seat);
 
 double world_now(void); /* seconds */
+
+/* Before world_open, in a program whose kernels run under the emulator: GPU threads run in a random order that the seed
+ * decides. -1 with a line on stderr where there is no emulator. */
+int world_random_order(uint64_t seed);
 
 /* ---- for the ranks ---- */
 
