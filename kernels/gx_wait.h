@@ -27,8 +27,8 @@ GX_DEV uint32_t gx_warps(void)
 
 /*
  * Waits until the word is at least value; the acquire pairs with the release that wrote it. For one thread: its warp
- * or block is told by a barrier. The words of the host are looked at every 2 ms: on a GPU each look is a read over
- * PCIe, and with all warps looking every 32nd time a dispatch of two ranks took 830 instead of 64 us.
+ * or block is told by a barrier. The words of the host are looked at every 2 ms only: on a GPU each look is a read over
+ * PCIe, and with all warps looking at every 32nd poll a dispatch of two ranks took 830 instead of 64 us.
  */
 GX_DEV enum gx_wait_result gx_wait(const uint64_t *word, uint64_t value, const struct gx_limit *limit)
 {
@@ -45,6 +45,8 @@ GX_DEV enum gx_wait_result gx_wait(const uint64_t *word, uint64_t value, const s
 		now = gx_clock_ns();
 		if (now > limit->deadline)
 			return GX_TIMED_OUT;
+		if (next == 0)
+			next = now + GX_HOST_LOOK_NS;
 		if (now < next)
 			continue;
 		next = now + GX_HOST_LOOK_NS;

@@ -29,8 +29,8 @@ static const struct option_row {
 } rows[] = {
 #define AT(member) offsetof(struct perf_opts, member)
 	{ "algorithm", 'a', WORD, AT(ht), 0, 0, "ll ht", "ll or ht" },
-	{ "minbytes", 'b', NUMBER, AT(first), 0, 1 << 20, NULL, "tokens per rank to start with (1)" },
-	{ "maxbytes", 'e', NUMBER, AT(last), 0, 1 << 20, NULL, "and to end with (128)" },
+	{ "mintokens", 'b', NUMBER, AT(first), 0, 1 << 20, NULL, "tokens per rank to start with (1)" },
+	{ "maxtokens", 'e', NUMBER, AT(last), 0, 1 << 20, NULL, "and to end with (128)" },
 	{ "stepfactor", 'f', NUMBER, AT(factor), 2, 1024, NULL, "times this from row to row (2)" },
 	{ "hidden", 'H', SIZE, AT(hidden), 1, 1 << 20, NULL, "elements of a token (7168)" },
 	{ "topk", 'k', NUMBER, AT(topk), 1, 1 << 16, NULL, "experts of a token (8)" },

@@ -84,7 +84,7 @@ static void watch(struct rank *me)
 	RANK_EXPECT(me, who == 2 && strstr(why, "rank 2"));
 	RANK_EXPECT(me, !ep_boot_alive(me->boot, 2) && ep_boot_alive(me->boot, me->rank));
 	RANK_EXPECT(me, UNTIL(me->ngone == 1) && me->gone[0] == 2);
-	__atomic_fetch_add(&me->all->stage, 1, __ATOMIC_SEQ_CST);
+	me->all->stage++;
 	UNTIL(me->all->stage == me->all->n); /* one for the parent */
 	me->rc = ep_boot_barrier(me->boot);
 	RANK_EXPECT(me, me->ngone == 1);
@@ -100,7 +100,7 @@ Test(boot_death, killed_while_nobody_waits)
 	for (int i = 0; i < all->n; i++)
 		cr_assert(UNTIL(all->rank[i].stage == 1));
 	when = ep_now_ns();
-	__atomic_fetch_add(&all->stage, 1, __ATOMIC_SEQ_CST);
+	all->stage++;
 	rank_kill(&all->rank[2], SIGKILL);
 	cr_expect_eq(ranks_reap(all, SIGKILL), 0);
 	expect_named(all, 2, EP_EREMOTE, when);

@@ -34,7 +34,7 @@ struct ranks {
 	rank_fn fn;
 	ep_boot_gone_fn gone;
 	int arg;
-	volatile int stage; /* for the body's own use, seen by all processes */
+	_Atomic int stage; /* for the body's own use, seen by all processes */
 	struct rank {
 		struct ranks *all;
 		struct ep_boot *boot;
@@ -43,7 +43,7 @@ struct ranks {
 		char why[512];	    /* its sentence */
 		uint64_t at;	    /* when, CLOCK_MONOTONIC ns */
 		int bad;	    /* checks of the body that failed */
-		volatile int stage; /* for the body's own use */
+		_Atomic int stage;  /* for the body's own use */
 		int gone[8], ngone; /* what the gone callback said */
 		pthread_t thread;
 		pid_t pid;

@@ -12,11 +12,13 @@ struct times {
 	int bad;
 };
 
-static struct {
+/* Shared by all processes. */
+static struct run {
 	struct ep_boot_id id;
+	_Atomic int ready; /* 1: the id is there, -1: it will never be */
 	int n;
-	struct times *times;
-} run;
+	struct times times[MOST];
+} *run;
 
 static double ms_since(uint64_t *t)
 {
@@ -31,9 +33,9 @@ static void *one(void *arg)
 {
 	struct times *t = arg;
 	struct ep_boot_opts opts = {
-		.id = &run.id, .rank = (int)(t - run.times), .nranks = run.n, .timeout_ms = 120000
+		.id = &run->id, .rank = (int)(t - run->times), .nranks = run->n, .timeout_ms = 120000
 	};
-	int mine = opts.rank * 7, *all = calloc((size_t)run.n, sizeof(*all));
+	int mine = opts.rank * 7, *all = calloc((size_t)run->n, sizeof(*all));
 	struct ep_boot *boot;
 	uint64_t at = ep_now_ns();
 
@@ -42,7 +44,7 @@ static void *one(void *arg)
 	if (!t->bad) {
 		t->bad = ep_boot_allgather(boot, &mine, sizeof(mine), all) != 0;
 		t->gather_ms = ms_since(&at);
-		for (int i = 0; i < run.n; i++)
+		for (int i = 0; i < run->n; i++)
 			t->bad += all[i] != i * 7;
 		ep_boot_close(boot);
 		t->close_ms = ms_since(&at);
@@ -51,13 +53,18 @@ static void *one(void *arg)
 	return NULL;
 }
 
+/* The first process makes the id: the others are forked before any has threads. */
 static int process(int first)
 {
-	int n = run.n - first < PER_PROCESS ? run.n - first : PER_PROCESS, bad = 0;
+	int n = run->n - first < PER_PROCESS ? run->n - first : PER_PROCESS, bad = 0;
 	pthread_t thread[PER_PROCESS];
 
+	if (!first)
+		run->ready = ep_boot_id_create(&run->id) ? -1 : 1;
+	if (!UNTIL(run->ready) || run->ready < 0)
+		return 1;
 	for (int i = 0; i < n; i++)
-		bad += pthread_create(&thread[i], NULL, one, &run.times[first + i]) != 0;
+		bad += pthread_create(&thread[i], NULL, one, &run->times[first + i]) != 0;
 	for (int i = 0; i < n && !bad; i++)
 		pthread_join(thread[i], NULL);
 	return bad;
@@ -65,13 +72,10 @@ static int process(int first)
 
 int main(int argc, char **argv)
 {
-	struct rlimit files = { 16384, 16384 };
+	struct rlimit files;
 	struct times worst = { 0 };
 	int status;
 
-	run.n = argc > 1 ? atoi(argv[1]) : 1024;
-	if (run.n < 1 || run.n > MOST)
-		return 1;
 	if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_max < 8192) {
 		fprintf(stderr, "128 ranks in a process need 8192 descriptors, the limit is %llu\n",
 			(unsigned long long)files.rlim_max);
@@ -79,23 +83,26 @@ int main(int argc, char **argv)
 	}
 	files.rlim_cur = files.rlim_max;
 	setrlimit(RLIMIT_NOFILE, &files);
-	run.times = mmap(NULL, MOST * sizeof(*run.times), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (run.times == MAP_FAILED || ep_boot_id_create(&run.id))
+	run = mmap(NULL, sizeof(*run), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (run == MAP_FAILED)
 		return 1;
-	for (int first = 0; first < run.n; first += PER_PROCESS)
+	run->n = argc > 1 ? atoi(argv[1]) : 1024;
+	if (run->n < 1 || run->n > MOST)
+		return 1;
+	for (int first = 0; first < run->n; first += PER_PROCESS)
 		if (!fork())
 			_exit(process(first));
 	while (wait(&status) > 0)
 		worst.bad += !WIFEXITED(status) || WEXITSTATUS(status);
-	for (int i = 0; i < run.n; i++) {
-		const struct times *t = &run.times[i];
+	for (int i = 0; i < run->n; i++) {
+		const struct times *t = &run->times[i];
 
 		worst.open_ms = t->open_ms > worst.open_ms ? t->open_ms : worst.open_ms;
 		worst.gather_ms = t->gather_ms > worst.gather_ms ? t->gather_ms : worst.gather_ms;
 		worst.close_ms = t->close_ms > worst.close_ms ? t->close_ms : worst.close_ms;
 		worst.bad += t->bad;
 	}
-	printf("# %d ranks: open %.0f ms, allgather of 4 bytes %.0f ms, close %.0f ms, %d wrong\n", run.n,
+	printf("# %d ranks: open %.0f ms, allgather of 4 bytes %.0f ms, close %.0f ms, %d wrong\n", run->n,
 	       worst.open_ms, worst.gather_ms, worst.close_ms, worst.bad);
 	return worst.bad ? 1 : 0;
 }

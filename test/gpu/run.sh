@@ -10,7 +10,8 @@ logs=$build/gpu-logs
 
 # shard|name|seconds|how|program and arguments
 #   how: plain, mps (processes share the GPU under a daemon of our own), ipc (mps, windows by CUDA IPC), memcheck,
-#   racecheck, memcheck-mps
+#   racecheck, memcheck-mps, table and table-mps (what it prints is shown), nccl (by the real library)
+#   @FILE: in the build's test folder; a cell's words are joined by commas
 rows=(
 	'dev|devices|60|plain|gpu_dev'
 	'dev|windows|90|plain|gpu_share'
@@ -19,9 +20,31 @@ rows=(
 	'threads|rowsig|300|plain|gpu_rowsig cuda'
 	'threads|rowsig-fail|120|plain|gpu_rowsig_fail cuda'
 	'threads|standin|60|plain|standin_gpu'
+	'nccl|example-nccl|60|nccl|example 1'
+	'nccl|both-nccl-first|60|plain|gpu_both %NCCL% @../plugin/libnccl.so.2'
+	'nccl|both-nccl-last|60|plain|gpu_both @../plugin/libnccl.so.2 %NCCL%'
 	'procs|windows-mps|120|mps|gpu_share'
 	'procs|rowsig-mps|240|mps|gpu_rowsig_procs cuda'
 	'procs|rowsig-ipc|240|ipc|gpu_rowsig_procs cuda'
+	'll|ll-matrix|300|plain|t_ll_matrix -f @ll_cells_2.txt'
+	'll|ll-staged|120|plain|t_ll_staged'
+	'll|ll-graph|300|plain|t_ll_staged -G 1000'
+	'll|ll-handles|60|plain|t_ll_handles'
+	'll|ll-soak|120|plain|t_ll_soak -n 1000'
+	'll|ll-filler-1|120|plain|t_ll_matrix -F 120 -r ranks=1,sms=4,hidden=7168,topk=8,local=5,tmax=16'
+	'll|ll-filler-2|120|plain|t_ll_matrix -F 120 -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16'
+	'll-procs|ll-matrix-mps|300|mps|t_ll_matrix -g -f @ll_cells_2.txt'
+	'll-procs|ll-staged-mps|120|mps|t_ll_staged -g'
+	'll-procs|ll-soak-mps|120|mps|t_ll_soak -g 4 -n 1000'
+	'memcheck|ll-memcheck|420|memcheck|t_ll_matrix -n 24 -s 9'
+	'memcheck|ll-graph-memcheck|240|memcheck|t_ll_staged -G 5'
+	'racecheck|ll-racecheck-1|240|racecheck|t_ll_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
+	'racecheck|ll-racecheck-2|240|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
+	'perf|ll-1-rank|120|table|ep_perf -a ll -D cuda -t 1 -b 1 -e 128 -f 2 -x 32 -n 200 -w 50'
+	'perf|ll-1-rank-graph|60|table|ep_perf -a ll -D cuda -t 1 -b 128 -e 128 -x 32 -n 200 -w 50 -G 1'
+	'perf|ll-1-rank-fp8|60|table|ep_perf -a ll -D cuda -t 1 -b 128 -e 128 -x 32 -n 200 -w 50 -q ds'
+	'perf|ll-8-threads|120|table|ep_perf -a ll -D cuda -t 8 -m 16 -b 128 -e 128 -x 256 -n 100 -w 20'
+	'perf|ll-8-processes|120|table-mps|ep_perf -a ll -D cuda -g 8 -m 16 -b 128 -e 128 -x 256 -n 100 -w 20'
 	'memcheck|devices-memcheck|120|memcheck|gpu_dev'
 	'memcheck|capture-memcheck|120|memcheck|gpu_capture'
 	'memcheck|launch-memcheck|120|memcheck|gpu_launch'
@@ -29,7 +52,7 @@ rows=(
 	'memcheck-procs|rowsig-procs-memcheck|420|memcheck-mps|gpu_rowsig_procs cuda'
 	'racecheck|launch-racecheck|240|racecheck|gpu_launch'
 )
-default=(dev threads procs memcheck)
+default=(dev threads nccl procs ll ll-procs perf memcheck racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
@@ -83,24 +106,38 @@ trap 'exit 130' INT TERM
 # The tests provoke errors of the driver on purpose, so those are not reported; bad accesses are.
 sanitizer() { echo "compute-sanitizer --tool $1 --target-processes all --report-api-errors no --error-exitcode 99"; }
 
+# The real library: the loader's, or the one a Python package brought.
+real_nccl() {
+	ldconfig -p | awk '$1 == "libnccl.so.2" { print $NF; exit }' | grep . ||
+		find /usr/lib /usr/local /opt -name libnccl.so.2 -not -path '*/nccl_ep_standin/*' 2>/dev/null | head -n 1
+}
+nccl=$(real_nccl)
+nccl=${nccl:-libnccl-not-found.so.2}
+
+program() { for d in test/gpu test perf; do [ ! -x "$build/$d/$1" ] || { echo "$build/$d/$1"; return; }; done; echo "$build/test/gpu/$1"; }
+
 # run_one NAME SECONDS HOW COMMAND...: 0 passed, 77 skipped, else failed
 run_one() {
 	local name=$1 seconds=$2 how=$3 rc=0 wrap=()
 	# Rank threads need a queue of the GPU each. Processes have their own, and under MPS more than a few exhaust the GPU.
-	local vars=(CUDA_DEVICE_MAX_CONNECTIONS=32)
+	local vars=(CUDA_DEVICE_MAX_CONNECTIONS=32 NCCL_EP_DEVICE=cuda)
 	shift 3
 	case $how in
-	mps | ipc | memcheck-mps)
+	mps | ipc | memcheck-mps | table-mps)
 		mps_start || { echo 'skipped: no MPS here' >"$logs/$name.log"; return 77; }
-		vars=("${mps_env[@]}" CUDA_DEVICE_MAX_CONNECTIONS=2)
+		vars=("${mps_env[@]}" CUDA_DEVICE_MAX_CONNECTIONS=2 NCCL_EP_DEVICE=cuda)
 		;;&
 	ipc) vars+=(NCCL_EP_CUDA_VMM=0) ;;
+	nccl)
+		[ -e "$nccl" ] || { echo 'skipped: no NCCL here' >"$logs/$name.log"; return 77; }
+		vars+=("LD_LIBRARY_PATH=$(dirname "$nccl"):${LD_LIBRARY_PATH:-}")
+		;;
 	memcheck | memcheck-mps | racecheck)
 		have compute-sanitizer || { echo 'skipped: no compute-sanitizer here' >"$logs/$name.log"; return 77; }
 		read -ra wrap <<<"$(sanitizer "${how%-mps}")"
 		;;
 	esac
-	env "${vars[@]}" timeout -k 5 "$seconds" "${wrap[@]}" "$build/test/gpu/$1" "${@:2}" >"$logs/$name.log" 2>&1 </dev/null || rc=$?
+	env "${vars[@]}" timeout -k 5 "$seconds" "${wrap[@]}" "$(program "$1")" "${@:2}" >"$logs/$name.log" 2>&1 </dev/null || rc=$?
 	# A client that died badly spoils the daemon for the next one.
 	case $how in mps | ipc | memcheck-mps) [ $rc = 0 ] || mps_stop ;; esac
 	return $rc
@@ -127,7 +164,9 @@ passed=0 failed=0 skipped=0
 for row in "${rows[@]}"; do
 	IFS='|' read -r shard name seconds how command <<<"$row"
 	[[ " ${wanted[*]} " == *" $shard "* || " ${wanted[*]} " == *" $name "* ]] || continue
-	read -ra words <<<"$command"
+	command=${command//@/$build/test/}
+	read -ra words <<<"${command//%NCCL%/$nccl}"
+	for i in "${!words[@]}"; do [[ ${words[i]} != *=*,* ]] || words[i]=${words[i]//,/ }; done
 	start=$(date +%s%N) rc=0
 	run_one "$name" "$seconds" "$how" "${words[@]}" || rc=$?
 	took=$((($(date +%s%N) - start) / 1000000))
@@ -139,6 +178,7 @@ for row in "${rows[@]}"; do
 	esac
 	printf '%-8s %-16s %-24s %6d.%03d s\n' "$word" "$shard" "$name" $((took / 1000)) $((took % 1000))
 	case $word in
+	ok) [[ $how != table* ]] || cat "$logs/$name.log" ;;
 	skip) grep -m1 'skipped' "$logs/$name.log" | sed 's/^/         /' || true ;;
 	FAIL | TIMEOUT) tail -n 25 "$logs/$name.log" | sed 's/^/    | /' ;;
 	esac
