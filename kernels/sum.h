@@ -51,11 +51,12 @@ GX_DEV void sum_tile(const struct sum *s, uint32_t first, uint32_t n, uint32_t d
 	for (uint32_t i = 0; i < n; i++)
 		acc[i] = 0.0f;
 	for (uint32_t k = 0; k < s->terms; k++) {
-		const uint8_t *x = s->term[k] + (uint64_t)first * size;
+		const uint8_t *x = s->term[k];
 		float w = s->weight[k];
 
-		if (!s->term[k])
+		if (!x)
 			continue;
+		x += (uint64_t)first * size;
 		for (uint32_t i = 0; i < n; i++)
 			acc[i] = acc[i] + sum_load(x, i, dtype) * w;
 	}

@@ -31,7 +31,7 @@ rows=(
 	'll|ll-graph|300|plain|t_ll_staged -G 1000'
 	'll|ll-handles|60|plain|t_ll_handles'
 	'll|ll-soak|120|plain|t_ll_soak -n 1000'
-	'll|ll-filler-1|120|plain|t_ll_matrix -F 120 -r ranks=1,sms=4,hidden=7168,topk=8,local=5,tmax=16'
+	'll|ll-filler-1|120|plain|t_ll_matrix -F 120 -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'll|ll-filler-2|120|plain|t_ll_matrix -F 120 -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16'
 	'll-procs|ll-matrix-mps|300|mps|t_ll_matrix -g -f @ll_cells_2.txt'
 	'll-procs|ll-staged-mps|120|mps|t_ll_staged -g'

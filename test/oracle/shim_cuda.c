@@ -293,7 +293,10 @@ static const char filler_ptx[] = ".version 7.0\n"
 				 "again:\n"
 				 "	ld.relaxed.sys.u32 %r1, [%rd1];\n"
 				 "	setp.eq.u32 %p1, %r1, 0;\n"
-				 "	@%p1 bra again;\n"
+				 "	@!%p1 bra end;\n"
+				 "	nanosleep.u32 200000;\n" /* else its polling over PCIe starves the GPU's own */
+				 "	bra again;\n"
+				 "end:\n"
 				 "	ret;\n"
 				 "}\n";
 #define FILLER_SHARED 163840 /* sm_80 has 164 KiB, sm_90 228: one block each, and little room beside it */
@@ -308,12 +311,12 @@ static int cuda_filler_start(struct shim *shim, int sms)
 		return -1;
 	*cuda->filler_flag = 0;
 	if (CALL(shim, cuMemHostGetDevicePointer_v2, &flag, cuda->filler_flag, 0) ||
-	    CALL(shim, cuStreamCreate, &cuda->filler_stream, CU_STREAM_NON_BLOCKING) ||
+	    stream_take(shim, &cuda->filler_stream) ||
 	    CALL(shim, cuModuleLoadData, &cuda->filler_module, filler_ptx) ||
 	    CALL(shim, cuModuleGetFunction, &fn, cuda->filler_module, "filler") ||
 	    CALL(shim, cuFuncSetAttribute, fn, CU_FUNC_SHARED_MAX, FILLER_SHARED))
 		return -1;
-	return CALL(shim, cuLaunchKernel, fn, (unsigned)sms, 1, 1, 128, 1, 1, FILLER_SHARED, cuda->filler_stream,
+	return CALL(shim, cuLaunchKernel, fn, (unsigned)sms, 1, 1, 32, 1, 1, FILLER_SHARED, cuda->filler_stream,
 		    params, NULL);
 }
 
@@ -327,7 +330,7 @@ static int cuda_filler_stop(struct shim *shim)
 	__atomic_store_n(cuda->filler_flag, 1, __ATOMIC_RELEASE);
 	if (cuda->filler_stream) {
 		rc = stream_wait(shim, cuda->filler_stream, 10);
-		cu.cuStreamDestroy_v2(cuda->filler_stream);
+		stream_give(cuda->filler_stream);
 	}
 	if (cuda->filler_module)
 		cu.cuModuleUnload(cuda->filler_module);
