@@ -49,11 +49,11 @@
 #define NCCL_EP_STATIC_ASSERT(cond, text) _Static_assert(cond, text)
 #endif
 /* Version v of a struct ends with its named last field; the newest version is the whole struct. */
-#define NCCL_EP_ASSERT_VERSION(type, name, v)                                                         \
+#define NCCL_EP_ASSERT_VERSION(type, name, v)                                                          \
 	NCCL_EP_STATIC_ASSERT(NCCL_EP_FIELD_END(type, name##_V##v##_LAST_FIELD) == name##_V##v##_SIZE, \
 			      #type " has changed in version " #v)
-#define NCCL_EP_ASSERT_NEWEST(type, name, v)                                                                       \
-	NCCL_EP_ASSERT_VERSION(type, name, v);                                                                     \
+#define NCCL_EP_ASSERT_NEWEST(type, name, v)                                                    \
+	NCCL_EP_ASSERT_VERSION(type, name, v);                                                  \
 	NCCL_EP_STATIC_ASSERT(name##_SIZE == name##_V##v##_SIZE && name##_CURRENT_VERSION == v, \
 			      #type " has grown without a new version")
 
@@ -144,9 +144,9 @@ typedef struct {
 	unsigned char padding_v2[4];
 } ncclEpGroupConfig_t;
 
-#define NCCL_EP_GROUP_CONFIG_INIT                                                            \
-	((ncclEpGroupConfig_t){ .size = (unsigned int)sizeof(ncclEpGroupConfig_t),          \
-				.magic = NCCL_EP_MAGIC,                                      \
+#define NCCL_EP_GROUP_CONFIG_INIT                                                  \
+	((ncclEpGroupConfig_t){ .size = (unsigned int)sizeof(ncclEpGroupConfig_t), \
+				.magic = NCCL_EP_MAGIC,                            \
 				.version = NCCL_EP_API_VERSION })
 #define NCCL_EP_GROUP_CONFIG_SIZE ((unsigned int)sizeof(ncclEpGroupConfig_t))
 #define NCCL_EP_GROUP_CONFIG_V1_SIZE 96u

@@ -304,12 +304,13 @@ static void edge_lost(struct ep_boot *b, struct ep_conn *c, int err)
 			     "rank %u cannot connect to rank %u at %s: %s", b->rank, c->peer, at, strerror(-err));
 		return;
 	}
-	/* A repair that found nobody. Whether the rank died or left, others will say if they know. */
-	if (b->state[c->peer] == EP_RANK_ALIVE) {
+	/* A repair that failed. Refused: nobody listens there any more, and perhaps nobody alive but us knows. */
+	EP_INFO(EP_BOOT, "rank %u cannot connect to rank %u at %s: %s", b->rank, c->peer, at, strerror(-err));
+	if (err == -ECONNREFUSED) {
+		snprintf(why, sizeof(why), "rank %u is gone (rank %u finds nobody at %s)", c->peer, b->rank, at);
+		ep_notice_gone(b, &f, why, NULL);
+	} else if (b->state[c->peer] == EP_RANK_ALIVE) {
 		b->state[c->peer] = EP_RANK_UNREACHABLE;
-		EP_INFO(EP_BOOT, "rank %u cannot connect to rank %u at %s: %s", b->rank, c->peer, at, strerror(-err));
-		if (err == -ECONNREFUSED)
-			ep_notice_spread_left(b, c->peer, 0, NULL);
 	}
 	ep_mesh_repair(b);
 }

@@ -57,7 +57,7 @@ struct ep_slot {
 
 struct ep_sym_value {
 	bool known;
-	size_t value;	   /* for EP_D_N: the least */
+	size_t value;	  /* for EP_D_N: the least */
 	const char *from; /* where the value comes from, for the sentence */
 };
 

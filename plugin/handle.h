@@ -36,9 +36,9 @@ struct ncclEpHandle {
 	ncclEpTensor_t topk_idx; /* LL: the caller's buffer, read until combine */
 	size_t topk_sizes[2];
 
-	bool dispatched; /* LL: combine has something to answer */
-	uint64_t number; /* random: how kernels know the handle's memory from another's leavings */
-	bool staged;	 /* a send half waits for ncclEpComplete */
+	bool dispatched;	  /* LL: combine has something to answer */
+	uint64_t number;	  /* random: how kernels know the handle's memory from another's leavings */
+	bool staged;		  /* a send half waits for ncclEpComplete */
 	struct ep_ll_args second; /* what its second half will be launched with */
 	enum ep_kernel second_kernel;
 };

@@ -36,10 +36,12 @@ rows=(
 	'll-procs|ll-matrix-mps|300|mps|t_ll_matrix -g -f @ll_cells_2.txt'
 	'll-procs|ll-staged-mps|120|mps|t_ll_staged -g'
 	'll-procs|ll-soak-mps|120|mps|t_ll_soak -g 4 -n 1000'
-	'memcheck|ll-memcheck|420|memcheck|t_ll_matrix -n 24 -s 9'
-	'memcheck|ll-graph-memcheck|240|memcheck|t_ll_staged -G 5'
-	'racecheck|ll-racecheck-1|240|racecheck|t_ll_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
-	'racecheck|ll-racecheck-2|240|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
+	'memcheck|ll-memcheck-1|120|memcheck|t_ll_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
+	'memcheck|ll-memcheck-2|120|memcheck|t_ll_matrix -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,staged=2'
+	'memcheck|ll-memcheck-4|120|memcheck|t_ll_matrix -r ranks=4,sms=4,layout=rm,hidden=512,quant=ds,topk=3,tmax=5,handles=nest'
+	'memcheck|ll-graph-memcheck|120|memcheck|t_ll_staged -G 5'
+	'racecheck|ll-racecheck-1|120|racecheck|t_ll_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
+	'racecheck|ll-racecheck-2|120|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
 	'perf|ll-1-rank|120|table|ep_perf -a ll -D cuda -t 1 -b 1 -e 128 -f 2 -x 32 -n 200 -w 50'
 	'perf|ll-1-rank-graph|60|table|ep_perf -a ll -D cuda -t 1 -b 128 -e 128 -x 32 -n 200 -w 50 -G 1'
 	'perf|ll-1-rank-fp8|60|table|ep_perf -a ll -D cuda -t 1 -b 128 -e 128 -x 32 -n 200 -w 50 -q ds'
@@ -48,9 +50,9 @@ rows=(
 	'memcheck|devices-memcheck|120|memcheck|gpu_dev'
 	'memcheck|capture-memcheck|120|memcheck|gpu_capture'
 	'memcheck|launch-memcheck|120|memcheck|gpu_launch'
-	'memcheck|rowsig-memcheck|420|memcheck|gpu_rowsig cuda'
+	'memcheck|rowsig-memcheck|240|memcheck|gpu_rowsig cuda'
 	'memcheck-procs|rowsig-procs-memcheck|420|memcheck-mps|gpu_rowsig_procs cuda'
-	'racecheck|launch-racecheck|240|racecheck|gpu_launch'
+	'racecheck|launch-racecheck|120|racecheck|gpu_launch'
 )
 default=(dev threads nccl procs ll ll-procs perf memcheck racecheck)
 

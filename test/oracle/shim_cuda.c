@@ -311,13 +311,12 @@ static int cuda_filler_start(struct shim *shim, int sms)
 		return -1;
 	*cuda->filler_flag = 0;
 	if (CALL(shim, cuMemHostGetDevicePointer_v2, &flag, cuda->filler_flag, 0) ||
-	    stream_take(shim, &cuda->filler_stream) ||
-	    CALL(shim, cuModuleLoadData, &cuda->filler_module, filler_ptx) ||
+	    stream_take(shim, &cuda->filler_stream) || CALL(shim, cuModuleLoadData, &cuda->filler_module, filler_ptx) ||
 	    CALL(shim, cuModuleGetFunction, &fn, cuda->filler_module, "filler") ||
 	    CALL(shim, cuFuncSetAttribute, fn, CU_FUNC_SHARED_MAX, FILLER_SHARED))
 		return -1;
-	return CALL(shim, cuLaunchKernel, fn, (unsigned)sms, 1, 1, 32, 1, 1, FILLER_SHARED, cuda->filler_stream,
-		    params, NULL);
+	return CALL(shim, cuLaunchKernel, fn, (unsigned)sms, 1, 1, 32, 1, 1, FILLER_SHARED, cuda->filler_stream, params,
+		    NULL);
 }
 
 static int cuda_filler_stop(struct shim *shim)
