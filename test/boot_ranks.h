@@ -73,7 +73,7 @@ static inline void nap_ms(int ms)
 		uint64_t until_ = ep_deadline_ms(20000); \
 		while (!(cond) && ep_now_ns() < until_)  \
 			nap_ms(1);                       \
-		(cond);                                  \
+		(cond) ? true : false;                   \
 	})
 
 static inline struct ranks *ranks_new(int n, rank_fn fn)
