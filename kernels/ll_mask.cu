@@ -17,7 +17,7 @@
 GX_DEV void ll_mask_query(struct ll *ll, const struct ep_ll_mask_args *m)
 {
 	for (uint32_t i = gx_tid(); i < m->count; i += gx_threads())
-		m->out[m->first + i] = !ll_off(ll, m->first + i);
+		m->out[m->first + i] = !ll_off(ll, m->first + i) && gx_ld_relaxed_u64(&m->ll.gone[m->first + i]) == 0;
 }
 
 GX_DEV void ll_mask_update(struct ll *ll, const struct ep_ll_mask_args *m)

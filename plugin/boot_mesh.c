@@ -306,6 +306,8 @@ static void edge_lost(struct ep_boot *b, struct ep_conn *c, int err)
 	}
 	/* A repair that failed. Refused: nobody listens there any more, and perhaps nobody alive but us knows. */
 	EP_INFO(EP_BOOT, "rank %u cannot connect to rank %u at %s: %s", b->rank, c->peer, at, strerror(-err));
+	if (!b->busy)
+		return; /* nobody waits for it; the next collective will see, and the rank may just be leaving */
 	if (err == -ECONNREFUSED) {
 		snprintf(why, sizeof(why), "rank %u is gone (rank %u finds nobody at %s)", c->peer, b->rank, at);
 		ep_notice_gone(b, &f, why, NULL);

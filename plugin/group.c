@@ -55,16 +55,14 @@ static void rank_gone(void *arg, int rank, const char *why)
 	struct ncclEpGroup *group = arg;
 
 	if (group->cfg.enable_mask) {
-		atomic_store_explicit(&group->masked[rank], true, memory_order_release);
 		atomic_store_explicit(&group->async_flag, 1, memory_order_release);
-		if (group->page.mem.host) /* kernels that wait for it stop at once */
-			__atomic_store_n(&ep_page_words(&group->page)->gone[rank], 1, __ATOMIC_RELAXED);
+		/* Kernels that wait for it stop, and ncclEpMaskQuery says so. */
+		__atomic_store_n(&ep_page_words(&group->page)->gone[rank], 1, __ATOMIC_RELAXED);
 		EP_WARN(EP_GROUP, "rank %d: masking rank %d: %s", group->rank, rank, why);
 		return;
 	}
 	ep_group_set_error(group, EP_EREMOTE, why);
-	if (group->page.mem.host)
-		__atomic_store_n(&ep_page_words(&group->page)->abort, 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&ep_page_words(&group->page)->abort, 1, __ATOMIC_RELAXED);
 }
 
 static uint64_t timeout_of(const struct ep_group_cfg *cfg)
@@ -217,8 +215,6 @@ static int group_furnish(struct ncclEpGroup *group)
 		return rc;
 	if ((rc = ep_window_open(&ctx, ep_ll_control_size((uint32_t)group->nranks), &group->control)))
 		return rc;
-	if ((rc = ep_page_open(group->dev, group->nranks, &group->page)))
-		return rc;
 	if (group->cfg.algorithm == NCCL_EP_ALGO_LOW_LATENCY && (rc = ep_ll_open(group)))
 		return rc;
 	if (group->cfg.rdma_buffer_size && (rc = payload_add(group, group->cfg.rdma_buffer_size)))
@@ -232,6 +228,7 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 {
 	struct ep_window_ctx ctx = window_ctx(group);
 
+	ep_boot_close(group->boot); /* first: its thread writes to the page */
 	if (quiet) {
 		for (int i = 0; i < group->payload.count; i++)
 			ep_window_close(&ctx, group->payload.win[i]);
@@ -249,14 +246,12 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 		free(group->payload.win[i]);
 	free(group->payload.win);
 	ep_topo_free(&group->topo);
-	ep_boot_close(group->boot);
 	if (group->stream && quiet)
 		group->dev->ops->stream_destroy(group->dev, group->stream);
 	if (group->dev && quiet)
 		group->dev->ops->close(group->dev);
 	pthread_mutex_destroy(&group->lock);
 	pthread_mutex_destroy(&group->error_lock);
-	free(group->masked);
 	free(group);
 }
 
@@ -267,11 +262,6 @@ static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep
 
 	if (!group)
 		return NULL;
-	group->masked = calloc((size_t)comm->nranks, sizeof(*group->masked));
-	if (!group->masked) {
-		free(group);
-		return NULL;
-	}
 	group->cfg = *cfg;
 	group->pool.alloc = *alloc;
 	group->comm = *comm;
@@ -299,6 +289,9 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 	if ((rc = ep_dev_row(comm.kind)->open(comm.ordinal, &group->dev)))
 		goto release;
 	group->pool.dev = group->dev;
+	/* Before the mesh: its thread writes there when a rank goes away. */
+	if ((rc = ep_page_open(group->dev, group->nranks, &group->page)))
+		goto release;
 	/* The CPU device runs set-up work in the caller, with no stream. */
 	if (comm.kind != EP_DEV_HOST && (rc = group->dev->ops->stream_create(group->dev, &group->stream)))
 		goto release;

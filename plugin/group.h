@@ -67,7 +67,6 @@ struct ncclEpGroup {
 	atomic_int error; /* negative errno, 0 none; error_text is written before it (E1, release) */
 	pthread_mutex_t error_lock;
 	char error_text[512];
-	atomic_bool *masked; /* [nranks]: ranks that went away, with enable_mask */
 };
 
 /* Collective. A rank whose own checks failed takes part all the same, with check_rc (a negative errno, sentence in

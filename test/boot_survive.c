@@ -98,7 +98,12 @@ static void lose_all_at_once(struct rank *me)
 	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
 	me->at = ep_now_ns();
 	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
-	RANK_EXPECT(me, UNTIL(me->ngone == 5));
+	RANK_EXPECT(me, UNTIL(me->ngone >= 5));
+	for (int i = 0; i < 5; i++)
+		RANK_EXPECT(me, doomed(me->gone[i]));
+	me->all->stage++;
+	UNTIL(me->all->stage == 3);
+	RANK_EXPECT(me, me->ngone == 5);
 }
 
 Test(boot_survive, most_die_at_once)
