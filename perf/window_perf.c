@@ -218,7 +218,13 @@ static int run_processes(struct run *run)
 			return -1;
 		pid[r] = fork();
 		if (pid[r] == 0) {
-			ssize_t n = read(pipefd[0], &run->id, sizeof(run->id));
+			ssize_t n;
+
+			/* Else nobody's pipe would ever end when the parent does. */
+			close(pipefd[1]);
+			for (int q = 0; q < r; q++)
+				close(fds[q]);
+			n = read(pipefd[0], &run->id, sizeof(run->id));
 
 			_exit(n == (ssize_t)sizeof(run->id) ? rank_run(run, r) : 1);
 		}
