@@ -233,15 +233,27 @@ static void job_make(const int *v, uint64_t seed, struct job *job)
 
 /* ---- running ---- */
 
-static int cell_play(struct rig *rig, const struct job *job)
+static int cell_rounds(struct rig *rig, const struct job *job)
 {
-	if (job->filler && shim_is_gpu(&rig->shim) && seat_rank(rig->seat) == 0 &&
-	    rig->shim.ops->filler_start(&rig->shim, job->filler))
-		return seat_fail(rig->seat, "filler: %s", rig->shim.text);
 	for (int round = 0; round < job->rounds; round++)
 		if (rig_script(rig, job->script))
 			return -1;
 	return 0;
+}
+
+/* Freeing memory waits for the filler with a lock that every launch needs: nobody opens or closes while it runs. */
+static int cell_play(struct rig *rig, const struct job *job)
+{
+	int rc;
+
+	if (!job->filler || !shim_is_gpu(&rig->shim))
+		return cell_rounds(rig, job);
+	if (seat_barrier(rig->seat))
+		return -1;
+	if (seat_rank(rig->seat) == 0 && rig->shim.ops->filler_start(&rig->shim, job->filler))
+		return seat_fail(rig->seat, "filler: %s", rig->shim.text);
+	rc = cell_rounds(rig, job);
+	return seat_barrier(rig->seat) ? -1 : rc;
 }
 
 static int cell_job(struct seat *seat, const void *arg)

@@ -39,7 +39,7 @@ rows=(
 	'memcheck|ll-memcheck-1|120|memcheck|t_ll_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'memcheck|ll-memcheck-2|120|memcheck|t_ll_matrix -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,staged=2'
 	'memcheck|ll-memcheck-4|120|memcheck|t_ll_matrix -r ranks=4,sms=4,layout=rm,hidden=512,quant=ds,topk=3,tmax=5,handles=nest'
-	'memcheck|ll-graph-memcheck|120|memcheck|t_ll_staged -G 5'
+	'memcheck-procs|ll-graph-memcheck|180|memcheck-mps|t_ll_staged -g -G 5'
 	'racecheck|ll-racecheck-1|120|racecheck|t_ll_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ll-racecheck-2|120|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
 	'perf|ll-1-rank|120|table|ep_perf -a ll -D cuda -t 1 -b 1 -e 128 -f 2 -x 32 -n 200 -w 50'
@@ -50,11 +50,10 @@ rows=(
 	'memcheck|devices-memcheck|120|memcheck|gpu_dev'
 	'memcheck|capture-memcheck|120|memcheck|gpu_capture'
 	'memcheck|launch-memcheck|120|memcheck|gpu_launch'
-	'memcheck|rowsig-memcheck|240|memcheck|gpu_rowsig cuda'
-	'memcheck-procs|rowsig-procs-memcheck|420|memcheck-mps|gpu_rowsig_procs cuda'
+	'memcheck-procs|rowsig-memcheck|300|memcheck-mps|gpu_rowsig_procs cuda'
 	'racecheck|launch-racecheck|120|racecheck|gpu_launch'
 )
-default=(dev threads nccl procs ll ll-procs perf memcheck racecheck)
+default=(dev threads nccl procs ll ll-procs perf memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
