@@ -24,12 +24,15 @@
 
 enum ep_kernel_error {
 	EP_KERR_NONE,
-	EP_KERR_TIMEOUT, /* rank did not answer before the deadline */
-	EP_KERR_ABORTED, /* the host asked for the end */
-	EP_KERR_REMOTE,	 /* rank says in this rank's control page that it has failed */
-	EP_KERR_COUNT,	 /* more rows for or from rank than there is room for, or a head that is none */
-	EP_KERR_BEHIND,	 /* this rank was masked and the others went on */
-	EP_KERR_STAGED,	 /* staged operations hold every buffer */
+	EP_KERR_TIMEOUT,  /* rank did not answer before the deadline */
+	EP_KERR_ABORTED,  /* the host asked for the end */
+	EP_KERR_REMOTE,	  /* rank says in this rank's control page that it has failed */
+	EP_KERR_COUNT,	  /* more rows for or from rank than there is room for, or a head that is none */
+	EP_KERR_BEHIND,	  /* this rank was masked and the others went on */
+	EP_KERR_STAGED,	  /* staged operations hold every buffer */
+	EP_KERR_OVERFLOW, /* more rows for this rank than its capacity */
+	EP_KERR_SHORT,	  /* this rank's tensor has fewer rows than the routing gave it */
+	EP_KERR_UNROUTED, /* the handle's memory holds no routing, or another one */
 };
 
 /* Where a kernel was when it failed. */
@@ -40,7 +43,7 @@ enum ep_kernel_phase {
 };
 
 /* What was running. */
-enum ep_kernel_kind { EP_KIND_NONE, EP_KIND_DISPATCH, EP_KIND_COMBINE, EP_KIND_MASK, EP_KIND_ROWSIG };
+enum ep_kernel_kind { EP_KIND_NONE, EP_KIND_DISPATCH, EP_KIND_COMBINE, EP_KIND_MASK, EP_KIND_ROWSIG, EP_KIND_UPDATE };
 
 /* Pinned, one per group: the first failure stays. The kernel writes code last (release). */
 struct ep_kernel_report {
@@ -57,6 +60,7 @@ EP_SIZE_IS(ep_kernel_report, 24);
 	((uint64_t)1 << 63 | (uint64_t)((rank) & 0x7fffffffu) << 32 | ((epoch) & 0xffffffffu))
 #define EP_FAILED_RANK(word) ((uint32_t)((word) >> 32 & 0x7fffffffu))
 
+#include "kernels/args_ht.h"
 #include "kernels/args_ll.h"
 #include "kernels/args_rowsig.h"
 

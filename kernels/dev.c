@@ -138,6 +138,16 @@ static int no_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *o
 	return MISSING(dev, "name the allocation of an address");
 }
 
+/* As the table says: an answer, not a failure. */
+static int no_user_export(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd)
+{
+	(void)dev;
+	(void)user;
+	(void)out;
+	(void)fd;
+	return -ENOTSUP;
+}
+
 static struct ep_dev_ops filled[EP_DEV_KINDS];
 static pthread_once_t filled_once = PTHREAD_ONCE_INIT;
 
@@ -167,6 +177,7 @@ static void row_fill(struct ep_dev_ops *row)
 	FILL(capture_restore);
 	FILL(flush);
 	FILL(buffer_id);
+	FILL(user_export);
 }
 
 static void rows_fill(void)

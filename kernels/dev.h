@@ -112,7 +112,11 @@ struct ep_dev_ops {
 	void (*capture_restore)(struct ep_dev *dev, int saved);
 
 	int (*flush)(struct ep_dev *dev); /* what a NIC wrote before is visible to kernels after */
+	/* -ENOENT, without a sentence, for memory the device does not know. */
 	int (*buffer_id)(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
+	/* Memory of the caller's own making, as buffer_id tells it: how others open it with mem_import. fd as in
+	 * mem_export. -ENOTSUP, without a sentence, for what no other process can open: that is no failure. */
+	int (*user_export)(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd);
 };
 
 /* The row of a kind; never NULL: a kind that was not built answers every open with the reason. */

@@ -6,3 +6,6 @@
 #include "kernels/ll_dispatch.cu"
 #include "kernels/ll_combine.cu"
 #include "kernels/ll_mask.cu"
+#include "kernels/ht_update.cu"
+#include "kernels/ht_dispatch.cu"
+#include "kernels/ht_combine.cu"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sum of a token's rows by one block: fp32, in the order of the terms, a multiplication and an addition each (never
- * fused: devices would differ), rounded once. A NULL term is left out; no term at all gives zeros.
+ * The sum of a token's rows by one block or one warp: fp32, in the order of the terms, a multiplication and an addition
+ * each (never fused: devices would differ), rounded once. A NULL term is left out; no term at all gives zeros.
  *
  * 16 bytes per thread and eight loads in flight where everything is aligned, else one element per thread. On the CPU
  * (a warp of one lane) it is a tile of elements, term by term, which compilers turn into vectors.
@@ -17,7 +17,7 @@
 struct sum {
 	uint8_t *out;
 	const uint8_t *const *term;
-	const float *weight;
+	const float *weight; /* NULL: plain additions */
 	uint32_t terms;
 	uint32_t n;	       /* elements */
 	uint32_t tid, threads; /* who of the block adds */
@@ -52,7 +52,7 @@ GX_DEV void sum_tile(const struct sum *s, uint32_t first, uint32_t n, uint32_t d
 		acc[i] = 0.0f;
 	for (uint32_t k = 0; k < s->terms; k++) {
 		const uint8_t *x = s->term[k];
-		float w = s->weight[k];
+		float w = s->weight ? s->weight[k] : 1.0f;
 
 		if (!x)
 			continue;
@@ -77,7 +77,7 @@ GX_DEV void sum_elements(const struct sum *s, uint32_t dtype)
 
 		for (uint32_t k = 0; k < s->terms; k++)
 			if (s->term[k])
-				acc = acc + sum_load(s->term[k], i, dtype) * s->weight[k];
+				acc = acc + sum_load(s->term[k], i, dtype) * (s->weight ? s->weight[k] : 1.0f);
 		sum_store(s->out, i, acc, dtype);
 	}
 }
@@ -145,6 +145,41 @@ GX_DEV void sum_vectors(const struct sum *s, uint32_t dtype)
 	}
 }
 
+#define SUM_WIDE 2u  /* vectors at a time */
+#define SUM_TERMS 4u /* and terms */
+
+/* Plain additions: a token of HT has few terms, so that more vectors at once keep as many loads in flight. */
+GX_DEV void sum_plain(const struct sum *s, uint32_t dtype)
+{
+	uint32_t vectors = s->n / (dtype == EP_NUM_F32 ? 4 : 8);
+
+	for (uint32_t i = s->tid; i < vectors; i += SUM_WIDE * s->threads) {
+		float acc[SUM_WIDE][8];
+
+		for (uint32_t m = 0; m < SUM_WIDE * 8; m++)
+			acc[m / 8][m % 8] = 0.0f;
+		for (uint32_t k = 0; k < s->terms; k += SUM_TERMS) {
+			gx_u4 v[SUM_TERMS][SUM_WIDE];
+
+			for (uint32_t m = 0; m < SUM_TERMS * SUM_WIDE; m++) {
+				uint32_t j = m / SUM_WIDE, at = i + m % SUM_WIDE * s->threads;
+
+				if (k + j < s->terms && at < vectors)
+					v[j][m % SUM_WIDE] = gx_ld_u4(s->term[k + j] + (uint64_t)at * 16);
+			}
+			for (uint32_t m = 0; m < SUM_TERMS * SUM_WIDE; m++) {
+				uint32_t j = m / SUM_WIDE, at = i + m % SUM_WIDE * s->threads;
+
+				if (k + j < s->terms && at < vectors)
+					sum_add(acc[m % SUM_WIDE], v[j][m % SUM_WIDE], 1.0f, dtype);
+			}
+		}
+		for (uint32_t m = 0; m < SUM_WIDE; m++)
+			if (i + m * s->threads < vectors)
+				gx_st_u4(s->out + (uint64_t)(i + m * s->threads) * 16, sum_round(acc[m], dtype));
+	}
+}
+
 GX_DEV uint32_t sum_aligned(const struct sum *s, uint32_t dtype)
 {
 	uintptr_t bits = (uintptr_t)s->out | s->n * (dtype == EP_NUM_F32 ? 4 : 2);
@@ -158,8 +193,10 @@ GX_DEV void sum_as(const struct sum *s, uint32_t dtype)
 {
 	if (GX_WARP == 1)
 		sum_tiles(s, dtype);
-	else if (sum_aligned(s, dtype))
+	else if (sum_aligned(s, dtype) && s->weight)
 		sum_vectors(s, dtype);
+	else if (sum_aligned(s, dtype))
+		sum_plain(s, dtype);
 	else
 		sum_elements(s, dtype);
 }

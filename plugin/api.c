@@ -7,6 +7,7 @@
 #include "plugin/check.h"
 #include "plugin/group.h"
 #include "plugin/handle.h"
+#include "plugin/ht.h"
 #include "plugin/ll.h"
 #include "plugin/op.h"
 #include "plugin/plan.h"
@@ -88,11 +89,13 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t group, ncclEpLayout_t layout, con
 	static const char fn[] = "ncclEpHandleMemSize";
 	struct ep_handle_args args;
 	struct ep_plan_handle plan;
+	struct ep_plan_ht window;
 	int rc;
 
 	if ((rc = group_enter(fn, group)) || (rc = ep_check_pointer(fn, "size", size)) ||
 	    (rc = ep_check_handle(fn, group, layout, config, num_topk, &args)) ||
-	    (rc = ep_plan_handle(fn, group, &args, &plan)))
+	    (rc = ep_plan_handle(fn, group, &args, &plan)) ||
+	    (ep_group_ht(group) && (rc = ep_plan_ht(fn, group, &args, &window)))) /* what Init would refuse */
 		return result(rc);
 	*size = plan.total;
 	return ncclSuccess;
@@ -321,7 +324,7 @@ ncclResult_t ncclEpErrorClear(ncclEpGroup_t group)
 	}
 	pthread_mutex_unlock(&group->error_lock);
 	if (!rc && group->state.ptr)
-		rc = ep_ll_clear(group);
+		rc = ep_group_ht(group) ? ep_ht_clear(group) : ep_ll_clear(group);
 	return result(rc);
 }
 

@@ -85,4 +85,15 @@ void ep_boot_fd_withdraw(struct ep_boot *boot, uint64_t key);
 void ep_boot_fd_token(struct ep_boot *boot, struct ep_fd_token *out);
 int ep_boot_fd_fetch(struct ep_boot *boot, const struct ep_fd_token *owner, uint64_t key, int *fd);
 
+/*
+ * The same for a note: n bytes, at most EP_BOOT_NOTE, with a descriptor or without (fd -1). Notes have keys of their
+ * own. A fetch gets exactly n bytes, and *fd is -1 where none came along; it leaves no sentence, because "no" is a
+ * normal answer here: -ENOENT when the owner does not offer the key.
+ */
+#define EP_BOOT_NOTE 128
+int ep_boot_note_offer(struct ep_boot *boot, uint64_t key, const void *note, size_t n, int fd);
+void ep_boot_note_withdraw(struct ep_boot *boot, uint64_t key);
+int ep_boot_note_fetch(struct ep_boot *boot, const struct ep_fd_token *owner, uint64_t key, uint64_t deadline,
+		       void *note, size_t n, int *fd);
+
 #endif

@@ -45,34 +45,38 @@ int ep_fd_listen(struct ep_boot *b)
 	return rc ? EP_FAIL(EP_BOOT, -rc, "rank %u cannot open its local socket: %s", b->rank, strerror(-rc)) : 0;
 }
 
-static int send_fd(int sock, const struct ep_frame *f, int fd)
+/* The answer, the note and the descriptor in one message: it always fits a socket that has sent next to nothing. */
+static int send_offer(int sock, const struct ep_frame *f, const struct ep_fd_offer *o)
 {
 	union {
 		char buf[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
 	} control = { 0 };
-	struct iovec iov = { (void *)f, sizeof(*f) };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf };
+	struct iovec iov[] = { { (void *)f, sizeof(*f) }, { (void *)o->note, o->bytes } };
+	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
 	struct cmsghdr *cmsg;
 	ssize_t put;
 
-	msg.msg_controllen = sizeof(control.buf);
-	cmsg = CMSG_FIRSTHDR(&msg);
-	cmsg->cmsg_level = SOL_SOCKET;
-	cmsg->cmsg_type = SCM_RIGHTS;
-	cmsg->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(cmsg), &fd, sizeof(int));
+	if (o->fd >= 0) {
+		msg.msg_control = control.buf;
+		msg.msg_controllen = sizeof(control.buf);
+		cmsg = CMSG_FIRSTHDR(&msg);
+		cmsg->cmsg_level = SOL_SOCKET;
+		cmsg->cmsg_type = SCM_RIGHTS;
+		cmsg->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(cmsg), &o->fd, sizeof(int));
+	}
 	do
 		put = sendmsg(sock, &msg, MSG_NOSIGNAL);
 	while (put < 0 && errno == EINTR);
-	return put < 0 ? -errno : put == sizeof(*f) ? 0 : -EPROTO;
+	return put < 0 ? -errno : (size_t)put == sizeof(*f) + o->bytes ? 0 : -EPROTO;
 }
 
-static struct ep_fd_offer **find(struct ep_boot *b, uint64_t key)
+static struct ep_fd_offer **find(struct ep_boot *b, uint64_t key, bool note)
 {
 	struct ep_fd_offer **at = &b->offers;
 
-	while (*at && (*at)->key != key)
+	while (*at && ((*at)->key != key || !(*at)->bytes == note))
 		at = &(*at)->next;
 	return at;
 }
@@ -80,12 +84,21 @@ static struct ep_fd_offer **find(struct ep_boot *b, uint64_t key)
 int ep_fd_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_frame *f)
 {
 	struct ep_frame answer = { .type = EP_F_FD_PUT, .seq = f->seq };
-	struct ep_fd_offer *offer = *find(b, f->seq);
+	struct ep_fd_offer *offer = *find(b, f->seq, f->index == 1);
 
-	if (offer)
-		return send_fd(c->fd, &answer, offer->fd); /* the client closes */
+	if (offer) {
+		answer.bytes = offer->bytes;
+		return send_offer(c->fd, &answer, offer); /* the client closes */
+	}
 	answer.err = ENOENT;
 	return ep_loop_post(&b->loop, c, &answer, NULL);
+}
+
+static void offer_free(struct ep_fd_offer *o)
+{
+	if (o && o->fd >= 0)
+		close(o->fd);
+	free(o);
 }
 
 void ep_fd_free(struct ep_boot *b)
@@ -94,52 +107,72 @@ void ep_fd_free(struct ep_boot *b)
 		struct ep_fd_offer *o = b->offers;
 
 		b->offers = o->next;
-		close(o->fd);
-		free(o);
+		offer_free(o);
 	}
 }
 
-int ep_boot_fd_offer(struct ep_boot *b, uint64_t key, int fd)
+static int offer(struct ep_boot *b, uint64_t key, const void *note, size_t n, int fd)
 {
-	struct ep_fd_offer *o = malloc(sizeof(*o));
+	struct ep_fd_offer *o = malloc(sizeof(*o) + n);
 	int rc = 0;
 
 	if (!o)
 		return EP_FAIL(EP_BOOT, ENOMEM, "no memory to offer a file descriptor");
-	*o = (struct ep_fd_offer){ .key = key, .fd = fcntl(fd, F_DUPFD_CLOEXEC, 0) };
-	if (o->fd < 0) {
+	*o = (struct ep_fd_offer){ .key = key, .bytes = (uint32_t)n, .fd = -1 };
+	if (n)
+		memcpy(o->note, note, n);
+	/* A note may come without one; a plain offer may not. */
+	if ((fd >= 0 || !n) && (o->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0) {
 		rc = EP_FAIL(EP_BOOT, errno, "file descriptor %d cannot be duplicated: %s", fd, strerror(errno));
-		free(o);
+		offer_free(o);
 		return rc;
 	}
 	pthread_mutex_lock(&b->lock);
-	if (*find(b, key)) {
+	if (*find(b, key, n > 0)) {
 		rc = EP_FAIL(EP_BOOT, EEXIST, "rank %u offers key %#llx already", b->rank, (unsigned long long)key);
 	} else {
 		o->next = b->offers;
 		b->offers = o;
 	}
 	pthread_mutex_unlock(&b->lock);
-	if (rc) {
-		close(o->fd);
-		free(o);
-	}
+	if (rc)
+		offer_free(o);
 	return rc;
 }
 
-void ep_boot_fd_withdraw(struct ep_boot *b, uint64_t key)
+int ep_boot_fd_offer(struct ep_boot *b, uint64_t key, int fd)
+{
+	return offer(b, key, NULL, 0, fd);
+}
+
+int ep_boot_note_offer(struct ep_boot *b, uint64_t key, const void *note, size_t n, int fd)
+{
+	if (!n || n > EP_BOOT_NOTE)
+		return EP_FAIL(EP_BOOT, EP_EINTERNAL, "a note has 1 to %d bytes, not %zu", EP_BOOT_NOTE, n);
+	return offer(b, key, note, n, fd);
+}
+
+static void withdraw(struct ep_boot *b, uint64_t key, bool note)
 {
 	struct ep_fd_offer **at, *o;
 
 	pthread_mutex_lock(&b->lock);
-	at = find(b, key);
+	at = find(b, key, note);
 	o = *at;
 	if (o)
 		*at = o->next;
 	pthread_mutex_unlock(&b->lock);
-	if (o)
-		close(o->fd);
-	free(o);
+	offer_free(o);
+}
+
+void ep_boot_fd_withdraw(struct ep_boot *b, uint64_t key)
+{
+	withdraw(b, key, false);
+}
+
+void ep_boot_note_withdraw(struct ep_boot *b, uint64_t key)
+{
+	withdraw(b, key, true);
 }
 
 void ep_boot_fd_token(struct ep_boot *b, struct ep_fd_token *out)
@@ -188,8 +221,8 @@ static int prove_ourselves(struct ep_boot *b, int sock, uint64_t deadline)
 	return rc ? rc : ep_shake_confirm(&shake, b->secret, &proof);
 }
 
-/* The answer and the descriptor come in one message; a second descriptor would be an attack or a bug, and is closed. */
-static int recv_fd(int sock, struct ep_frame *f, uint64_t deadline)
+/* The descriptor comes with the first byte of the answer; a second one would be an attack or a bug, and is closed. */
+static int recv_answer(int sock, struct ep_frame *f, uint64_t deadline, int *fd)
 {
 	union {
 		char buf[CMSG_SPACE(4 * sizeof(int))];
@@ -197,9 +230,10 @@ static int recv_fd(int sock, struct ep_frame *f, uint64_t deadline)
 	} control = { 0 };
 	struct iovec iov = { f, sizeof(*f) };
 	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf };
-	int rc, found = -1, count = 0;
+	int rc, count = 0;
 	ssize_t got;
 
+	*fd = -1;
 	msg.msg_controllen = sizeof(control.buf);
 	do {
 		rc = ep_sock_wait(sock, POLLIN, deadline);
@@ -215,43 +249,75 @@ static int recv_fd(int sock, struct ep_frame *f, uint64_t deadline)
 		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
 			continue;
 		for (size_t i = 0; i < n; i++) {
-			int fd;
+			int one;
 
-			memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+			memcpy(&one, CMSG_DATA(c) + i * sizeof(int), sizeof(one));
 			if (count++)
-				close(fd);
+				close(one);
 			else
-				found = fd;
+				*fd = one;
 		}
 	}
-	if (got == sizeof(*f) && !ep_frame_check(f, EP_TO_FD, false) && count == !f->err)
-		return f->err ? -f->err : found;
-	if (count)
-		close(found);
-	return got ? -EPROTO : -ECONNRESET;
+	if (got != sizeof(*f) || ep_frame_check(f, EP_TO_FD, false) || count > !f->err)
+		return got ? -EPROTO : -ECONNRESET;
+	return -(int)f->err;
+}
+
+struct question {
+	const struct ep_fd_token *owner;
+	uint64_t key, deadline;
+	void *note;
+	size_t n; /* of the note; 0: a descriptor alone is asked for */
+};
+
+/* Without a sentence. *fd is the descriptor that came along, or -1. */
+static int fetch(struct ep_boot *b, const struct question *q, int *fd)
+{
+	struct ep_frame f = { .type = EP_F_FD_GET, .index = q->n > 0, .seq = q->key };
+	int rc, got = -1, sock = unix_connect(q->owner, q->deadline);
+
+	if (sock < 0)
+		return sock;
+	rc = prove_ourselves(b, sock, q->deadline);
+	if (!rc)
+		rc = ep_sock_send_all(sock, &f, sizeof(f), q->deadline);
+	if (!rc)
+		rc = recv_answer(sock, &f, q->deadline, &got);
+	if (!rc && f.bytes != q->n)
+		rc = -EPROTO;
+	if (!rc && q->n)
+		rc = ep_sock_recv_all(sock, q->note, q->n, q->deadline);
+	if (!rc && got < 0 && !q->n)
+		rc = -EPROTO;
+	ep_sock_close(sock);
+	if (!rc)
+		*fd = got;
+	else if (got >= 0)
+		close(got);
+	return rc;
 }
 
 int ep_boot_fd_fetch(struct ep_boot *b, const struct ep_fd_token *owner, uint64_t key, int *fd)
 {
-	struct ep_frame f = { .type = EP_F_FD_GET, .seq = key };
-	uint64_t deadline = ep_deadline_ms(b->timeout_ms);
-	int rc, sock = unix_connect(owner, deadline);
+	int rc = fetch(b, &(struct question){ owner, key, ep_deadline_ms(b->timeout_ms), NULL, 0 }, fd);
 
 	/* Not logged as a failure: asking is how one finds out who shares a host. */
-	if (sock == -ECONNREFUSED)
-		return sock;
-	if (sock < 0)
-		return EP_FAIL(EP_BOOT, -sock, "rank %u cannot ask for a file descriptor: %s", b->rank,
-			       strerror(-sock));
-	rc = prove_ourselves(b, sock, deadline);
+	if (!rc || rc == -ECONNREFUSED)
+		return rc;
+	return EP_FAIL(EP_BOOT, -rc, "rank %u did not get file descriptor %#llx from its owner: %s", b->rank,
+		       (unsigned long long)key, strerror(-rc));
+}
+
+int ep_boot_note_fetch(struct ep_boot *b, const struct ep_fd_token *owner, uint64_t key, uint64_t deadline, void *note,
+		       size_t n, int *fd)
+{
+	uint8_t got[EP_BOOT_NOTE];
+	int rc;
+
+	if (!n || n > sizeof(got))
+		return -EINVAL;
+	rc = fetch(b, &(struct question){ owner, key, deadline, got, n }, fd);
 	if (!rc)
-		rc = ep_sock_send_all(sock, &f, sizeof(f), deadline);
-	if (!rc)
-		rc = recv_fd(sock, &f, deadline);
-	ep_sock_close(sock);
-	if (rc < 0)
-		return EP_FAIL(EP_BOOT, -rc, "rank %u did not get file descriptor %#llx from its owner: %s", b->rank,
-			       (unsigned long long)key, strerror(-rc));
-	*fd = rc;
-	return 0;
+		memcpy(note, got, n);
+	return rc;
 }

@@ -25,7 +25,9 @@ enum ep_rank_state {
 struct ep_fd_offer {
 	struct ep_fd_offer *next;
 	uint64_t key;
-	int fd;
+	int fd;		/* -1: a note without one */
+	uint32_t bytes; /* of the note; 0: no note, a key of the other kind */
+	uint8_t note[];
 };
 
 struct ep_boot {

@@ -24,7 +24,7 @@ static const struct {
 	[EP_F_LEFT] = { EP_TO_RANK, AT_BOTH, 0, 0 },
 	[EP_F_BYE] = { EP_TO_RANK, AT_BOTH, 0, 0 },
 	[EP_F_FD_GET] = { EP_TO_FD, AT_SERVER, 0, 0 },
-	[EP_F_FD_PUT] = { EP_TO_FD, AT_CLIENT, 0, 0 },
+	[EP_F_FD_PUT] = { EP_TO_FD, AT_CLIENT, 0, EP_BOOT_NOTE },
 };
 
 int ep_frame_check(const struct ep_frame *f, enum ep_purpose purpose, bool at_server)

@@ -34,8 +34,8 @@ enum ep_frame_type {
 	EP_F_LEFT,  /* rank left in good order after `seq` collectives; passed on to everybody */
 	EP_F_BYE,   /* the sender leaves after `seq` collectives; nothing follows */
 	/* file descriptors */
-	EP_F_FD_GET, /* seq = key */
-	EP_F_FD_PUT, /* err, 0: the descriptor comes along */
+	EP_F_FD_GET, /* seq = key, index 1: of a note */
+	EP_F_FD_PUT, /* err; 0: the note is the body, the descriptor comes along */
 	EP_F_TYPES
 };
 

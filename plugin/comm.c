@@ -64,8 +64,11 @@ static bool look_standin(void *lib, struct search *search)
 		.error_string = q->error_string,
 		.async_error = q->async_error,
 		.window = q->win_user_ptr,
+		.mem_export = q->mem_export,
 		.owner = "the stand-in",
 	};
+	if (q->size >= offsetof(struct ep_standin_query, mem_find) + sizeof(q->mem_find))
+		search->out->mem_find = q->mem_find;
 	return true;
 }
 

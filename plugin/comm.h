@@ -17,7 +17,10 @@ struct ep_comm_calls {
 	const char *(*error_string)(ncclResult_t);
 	ncclResult_t (*async_error)(ncclComm_t, ncclResult_t *);   /* may be NULL */
 	ncclResult_t (*window)(ncclComm_t, ncclWindow_t, void **); /* may be NULL */
-	const char *owner;					   /* file of the library, for messages */
+	/* Of the stand-in, else NULL: see struct ep_standin_query. */
+	int (*mem_find)(const void *ptr, void **base, size_t *size, uint64_t *id);
+	int (*mem_export)(const void *ptr, int *fd, uint64_t *offset, uint64_t *size);
+	const char *owner; /* file of the library, for messages */
 };
 
 struct ep_comm {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plugin/ht.h"
 #include "plugin/ll.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -202,10 +203,19 @@ static int payload_add(struct ncclEpGroup *group, size_t bytes)
 	return 0;
 }
 
+static size_t control_size(const struct ncclEpGroup *group)
+{
+	uint32_t n = (uint32_t)group->nranks;
+
+	return group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? ep_ht_control_size(n, group->cfg.num_experts)
+								    : ep_ll_control_size(n);
+}
+
 /* With the mesh up, a failure is told to the others, who would otherwise find it out by their deadline. */
 static int group_furnish(struct ncclEpGroup *group)
 {
 	struct ep_window_ctx ctx = window_ctx(group);
+	bool ht = group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT;
 	int rc;
 
 	if ((rc = cfg_agree(group)))
@@ -213,9 +223,9 @@ static int group_furnish(struct ncclEpGroup *group)
 	if ((rc = ep_topo_build(group->boot, group->rank, group->nranks, group->dev->ops->kind, group->dev->ordinal,
 				&group->topo)))
 		return rc;
-	if ((rc = ep_window_open(&ctx, ep_ll_control_size((uint32_t)group->nranks), &group->control)))
+	if ((rc = ep_window_open(&ctx, control_size(group), &group->control)))
 		return rc;
-	if (group->cfg.algorithm == NCCL_EP_ALGO_LOW_LATENCY && (rc = ep_ll_open(group)))
+	if ((rc = ht ? ep_ht_open(group) : ep_ll_open(group)))
 		return rc;
 	if (group->cfg.rdma_buffer_size && (rc = payload_add(group, group->cfg.rdma_buffer_size)))
 		return rc;
@@ -228,17 +238,20 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 {
 	struct ep_window_ctx ctx = window_ctx(group);
 
-	ep_boot_close(group->boot); /* first: its thread writes to the page */
+	ep_reach_close(group->reach);
+	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
 	if (quiet) {
 		for (int i = 0; i < group->payload.count; i++)
 			ep_window_close(&ctx, group->payload.win[i]);
 		ep_window_close(&ctx, &group->control);
 		ep_pool_close(&group->pool);
+		ep_reach_free(group->reach);
 		if (group->state.ptr)
 			group->dev->ops->mem_free(group->dev, &group->state);
 		if (group->page.mem.host)
 			group->dev->ops->pinned_free(group->dev, &group->page.mem);
-	} else if (group->control.mine.ptr) {
+	} else {
+		ep_reach_abandon(group->reach);
 		EP_WARN(EP_GROUP, "rank %d: the group failed; its windows stay allocated until the process ends",
 			group->rank);
 	}
@@ -357,7 +370,7 @@ int ep_group_reserve(struct ncclEpGroup *group, size_t bytes, const void *key, s
 
 	if (bytes <= have)
 		return 0;
-	if (group->cfg.rdma_buffer_size)
+	if (group->cfg.rdma_buffer_size && group->cfg.algorithm == NCCL_EP_ALGO_LOW_LATENCY)
 		return EP_FAIL(EP_GROUP, EP_EUSAGE,
 			       "config->rdma_buffer_size is %llu, but a handle of this layout and num_topk needs %zu: "
 			       "raise it or pass NCCL_EP_AUTO",

@@ -14,6 +14,7 @@
 #include "plugin/comm.h"
 #include "plugin/page.h"
 #include "plugin/pool.h"
+#include "plugin/reach.h"
 #include "plugin/topo.h"
 #include "plugin/window.h"
 
@@ -54,7 +55,8 @@ struct ncclEpGroup {
 	struct ep_window control;      /* never moves */
 	struct ep_window_list payload; /* grows; old ones stay until the end */
 
-	struct ep_mem state; /* counters and epochs of the kernels; this rank's own */
+	struct ep_reach *reach; /* HT: tensors of other processes; may be NULL */
+	struct ep_mem state;	/* counters and epochs of the kernels; this rank's own */
 	struct ep_page page;
 	struct ep_pool pool; /* memory of handles: freed only at the end */
 

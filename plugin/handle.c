@@ -26,24 +26,35 @@ const char *ep_handle_mode(const struct ncclEpHandle *handle)
 struct reserve_key {
 	uint32_t layout;
 	int32_t num_topk;
+	uint64_t alignment;
 };
+
+static int window_bytes(const struct ncclEpGroup *group, const struct ep_handle_args *args, size_t *out)
+{
+	struct ep_plan_ht ht;
+	struct ep_plan_ll ll;
+	int rc = ep_group_ht(group) ? ep_plan_ht("ncclEpInitHandle", group, args, &ht)
+				    : ep_plan_ll("ncclEpInitHandle", group, args, &ll);
+
+	if (!rc)
+		*out = ep_group_ht(group) ? ht.total : ll.total;
+	return rc;
+}
 
 static int window_reserve(struct ncclEpGroup *group, const struct ep_handle_args *args)
 {
 	const struct ep_window_list *list = &group->payload;
-	struct reserve_key key = { args->layout, args->k };
-	struct ep_plan_ll plan;
-	int rc;
+	struct reserve_key key = { args->layout, args->k, args->alignment };
+	size_t bytes;
+	int rc = window_bytes(group, args, &bytes);
 
-	if (ep_group_ht(group))
-		return 0;
-	if ((rc = ep_plan_ll("ncclEpInitHandle", group, args, &plan)))
+	if (rc)
 		return rc;
-	if (group->staged && (!list->count || list->win[list->count - 1]->size < plan.total))
+	if (group->staged && (!list->count || list->win[list->count - 1]->size < bytes))
 		return EP_BAD_USE("ncclEpInitHandle: group: the window must grow for this handle, but %d operations "
 				  "are staged in it: call ncclEpComplete first",
 				  group->staged);
-	return ep_group_reserve(group, plan.total, &key, sizeof(key));
+	return ep_group_reserve(group, bytes, &key, sizeof(key));
 }
 
 static int mem_take(struct ncclEpHandle *handle, const ncclEpTensor_t *handle_mem, size_t size)

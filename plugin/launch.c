@@ -10,11 +10,12 @@ static const struct {
 	unsigned warps;
 	uint32_t stage;
 } shapes[EP_KERNELS] = {
-	[EP_K_rowsig] = { 8, 16384 },
-	[EP_K_ll_dispatch] = { 8, 24576 },
-	[EP_K_ll_combine] = { 16, 8192 },
-	[EP_K_ll_mask] = { 8, 0 },
+	[EP_K_rowsig] = { 8, 16384 },	  [EP_K_ll_dispatch] = { 8, 24576 }, [EP_K_ll_combine] = { 16, 8192 },
+	[EP_K_ll_mask] = { 8, 0 },	  [EP_K_ht_update] = { 16, 0 },	     [EP_K_ht_dispatch] = { 16, 24576 },
+	[EP_K_ht_combine] = { 16, 4096 },
 };
+
+#define HT_SMS 24u /* bandwidth needs no more, and training wants the rest for its GEMMs */
 
 #define STAGE_EXTRA 128u /* the copy engine's barrier in front of the row */
 
@@ -46,6 +47,8 @@ static unsigned blocks(const struct ncclEpGroup *group)
 
 	if (!limit)
 		limit = group->cfg.max_num_sms;
+	if (!limit && group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT)
+		limit = HT_SMS;
 	if (limit && limit < n)
 		n = limit;
 	return n ? n : 1;

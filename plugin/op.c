@@ -2,32 +2,23 @@
 #include "plugin/op.h"
 
 #include "plugin/handle.h"
+#include "plugin/ht.h"
 #include "plugin/ll.h"
 #include "util/error.h"
 
-static int not_built(const char *fn)
-{
-	return EP_BAD_USE("%s: the arguments are right, but this version of the library does not move data yet", fn);
-}
-
 int ep_op_update_ht(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
 {
-	(void)handle, (void)update, (void)stream;
-	return not_built("ncclEpUpdateHandle (HT)");
+	return ep_ht_update(handle, update, stream);
 }
 
 int ep_op_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
 {
-	if (!ep_group_ht(handle->group))
-		return ep_ll_dispatch(handle, op, stream);
-	return not_built("ncclEpDispatch (HT)");
+	return ep_group_ht(handle->group) ? ep_ht_dispatch(handle, op, stream) : ep_ll_dispatch(handle, op, stream);
 }
 
 int ep_op_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
 {
-	if (!ep_group_ht(handle->group))
-		return ep_ll_combine(handle, op, stream);
-	return not_built("ncclEpCombine (HT)");
+	return ep_group_ht(handle->group) ? ep_ht_combine(handle, op, stream) : ep_ll_combine(handle, op, stream);
 }
 
 int ep_op_complete(struct ncclEpHandle *handle, void *stream)

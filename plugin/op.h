@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The operations that move data, behind the checks: arguments are as ep_check_ left them, the state allows the call.
- * Each answers -EP_EUSAGE until its data path is there; the body in op.c is all that has to be replaced.
  */
 #ifndef EP_PLUGIN_OP_H
 #define EP_PLUGIN_OP_H

@@ -24,10 +24,8 @@ static const char *phase_name(uint32_t phase)
 static const char *kind_name(uint32_t kind)
 {
 	static const char *const names[] = {
-		[EP_KIND_NONE] = "operation",
-		[EP_KIND_DISPATCH] = "dispatch",
-		[EP_KIND_COMBINE] = "combine",
-		[EP_KIND_MASK] = "mask call",
+		[EP_KIND_NONE] = "operation", [EP_KIND_DISPATCH] = "dispatch", [EP_KIND_COMBINE] = "combine",
+		[EP_KIND_MASK] = "mask call", [EP_KIND_UPDATE] = "update",
 	};
 
 	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "operation";
@@ -71,6 +69,27 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, ch
 			 "configurations",
 			 rank, r->rank, kind, epoch);
 		return -EP_EINTERNAL;
+	case EP_KERR_OVERFLOW:
+		snprintf(out, size,
+			 "rank %d: the routing of update %llu sends it more rows than max_recv_tokens_per_rank: raise "
+			 "it, or "
+			 "let NCCL_EP_OVERFLOW_DROP leave rows out",
+			 rank, epoch);
+		return -EP_EUSAGE;
+	case EP_KERR_SHORT:
+		snprintf(out, size,
+			 "rank %d: the tensor of %s %llu has fewer rows than the routing of the last update gave this "
+			 "rank "
+			 "(recv_total_counter)",
+			 rank, kind, epoch);
+		return -EP_EUSAGE;
+	case EP_KERR_UNROUTED:
+		snprintf(out, size,
+			 "rank %d: %s %llu: handle_mem holds no routing of this layout, num_topk and number of tokens: "
+			 "call "
+			 "ncclEpUpdateHandle first",
+			 rank, kind, epoch);
+		return -EP_EUSAGE;
 	default:
 		snprintf(out, size, "rank %d: %s %llu was stopped, %s", rank, kind, epoch, phase);
 		return -EP_EREMOTE;

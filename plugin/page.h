@@ -14,6 +14,7 @@ struct ep_page_words {
 	struct ep_kernel_report report; /* the first failure */
 	uint32_t async[EP_PAGE_FLAGS];	/* by enum ep_async_flag */
 	uint64_t abort;			/* not 0: kernels stop waiting */
+	struct ep_ht_handle seen;	/* HT, eager: the head of a handle's memory, copied here to be looked at */
 	uint64_t gone[];		/* [nranks]: with masks, not 0: the rank's process has ended */
 };
 

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/args.h"
 #include "plugin/handle.h"
 #include "util/error.h"
 
@@ -75,24 +76,66 @@ static size_t ht_rows(struct sum *s, const struct ncclEpGroup *group, const stru
 int ep_plan_handle(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
 		   struct ep_plan_handle *out)
 {
-	bool ht = ep_group_ht(group), expert = args->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	bool ht = ep_group_ht(group), expert = ht && args->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 	size_t r = (size_t)group->nranks, el = (size_t)group->experts_per_rank, tmax = group->cfg.max_dispatch;
 	struct sum s = { false };
-	size_t routed = mul(&s, tmax, (size_t)args->room), zones = ht ? mul(&s, r, expert ? el : 1) : 0;
-	size_t at = EP_PLAN_HEADER;
+	size_t routed = mul(&s, tmax, (size_t)args->room), at = EP_PLAN_HEADER;
 	struct ep_plan_handle p;
 	int rc;
 
-	p.row_count = ht ? ht_rows(&s, group, args) : mul(&s, mul(&s, r, tmax), fan(group, args));
-	p.idx = part(&s, &at, routed, sizeof(int32_t));
-	p.slot = part(&s, &at, routed, sizeof(uint32_t));
-	p.base = part(&s, &at, zones, sizeof(uint32_t));
-	p.recv = part(&s, &at, zones, 2 * sizeof(uint32_t));
-	p.zone = part(&s, &at, ht && expert ? el + 1 : 0, sizeof(uint64_t));
-	p.rows = part(&s, &at, p.row_count, ht ? 8 : 16);
+	p.idx = part(&s, &at, ht ? 0 : routed, sizeof(int32_t));
+	p.slot = part(&s, &at, ht ? 0 : routed, sizeof(uint32_t));
+	p.rows = part(&s, &at, ht ? 0 : mul(&s, mul(&s, r, tmax), fan(group, args)), sizeof(struct ep_ll_entry));
+	p.given = part(&s, &at, ht ? routed : 0, sizeof(int32_t));
+	p.expert = part(&s, &at, ht ? routed : 0, sizeof(int32_t));
+	p.position = part(&s, &at, ht ? routed : 0, sizeof(uint32_t));
+	p.row = part(&s, &at, ht ? routed : 0, sizeof(uint32_t));
+	p.flat = part(&s, &at, expert ? routed : 0, sizeof(uint32_t));
+	p.from = part(&s, &at, ht ? r : 0, sizeof(struct ep_ht_run));
+	p.zone = part(&s, &at, expert ? mul(&s, r, el) : 0, sizeof(struct ep_ht_run));
+	p.area = part(&s, &at, expert ? el : 0, sizeof(struct ep_ht_run));
+	p.filled = part(&s, &at, expert ? el : 0, sizeof(uint32_t));
 	p.total = at;
 	if ((rc = judge(&s, fn, args)))
 		return rc;
+	*out = p;
+	return 0;
+}
+
+/* Whether all ranks see each other's tensors by their addresses; alike on all of them. */
+static bool all_near(const struct ncclEpGroup *group)
+{
+	for (int r = 0; r < group->nranks; r++)
+		if (!ep_topo_near(&group->topo, 0, r))
+			return false;
+	return true;
+}
+
+int ep_plan_ht(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+	       struct ep_plan_ht *out)
+{
+	bool expert = args->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	struct sum s = { false };
+	size_t sent = mul(&s, (size_t)group->nranks, group->cfg.max_dispatch), dispatch, combine;
+	size_t token = round_up(&s, group->cfg.max_token_bytes, EP_ROW_ALIGN), head = 0;
+	struct ep_plan_ht p;
+	int rc;
+
+	p.row_count = ht_rows(&s, group, args);
+	p.stage = mul(&s, p.row_count, expert ? 4 : add(&s, 8, mul(&s, 8, (size_t)args->room)));
+	p.stage = round_up(&s, add(&s, p.stage, 1), EP_PLAN_ALIGN);
+	if (expert)
+		head = round_up(&s, add(&s, 4, mul(&s, 4, fan(group, args))), EP_ROW_ALIGN);
+	dispatch = mul(&s, expert ? sent : smaller(sent, p.row_count), add(&s, head + 16, token));
+	combine = mul(&s, p.row_count, token);
+	if (all_near(group) && group->cfg.zero_copy != NCCL_EP_ZERO_COPY_OFF)
+		dispatch = combine = 0;
+	p.total = add(&s, p.stage, dispatch > combine ? dispatch : combine);
+	if ((rc = judge(&s, fn, args)))
+		return rc;
+	if (p.row_count >= UINT32_MAX || sent >= UINT32_MAX || args->alignment > (size_t)1 << 31)
+		return EP_BAD_USE("%s: config: %zu rows of a rank, or zones of a multiple of %zu, are more than 2^32",
+				  fn, p.row_count, args->alignment);
 	*out = p;
 	return 0;
 }

@@ -18,20 +18,17 @@
  * Offsets into handle_mem. fan = min(room, El): rows of one token on one rank in expert-major. A part that the mode has
  * not is empty and shares the next one's offset.
  *
- *			HT				LL
- *   idx		int32 [Tmax, room]		int32 [Tmax, room]	HT: the routing (ids fit in 31 bits);
- *										LL: this rank's own row
- *   slot		uint32 [Tmax, room]		uint32 [Tmax, room]	row of (token, k) where it was sent
- *   base		uint32 [E], flat [R]		-			first row of this rank in each zone
- *   recv		uint32 x 2 [R, El], flat [R]	-			first row and count from each source
- *   zone		uint64 [El + 1], flat -		-			where each expert's rows begin
- *   rows		8 bytes x N			16 bytes x R*Tmax*fan	a received row's way home
- *
- * N is max_recv_tokens_per_rank; in eager mode R*Tmax, expert-major R*Tmax*fan + El*(alignment-1).
+ * LL:	idx		int32 [Tmax, room]	this rank's own row of (token, k)
+ *	slot		uint32 [Tmax, room]	where the row of (token, k) comes back
+ *	rows		16 bytes x R*Tmax*fan	a received row's way home
+ * HT (kernels/args_ht.h says what is in them):
+ *	given, expert, position, row		4 bytes x [Tmax, room] each; flat: the same, expert-major only
+ *	from		8 bytes x [R]
+ *	zone		8 bytes x [R, El], area 8 x [El], filled 4 x [El]: expert-major only
  */
 struct ep_plan_handle {
-	size_t idx, slot, base, recv, zone, rows;
-	size_t row_count;
+	size_t idx, slot, rows;
+	size_t given, expert, position, row, flat, from, zone, area, filled;
 	size_t total;
 };
 
@@ -49,6 +46,19 @@ struct ep_plan_ll {
 	size_t total;  /* of both */
 };
 
+/*
+ * The HT window. What goes with a row (ids and weights) is there for N rows; rows themselves only where a peer cannot
+ * be reached, or zero_copy OFF says so: R*Tmax rows [head, token, 16] of a dispatch (flat: at most N), or N of a
+ * combine. N is max_recv_tokens_per_rank; in eager mode R*Tmax, expert-major R*Tmax*fan + El*(alignment-1).
+ */
+struct ep_plan_ht {
+	size_t row_count; /* N */
+	size_t stage;	  /* where the rows begin */
+	size_t total;
+};
+
+int ep_plan_ht(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+	       struct ep_plan_ht *out);
 int ep_plan_handle(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
 		   struct ep_plan_handle *out);
 int ep_plan_ll(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,

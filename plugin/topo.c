@@ -209,3 +209,11 @@ void ep_topo_free(struct ep_topo *topo)
 	free(topo->rank);
 	topo->rank = NULL;
 }
+
+bool ep_topo_near(const struct ep_topo *topo, int a, int b)
+{
+	const struct ep_topo_rank *one = &topo->rank[a], *other = &topo->rank[b];
+
+	return one->node == other->node && one->pid_rank == other->pid_rank && one->dev_kind == other->dev_kind &&
+	       one->dev_ordinal == other->dev_ordinal;
+}

@@ -27,5 +27,7 @@ struct ep_topo {
 /* Collective. ranks_per_node > 0 pretends nodes of that size (ranks of one pretended node must really share one). */
 int ep_topo_build(struct ep_boot *boot, int rank, int nranks, int dev_kind, int dev_ordinal, struct ep_topo *out);
 void ep_topo_free(struct ep_topo *topo);
+/* Whether kernels of both ranks may use each other's addresses as they are: one process, one device. */
+bool ep_topo_near(const struct ep_topo *topo, int a, int b);
 
 #endif

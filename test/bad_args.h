@@ -64,6 +64,7 @@ struct fake {
 	struct ep_dev dev;
 	struct ep_dev_ops ops;
 	struct ep_window window, *windows[1];
+	struct ep_topo_rank ranks[R];
 };
 
 static inline void fake_init(struct fake *f, ncclEpAlgorithm_t algorithm)
@@ -77,6 +78,7 @@ static inline void fake_init(struct fake *f, ncclEpAlgorithm_t algorithm)
 					      .max_token_bytes = MAX_BYTES,
 					      .overflow = NCCL_EP_OVERFLOW_TRAP };
 	f->group.nranks = R;
+	f->group.topo = (struct ep_topo){ .nranks = R, .rank = f->ranks };
 	f->group.experts_per_rank = EL;
 	f->ops = (struct ep_dev_ops){ .capturing = fake_capturing,
 				      .stream_create = fake_stream_create,

@@ -158,21 +158,6 @@ Test(bad_args_op, capabilities)
 }
 
 /* What passes all checks reaches the data path, which in HT says that it is not there yet; nothing else says that. */
-Test(bad_args_op, not_built)
-{
-	struct op op;
-
-	op_init(&op, mode_of("dispatch HT flat"));
-	EXPECT_USE(op_call(&op), DISP, "does not move data yet");
-	op_free(&op);
-	op_init(&op, mode_of("combine HT flat"));
-	EXPECT_USE(op_call(&op), COMB, "does not move data yet");
-	op_free(&op);
-	op_init(&op, mode_of("update HT expert-major"));
-	EXPECT_USE(op_call(&op), UPD, "does not move data yet");
-	op_free(&op);
-}
-
 Test(bad_args_op, states)
 {
 	for (size_t m = 0; m < MODES; m++) {

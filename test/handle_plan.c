@@ -12,15 +12,12 @@ static const struct {
 	unsigned max_recv;
 	size_t alignment, bytes;
 } rows[] = {
-	/* header 256, idx and slot 8*3*4 -> 128 each, base, recv and zone a line each where there are any, then the
-	   rows */
-	{ "flat", 1, NCCL_EP_LAYOUT_FLAT, N, 1, 256 + 4 * 128 + 256 },
-	{ "flat, alignment does not count", 1, NCCL_EP_LAYOUT_FLAT, N, 4096, 256 + 4 * 128 + 256 },
-	{ "flat, eager: 16 rows", 1, NCCL_EP_LAYOUT_FLAT, 0, 1, 256 + 4 * 128 + 128 },
-	{ "expert-major", 1, NCCL_EP_LAYOUT_EXPERT_MAJOR, N, 1, 256 + 5 * 128 + 256 },
-	{ "expert-major, eager: 48 rows", 1, NCCL_EP_LAYOUT_EXPERT_MAJOR, 0, 1, 256 + 5 * 128 + 384 },
-	{ "expert-major, eager, padded: 48 + 4*127 rows", 1, NCCL_EP_LAYOUT_EXPERT_MAJOR, 0, 128,
-	  256 + 5 * 128 + 4480 },
+	/* header 256, routing arrays of 8*3*4 -> 128 each, then lines by rank and by expert */
+	{ "flat", 1, NCCL_EP_LAYOUT_FLAT, N, 1, 256 + 5 * 128 },
+	{ "flat, alignment does not count", 1, NCCL_EP_LAYOUT_FLAT, N, 4096, 256 + 5 * 128 },
+	{ "flat, eager", 1, NCCL_EP_LAYOUT_FLAT, 0, 1, 256 + 5 * 128 },
+	{ "expert-major", 1, NCCL_EP_LAYOUT_EXPERT_MAJOR, N, 1, 256 + 9 * 128 },
+	{ "expert-major, padded", 1, NCCL_EP_LAYOUT_EXPERT_MAJOR, N, 128, 256 + 9 * 128 },
 	{ "LL expert-major: 48 rows of 16 bytes", 0, NCCL_EP_LAYOUT_EXPERT_MAJOR, 0, 1, 256 + 2 * 128 + 768 },
 	{ "LL rank-major", 0, NCCL_EP_LAYOUT_RANK_MAJOR, 0, 1, 256 + 2 * 128 + 768 },
 };
@@ -50,10 +47,39 @@ Test(handle_plan, parts_do_not_overlap)
 	fake_init(&f, NCCL_EP_ALGO_HIGH_THROUGHPUT);
 	f.group.cfg.max_dispatch = 1000;
 	cr_assert_eq(ep_plan_handle("x", &f.group, &args, &p), 0);
-	cr_expect(p.idx >= 256 && p.slot >= p.idx + 1000 * K * 4 && p.base >= p.slot + 1000 * K * 4);
-	cr_expect(p.recv >= p.base + E * 4 && p.zone >= p.recv + R * EL * 8 && p.rows >= p.zone + (EL + 1) * 8);
-	cr_expect(p.total >= p.rows + p.row_count * 8 && p.row_count == N);
-	cr_expect_eq((p.idx | p.slot | p.base | p.recv | p.zone | p.rows | p.total) % 128, 0);
+	cr_expect(p.given >= 256 && p.expert >= p.given + 1000 * K * 4 && p.position >= p.expert + 1000 * K * 4);
+	cr_expect(p.row >= p.position + 1000 * K * 4 && p.flat >= p.row + 1000 * K * 4);
+	cr_expect(p.from >= p.flat + 1000 * K * 4 && p.zone >= p.from + R * 8 && p.area >= p.zone + R * EL * 8);
+	cr_expect(p.filled >= p.area + EL * 8 && p.total >= p.filled + EL * 4);
+	cr_expect_eq((p.given | p.expert | p.position | p.row | p.flat | p.from | p.zone | p.area | p.filled) % 128, 0);
+}
+
+/* N = 24 rows, tokens of 4096 bytes; R * Tmax = 16. */
+Test(handle_plan, ht_window_bytes)
+{
+	struct ep_topo_rank ranks[R] = { { .pid_rank = 0 }, { .pid_rank = 1 } };
+	struct ep_handle_args args = { NCCL_EP_LAYOUT_FLAT, 1, K, K };
+	struct ep_plan_ht p;
+	struct fake f;
+
+	fake_init(&f, NCCL_EP_ALGO_HIGH_THROUGHPUT);
+	f.group.topo = (struct ep_topo){ .nranks = R, .rank = ranks };
+	f.group.cfg.max_recv = 24;
+	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_expect_eq(p.total, 896 + 24 * 4096, "24 * (8 + 8 * 3) rounded, and a combine's rows: %zu", p.total);
+	args.layout = NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_expect_eq(p.total, 128 + 24 * 4096, "24 weights rounded: %zu", p.total);
+	f.group.cfg.max_recv = 0;
+	args.alignment = 16;
+	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_expect(p.row_count == 16 * 3 + 4 * 15 && p.total == 512 + p.row_count * 4096, "%zu", p.total);
+	ranks[1].pid_rank = 0;
+	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_expect_eq(p.total, 512, "threads reach each other's tensors: %zu", p.total);
+	f.group.cfg.zero_copy = NCCL_EP_ZERO_COPY_OFF;
+	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_expect_eq(p.total, 512 + p.row_count * 4096, "but must not: %zu", p.total);
 }
 
 Test(handle_plan, window_bytes)

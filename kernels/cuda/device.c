@@ -264,4 +264,5 @@ const struct ep_dev_ops ep_cuda_ops = {
 	.capture_restore = ep_cuda_capture_restore,
 	.flush = ep_cuda_flush,
 	.buffer_id = ep_cuda_buffer_id,
+	.user_export = ep_cuda_user_export,
 };

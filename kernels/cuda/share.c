@@ -24,15 +24,11 @@ static void uuid_of(int device, uint8_t uuid[16])
 		memset(uuid, 0, 16);
 }
 
-static int export_fd(const struct ep_cuda_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd)
+/* Fills the rest of an export whose descriptor the driver has made. */
+static int export_fd_fill(const struct ep_cuda_dev *dev, int one, uint64_t mapped, struct ep_export *out, int *fd)
 {
-	struct vmm_blob blob = { .mapped = mem->priv[2] };
-	int one = -1, rc;
+	struct vmm_blob blob = { .mapped = mapped };
 
-	rc = EP_CU(cuMemExportToShareableHandle, (&one, mem->priv[1], EP_CU_HANDLE_POSIX_FD, 0),
-		   "for a window of %zu bytes on GPU %d", mem->size, dev->dev.ordinal);
-	if (rc)
-		return rc;
 	if (one < 0 || fcntl(one, F_SETFD, FD_CLOEXEC)) {
 		if (one >= 0)
 			close(one);
@@ -43,6 +39,14 @@ static int export_fd(const struct ep_cuda_dev *dev, const struct ep_mem *mem, st
 	memcpy(out->blob, &blob, sizeof(blob));
 	*fd = one;
 	return 0;
+}
+
+static int export_fd(const struct ep_cuda_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd)
+{
+	int one = -1, rc = EP_CU(cuMemExportToShareableHandle, (&one, mem->priv[1], EP_CU_HANDLE_POSIX_FD, 0),
+				 "for a window of %zu bytes on GPU %d", mem->size, dev->dev.ordinal);
+
+	return rc ? rc : export_fd_fill(dev, one, mem->priv[2], out, fd);
 }
 
 static int export_ipc(const struct ep_cuda_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd)
@@ -274,6 +278,8 @@ int ep_cuda_flush(struct ep_dev *base)
  * Mapped memory can change behind an address that stays reserved (torch's expandable segments unmap and map again), so
  * there the id is that of the physical block, where the driver tells it. The top bit keeps both series of ids apart.
  */
+#define BLOCK_ID (1ull << 63)
+
 int ep_cuda_buffer_id(struct ep_dev *base, const void *ptr, struct ep_buffer *out)
 {
 	unsigned long long id = 0, block = 0, start = 0, address = (unsigned long long)(uintptr_t)ptr;
@@ -283,12 +289,12 @@ int ep_cuda_buffer_id(struct ep_dev *base, const void *ptr, struct ep_buffer *ou
 
 	if (rc)
 		return rc;
-	if (ep_cu.cuPointerGetAttribute(&id, EP_CU_PTR_BUFFER_ID, address)) {
-		rc = EP_FAIL(EP_DEV, EP_EARG, "%p is not memory that CUDA knows", ptr);
+	if (ep_cu.cuPointerGetAttribute(&id, EP_CU_PTR_BUFFER_ID, address) || !id) {
+		rc = -ENOENT; /* plain memory: a fact, not a failure */
 		goto leave;
 	}
 	if (is_vmm(ptr) && !ep_cu.cuPointerGetAttribute(&block, EP_CU_PTR_MEMORY_BLOCK_ID, address) && block)
-		id = block | 1ull << 63;
+		id = block | BLOCK_ID;
 	/* The first call knows the mapping around a pointer but no pinned host memory; the attributes know that too. */
 	if (ep_cu.cuMemGetAddressRange_v2(&start, &size, address) &&
 	    ((rc = pointer_attribute(ptr, EP_CU_PTR_RANGE_START, &start)) ||
@@ -298,4 +304,59 @@ int ep_cuda_buffer_id(struct ep_dev *base, const void *ptr, struct ep_buffer *ou
 leave:
 	ep_cuda_leave(&scope);
 	return rc;
+}
+
+/*
+ * A mapping that is only a part of its reservation is a piece of something larger (torch's expandable segments map many
+ * handles one behind the other): a tensor in it may go on in the next piece, which would be another export. And without
+ * the physical block's id nobody would learn that other memory is behind the address now.
+ */
+static unsigned user_fd(unsigned long long handle, const struct ep_buffer *user, int *fd)
+{
+	unsigned long long start = 0, base = (unsigned long long)(uintptr_t)user->base;
+	size_t size = 0;
+	unsigned result = ep_cu.cuPointerGetAttribute(&start, EP_CU_PTR_RANGE_START, base);
+
+	if (!result)
+		result = ep_cu.cuPointerGetAttribute(&size, EP_CU_PTR_RANGE_SIZE, base);
+	if (!result && (start != base || size != user->size || !(user->id & BLOCK_ID)))
+		result = EP_CU_NOT_SUPPORTED;
+	return result ? result : ep_cu.cuMemExportToShareableHandle(fd, handle, EP_CU_HANDLE_POSIX_FD, 0);
+}
+
+/* What the driver refuses (memory of a pool, managed or pinned memory, handles made without a descriptor in mind) is
+ * told at INFO: such tensors work, through the window. */
+int ep_cuda_user_export(struct ep_dev *base, const struct ep_buffer *user, struct ep_export *out, int *fd)
+{
+	struct ep_export export = { .share = EP_SHARE_BLOB, .kind = EP_DEV_CUDA, .size = user->size };
+	struct ep_cuda_dev *dev = ep_cuda(base);
+	struct ep_cuda_scope scope;
+	unsigned long long handle;
+	struct ep_cu_ipc ipc;
+	unsigned result;
+	int one = -1, rc = ep_cuda_enter(dev, &scope);
+
+	if (rc)
+		return rc;
+	if (!ep_cu.cuMemRetainAllocationHandle(&handle, user->base)) {
+		result = user_fd(handle, user, &one);
+		EP_CU_NOTE(cuMemRelease, (handle));
+		if (!result)
+			rc = export_fd_fill(dev, one, user->size, &export, &one);
+	} else {
+		result = ep_cu.cuIpcGetMemHandle(&ipc, (unsigned long long)(uintptr_t)user->base);
+		if (!result)
+			memcpy(export.blob, ipc.bytes, sizeof(ipc.bytes));
+	}
+	ep_cuda_leave(&scope);
+	if (result) {
+		EP_INFO(EP_DEV, "GPU %d: %zu bytes at %p cannot be shown to other processes: %s", base->ordinal,
+			user->size, user->base, ep_cu_name(result));
+		return -ENOTSUP;
+	}
+	if (rc)
+		return rc;
+	*out = export;
+	*fd = one;
+	return 0;
 }

@@ -111,6 +111,7 @@ const struct ep_standin_query *ncclEpStandinQuery(void)
 		.win_user_ptr = ncclWinGetUserPtr,
 		.window_info = ep_sc_window_find,
 		.mem_export = ep_sc_mem_export,
+		.mem_find = ep_sc_mem_find,
 	};
 
 	return &query;

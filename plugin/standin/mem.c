@@ -16,11 +16,13 @@ struct block {
 	struct ep_dev *dev;
 	struct ep_mem mem;
 	size_t size;
+	uint64_t id;
 };
 
 static struct {
 	pthread_mutex_t lock;
 	struct block *head;
+	uint64_t last_id;
 } blocks = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static int block_alloc(size_t size, struct block **out)
@@ -64,6 +66,7 @@ ncclResult_t ncclMemAlloc(void **ptr, size_t size)
 	if (rc)
 		return (ncclResult_t)ep_result(rc);
 	pthread_mutex_lock(&blocks.lock);
+	b->id = ++blocks.last_id;
 	b->next = blocks.head;
 	blocks.head = b;
 	pthread_mutex_unlock(&blocks.lock);
@@ -92,6 +95,31 @@ ncclResult_t ncclMemFree(void *ptr)
 	return ncclSuccess;
 }
 
+/* Under the lock. */
+static struct block *block_of(const void *ptr)
+{
+	struct block *b = blocks.head;
+
+	while (b && (uintptr_t)ptr - (uintptr_t)b->mem.ptr >= b->size)
+		b = b->next;
+	return b;
+}
+
+int ep_sc_mem_find(const void *ptr, void **base, size_t *size, uint64_t *id)
+{
+	struct block *b;
+
+	pthread_mutex_lock(&blocks.lock);
+	b = block_of(ptr);
+	if (b) {
+		*base = b->mem.ptr;
+		*size = b->size;
+		*id = b->id;
+	}
+	pthread_mutex_unlock(&blocks.lock);
+	return b ? 0 : -ENOENT;
+}
+
 int ep_sc_mem_export(const void *ptr, int *fd, uint64_t *offset, uint64_t *size)
 {
 	struct ep_export how;
@@ -99,9 +127,7 @@ int ep_sc_mem_export(const void *ptr, int *fd, uint64_t *offset, uint64_t *size)
 	int rc = -ENOENT, file = -1;
 
 	pthread_mutex_lock(&blocks.lock);
-	for (b = blocks.head; b; b = b->next)
-		if ((uintptr_t)ptr >= (uintptr_t)b->mem.ptr && (uintptr_t)ptr - (uintptr_t)b->mem.ptr < b->size)
-			break;
+	b = block_of(ptr);
 	if (b)
 		rc = b->dev->ops->mem_export(b->dev, &b->mem, &how, &file);
 	if (!rc && how.share != EP_SHARE_FD)

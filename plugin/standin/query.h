@@ -36,6 +36,9 @@ struct ep_standin_query {
 	/* The allocation of ncclMemAlloc that ptr lies in, for another process to map: fd is the caller's to close,
 	 * offset is ptr's place in it. -ENOENT: not such memory; -ENOTSUP: this memory has no descriptor. */
 	int (*mem_export)(const void *ptr, int *fd, uint64_t *offset, uint64_t *size);
+	/* The same allocation by name: no two allocations of the process ever have the same id, and it is never 0.
+	 * -ENOENT: not such memory. */
+	int (*mem_find)(const void *ptr, void **base, size_t *size, uint64_t *id);
 };
 
 typedef const struct ep_standin_query *(*ep_standin_query_fn)(void);

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the operations of HT share: opening, waits, addresses, the end. kernels/args_ht.h has the layout.
+ *
+ * One block opens an operation for all: it publishes this rank's tensors, learns of the others', decides for each peer
+ * whether its tensors are reached directly, and says so. Then work goes by ticket: a block that is resident alone can
+ * do all of it.
+ *
+ * Orderings, each with its partner (S: source, D: destination):
+ *   R1 entered at D <- tensor[]		pairs with A1, D's wait for S: nobody touches a tensor before
+ *   R2 way at D				pairs with A2, D's wait
+ *   R3 ready <- what the opener found		pairs with A3, every block of the rank
+ *   R4 work done -> finished			pairs with A4, the same counter: the last finisher has all behind it
+ *   R5 meta, done, counts at D <- A4		pair with A5, D's waits
+ *   R6 all of a block -> left			pairs with A6: the last block to leave
+ */
+#ifndef EP_KERNELS_HT_H
+#define EP_KERNELS_HT_H
+
+#include "kernels/op.h"
+
+enum { HT_WORK, HT_META, HT_TAKE, HT_EXTRA }; /* ticket[] and finished[] */
+
+#define HT_SLICES 128u /* rows of one source are moved in so many interleaved pieces */
+#define HT_SPAN 32u    /* tokens or rows of a small work item */
+
+/* A token's routing in the warp's shared memory, [topk] each. */
+struct ht_list {
+	uint8_t **dst;
+	int32_t *expert;
+	uint32_t *row;
+	uint32_t *flat;
+	uint32_t *position;
+};
+
+struct ht {
+	struct gx_op op;
+	const struct ep_ht_args *a;
+	struct gx_bulk bulk;
+	struct ht_list list;
+	uint32_t topk;
+	uint32_t ticket; /* lane 0: of the next token */
+	/* behind the state */
+	struct ep_reach_memo *memo;
+	uint64_t *to;	 /* [nranks][2]: where this rank reaches each peer's tensors; 0: through the window */
+	uint32_t *serve; /* [nranks]: 1: that peer comes or wants it through the window */
+	uint32_t *any;	 /* [1]: whether one of them is 1; the same word of every rank's serve[] */
+	uint32_t *base, *total, *chunk;
+	/* the block's shared memory */
+	uint64_t *near_to; /* to[], a copy */
+	uint8_t **window;
+};
+
+GX_DEV uint32_t ht_is(const struct ht *ht, uint32_t flag)
+{
+	return (ht->a->flags & flag) != 0;
+}
+
+GX_DEV uint32_t ht_pad(uint32_t bytes)
+{
+	return (bytes + 15) / 16 * 16;
+}
+
+/* ---- addresses ---- */
+
+/* The words of source in owner's control page. */
+GX_DEV struct ep_ht_line *ht_line(const struct ht *ht, uint32_t owner, uint32_t source)
+{
+	return (struct ep_ht_line *)(ht->a->control[owner] + ep_ht_line_at(source));
+}
+
+GX_DEV uint32_t *ht_counts(const struct ht *ht, uint32_t owner, uint32_t source)
+{
+	const struct ep_ht_shape *s = &ht->a->shape;
+
+	return (uint32_t *)(ht->a->control[owner] + ep_ht_counts_at(s->nranks, s->experts, source));
+}
+
+GX_DEV uint8_t *ht_meta(const struct ht *ht, uint32_t owner, uint32_t row)
+{
+	return ht->window[owner] + ht->a->meta_at + row * ep_ht_meta_pitch(ht->topk, ht_is(ht, EP_HT_EXPERT_MAJOR));
+}
+
+GX_DEV uint8_t *ht_staged(const struct ht *ht, uint32_t owner, uint32_t row)
+{
+	return ht->window[owner] + ht->a->stage_at + (uint64_t)row * ht->a->pitch;
+}
+
+/* ---- waits ---- */
+
+/* One thread. 0: the operation has failed. */
+GX_DEV uint32_t ht_wait(const struct ht *ht, const uint64_t *word, uint64_t value, uint32_t rank, uint32_t phase)
+{
+	uint32_t result = (uint32_t)gx_wait(word, value, &ht->op.limit);
+
+	if (result == GX_ARRIVED)
+		return 1;
+	gx_op_fail_wait(&ht->op, result, rank, phase);
+	return 0;
+}
+
+/* All lanes: every rank's word at this place of its line has come to value. 0: the operation has failed. */
+GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, uint32_t phase)
+{
+	uint32_t bad = 0;
+
+	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP) {
+		const uint8_t *line = (const uint8_t *)ht_line(ht, ht->op.rank, r);
+
+		bad |= !ht_wait(ht, (const uint64_t *)(line + at), value, r, phase);
+	}
+	bad = gx_ballot((int)bad) != 0;
+	gx_syncwarp();
+	return !bad;
+}
+
+#define HT_WAIT_ALL(ht, member, value, phase) ht_wait_all(ht, offsetof(struct ep_ht_line, member), value, phase)
+
+/* All lanes of a warp that has everything behind it: the epoch to every rank (R5). */
+GX_DEV void ht_tell_all(const struct ht *ht, uint64_t at)
+{
+	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
+		gx_st_release_u64((uint64_t *)((uint8_t *)ht_line(ht, r, ht->op.rank) + at), ht->op.epoch);
+}
+
+#define HT_TELL_ALL(ht, member) ht_tell_all(ht, offsetof(struct ep_ht_line, member))
+
+/* All lanes: whether this warp finished the last of items (R4, A4); its rows are drained before. */
+GX_DEV uint32_t ht_finished(struct ht *ht, uint32_t which, uint32_t items)
+{
+	uint32_t last = 0;
+
+	gx_bulk_drain(&ht->bulk);
+	if (gx_lane() == 0)
+		last = gx_dev_add_acqrel_u32(&ht->a->state->finished[which], 1) == items - 1;
+	last = gx_shfl_u32(last, 0);
+	gx_syncwarp();
+	return last;
+}
+
+GX_DEV uint32_t ht_take(struct ht *ht, uint32_t which)
+{
+	return gx_op_ticket(&ht->a->state->ticket[which]);
+}
+
+/* ---- beginning and end ---- */
+
+GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint64_t bins = ep_ht_bins(a->shape.nranks, a->shape.experts);
+	uint8_t *list = shared + (uint64_t)gx_warps() * a->stage + (uint64_t)gx_warp() * a->lane_bytes;
+
+	ht->memo = (struct ep_reach_memo *)(a->state + 1);
+	ht->to = (uint64_t *)(ht->memo + (uint64_t)a->shape.nranks * EP_REACH_MEMO);
+	ht->serve = (uint32_t *)(ht->to + 2 * (uint64_t)a->shape.nranks);
+	ht->any = ht->serve + a->shape.nranks;
+	ht->base = ht->serve + 2 * (uint64_t)a->shape.nranks;
+	ht->total = ht->base + bins;
+	ht->chunk = ht->total + bins;
+	ht->near_to = (uint64_t *)(shared + (uint64_t)gx_warps() * (a->stage + a->lane_bytes));
+	ht->window = (uint8_t **)(ht->near_to + 2 * (uint64_t)a->shape.nranks);
+	ht->list.dst = (uint8_t **)list;
+	ht->list.expert = (int32_t *)(ht->list.dst + ht->topk);
+	ht->list.row = (uint32_t *)(ht->list.expert + ht->topk);
+	ht->list.flat = ht->list.row + ht->topk;
+	ht->list.position = ht->list.flat + ht->topk;
+}
+
+GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, uint32_t topk, uint8_t *shared)
+{
+	ht->a = a;
+	ht->topk = topk;
+	ht_arrays(ht, shared);
+	ht->op.rank = a->shape.rank;
+	ht->op.nranks = a->shape.nranks;
+	ht->op.kind = kind;
+	ht->op.report = a->report;
+	ht->op.errors = &a->state->errors;
+	ht->op.control = a->control;
+	ht->op.failed_at = 0;
+	ht->op.epoch = a->state->epoch + 1;
+	ht->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
+	ht->op.limit.abort = a->abort;
+	ht->op.limit.gone = NULL;
+	ht->op.limit.failed = (const uint64_t *)a->control[a->shape.rank];
+	gx_bulk_open(&ht->bulk, shared, a->stage);
+}
+
+/* One thread: whether an earlier operation failed, here or elsewhere. Such a group moves nothing more. */
+GX_DEV uint32_t ht_dead(const struct ht *ht)
+{
+	uint64_t failed;
+
+	if (gx_ld_relaxed_u32(ht->op.errors) != 0)
+		return 1;
+	failed = gx_ld_relaxed_u64(ht->op.limit.failed);
+	if (failed != 0)
+		gx_op_fail(&ht->op, EP_KERR_REMOTE, EP_FAILED_RANK(failed), EP_KPHASE_START);
+	return failed != 0;
+}
+
+#define HT_GO 1u
+#define HT_STOP 2u
+
+/* All threads: what the opener found. Bounded: it runs, and its waits end. */
+GX_DEV uint32_t ht_ready(const struct ht *ht)
+{
+	GX_SHARED uint32_t go;
+
+	if (gx_tid() == 0) {
+		uint32_t ready, spin = 0;
+
+		while ((ready = gx_ld_acquire_u32(&ht->a->state->ready)) == 0) /* A3 */
+			gx_pause(spin++);
+		go = ready;
+	}
+	gx_syncthreads();
+	return go == HT_GO;
+}
+
+/* The last block: all counters back to zero, the epoch is over. */
+GX_DEV void ht_close(const struct ht *ht)
+{
+	struct ep_ht_state *state = ht->a->state;
+
+	gx_syncthreads();
+	if (gx_tid() != 0)
+		return;
+	for (uint32_t i = 0; i < 4; i++)
+		state->ticket[i] = state->finished[i] = 0;
+	state->opened = state->ready = state->left = 0;
+	state->epoch = ht->op.epoch;
+}
+
+#endif

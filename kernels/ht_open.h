@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a dispatch or a combine begins: the ranks show each other their tensors and agree who reaches what how. */
+#ifndef EP_KERNELS_HT_OPEN_H
+#define EP_KERNELS_HT_OPEN_H
+
+#include "kernels/ht.h"
+
+/* One thread. A request to the host: it may have mapped the allocation by the next operation. */
+GX_DEV void ht_want(const struct ht *ht, uint32_t owner, uint64_t id)
+{
+	uint32_t slot = gx_dev_add_relaxed_u32(&ht->a->state->wants, 1) % EP_REACH_WANTED;
+	struct ep_reach_want *want = &ht->a->reach->wanted[slot];
+
+	if (gx_ld_acquire_u64(&want->id) != 0)
+		return; /* the host is busy with older ones */
+	gx_st_relaxed_u32(&want->owner, owner);
+	gx_st_release_u64(&want->id, id); /* pairs with the acquire of the host's thread */
+}
+
+/* One thread per owner. Where an allocation of another process is mapped here; 0: it is not. */
+GX_DEV uint64_t ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
+{
+	struct ep_reach_memo *memo = ht->memo + (uint64_t)owner * EP_REACH_MEMO;
+	struct ep_reach_table *table = ht->a->reach;
+	uint32_t count;
+
+	for (uint32_t i = 0; i < EP_REACH_MEMO; i++)
+		if (memo[i].id == id)
+			return memo[i].base;
+	count = gx_ld_acquire_u32(&table->count); /* pairs with the host's release of an entry */
+	for (uint32_t i = 0; i < count && i < EP_REACH_ENTRIES; i++) {
+		const struct ep_reach_entry *e = &table->entry[i];
+
+		if (gx_ld_relaxed_u64(&e->id) != id || gx_ld_relaxed_u32(&e->owner) != owner)
+			continue;
+		memo += gx_dev_add_relaxed_u32(&ht->a->state->memos, 1) % EP_REACH_MEMO;
+		memo->id = id;
+		memo->base = gx_ld_relaxed_u64(&e->base);
+		return memo->base;
+	}
+	ht_want(ht, owner, id);
+	return 0;
+}
+
+/* One thread per owner: the address of the owner's tensor here, or 0. */
+GX_DEV uint64_t ht_resolve(const struct ht *ht, uint32_t owner, uint32_t which)
+{
+	const struct ep_place *p = &ht_line(ht, ht->op.rank, owner)->tensor[which];
+	uint64_t address = gx_ld_relaxed_u64(&p->address), id = gx_ld_relaxed_u64(&p->id), base;
+
+	if (ht_is(ht, EP_HT_STAGE) || address == 0)
+		return 0;
+	if (ht->a->near[owner])
+		return address;
+	if (id == 0 || !ht->a->reach)
+		return 0;
+	base = ht_mapped(ht, owner, id);
+	return base ? base + gx_ld_relaxed_u64(&p->offset) : 0;
+}
+
+/* One thread: this rank's tensors are ready for peer, and stay so until its done. */
+GX_DEV void ht_show(const struct ht *ht, uint32_t peer)
+{
+	struct ep_ht_line *line = ht_line(ht, peer, ht->op.rank);
+
+	for (uint32_t i = 0; i < 2; i++) {
+		gx_st_relaxed_u64(&line->tensor[i].address, ht->a->place[i].address);
+		gx_st_relaxed_u64(&line->tensor[i].id, ht->a->place[i].id);
+		gx_st_relaxed_u64(&line->tensor[i].offset, ht->a->place[i].offset);
+	}
+	gx_st_release_u64(&line->entered, ht->op.epoch); /* R1 */
+}
+
+/* One thread per peer: how this rank reaches it. Tokens and scales go the same way. */
+GX_DEV void ht_choose(const struct ht *ht, uint32_t peer)
+{
+	uint64_t *to = ht->to + 2 * (uint64_t)peer;
+
+	to[0] = ht_resolve(ht, peer, 0);
+	to[1] = ht->a->scale_bytes ? ht_resolve(ht, peer, 1) : to[0];
+	if (to[1] == 0)
+		to[0] = 0;
+	gx_st_release_u64(&ht_line(ht, peer, ht->op.rank)->way, ht->op.epoch * 2 + (to[0] == 0)); /* R2 */
+}
+
+/* One thread. What the handle's memory says against what the call says. 0: they do not fit. */
+GX_DEV uint32_t ht_routed(const struct ht *ht)
+{
+	const struct ep_ht_args *a = ht->a;
+	const struct ep_ht_handle *h = a->handle;
+	uint32_t code = EP_KERR_UNROUTED;
+
+	if (h->magic == EP_HT_MAGIC && h->layout == (a->flags & EP_HT_EXPERT_MAJOR) && h->nranks == a->shape.nranks &&
+	    h->experts == a->shape.experts && h->topk <= a->shape.room && h->tokens == a->tokens &&
+	    (a->topk == 0 || h->topk == a->topk)) {
+		if (h->rows <= a->limit)
+			return 1;
+		code = EP_KERR_SHORT;
+	}
+	gx_op_fail(&ht->op, code, a->shape.rank, EP_KPHASE_START);
+	return 0;
+}
+
+/* One warp of one block. HT_GO or HT_STOP. */
+GX_DEV uint32_t ht_agree(struct ht *ht)
+{
+	uint32_t bad = 0, n = ht->op.nranks, any = 0;
+
+	if (gx_lane() == 0)
+		bad = ht_dead(ht) || !ht_routed(ht);
+	if (gx_ballot((int)bad) != 0 || !HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_START))
+		return HT_STOP;
+	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
+		ht_show(ht, r);
+	gx_syncwarp();
+	if (!HT_WAIT_ALL(ht, entered, ht->op.epoch, EP_KPHASE_START)) /* A1 */
+		return HT_STOP;
+	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
+		ht_choose(ht, r);
+	gx_syncwarp();
+	if (!HT_WAIT_ALL(ht, way, ht->op.epoch * 2, EP_KPHASE_START)) /* A2 */
+		return HT_STOP;
+	for (uint32_t r = gx_lane(); r < n; r += GX_WARP) {
+		ht->serve[r] = gx_ld_relaxed_u64(&ht_line(ht, ht->op.rank, r)->way) & 1;
+		any |= ht->serve[r];
+	}
+	any = gx_ballot((int)any) != 0;
+	if (gx_lane() == 0)
+		*ht->any = any;
+	gx_syncwarp();
+	return HT_GO;
+}
+
+/* All threads. 0: nothing may be done in this launch. */
+GX_DEV uint32_t ht_open(struct ht *ht)
+{
+	GX_SHARED uint32_t opener;
+	const struct ep_ht_args *a = ht->a;
+
+	if (gx_tid() == 0)
+		opener = gx_dev_add_relaxed_u32(&a->state->opened, 1) == 0;
+	gx_syncthreads();
+	if (opener && gx_warp() == 0) {
+		uint32_t go = ht_agree(ht);
+
+		if (gx_lane() == 0)
+			gx_st_release_u32(&a->state->ready, go); /* R3 */
+	}
+	if (!ht_ready(ht))
+		return 0;
+	for (uint32_t r = gx_tid(); r < a->shape.nranks; r += gx_threads()) {
+		ht->near_to[2 * r] = ht->to[2 * r];
+		ht->near_to[2 * r + 1] = ht->to[2 * r + 1];
+		ht->window[r] = a->window[r];
+	}
+	gx_syncthreads();
+	return 1;
+}
+
+/* The last block: nobody touches this rank's tensors any more. */
+GX_DEV void ht_end(struct ht *ht, uint32_t go)
+{
+	if (go && gx_warp() == 0)
+		HT_WAIT_ALL(ht, done, ht->op.epoch, EP_KPHASE_RECV);
+	ht_close(ht);
+}
+
+/* ---- what dispatch and combine do with a token's routing ---- */
+
+GX_DEV uint32_t ht_peer(const struct ht *ht, uint32_t i)
+{
+	return (uint32_t)ht->list.expert[i] / ht->a->shape.per_rank;
+}
+
+/* Whether entry i is the first of its rank. */
+GX_DEV uint32_t ht_first(const struct ht *ht, uint32_t i)
+{
+	return i == 0 || ht_peer(ht, i - 1) != ht_peer(ht, i);
+}
+
+/* All lanes. */
+GX_DEV void ht_list_load(struct ht *ht, uint32_t token)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint64_t at = (uint64_t)token * ht->topk;
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
+
+	gx_syncwarp(); /* the token before is done with it */
+	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
+		ht->list.expert[i] = a->expert[at + i];
+		ht->list.row[i] = a->row[at + i];
+		ht->list.flat[i] = expert_major ? a->flat[at + i] : a->row[at + i];
+	}
+	gx_syncwarp();
+}
+
+#endif
