@@ -88,7 +88,8 @@ struct ep_ht_line {
 EP_SIZE_IS(ep_ht_line, 320);
 
 struct ep_ht_state {
-	uint64_t epoch; /* operations begun */
+	uint64_t epoch;	  /* operations begun */
+	uint64_t settled; /* the last that every rank was seen to be done with */
 	/* Zero between launches: */
 	uint32_t opened, ready; /* the block that opens the operation; what it found is there for all */
 	uint32_t ticket[4], finished[4];
@@ -97,7 +98,7 @@ struct ep_ht_state {
 	uint32_t wants;	 /* not reset: requests made to the host */
 	uint32_t memos;	 /* not reset: places of the memo used so far */
 };
-EP_SIZE_IS(ep_ht_state, 64);
+EP_SIZE_IS(ep_ht_state, 72);
 
 /* The head of handle_mem. */
 struct ep_ht_handle {
@@ -125,8 +126,9 @@ struct ep_ht_shape {
 	uint32_t alignment;	    /* of a zone, a power of two */
 	uint32_t room;		    /* the widest routing the handle holds: the pitch of its arrays is topk */
 	uint32_t fan;		    /* min(room, El) */
+	uint32_t tmax, pad;
 };
-EP_SIZE_IS(ep_ht_shape, 32);
+EP_SIZE_IS(ep_ht_shape, 40);
 
 struct ep_ht_args {
 	struct ep_ht_shape shape;
@@ -142,11 +144,7 @@ struct ep_ht_args {
 
 	/* handle_mem */
 	struct ep_ht_handle *handle;
-	int32_t *given;		/* [tokens][topk] as the caller gave it; -1: none, or a bad id */
-	int32_t *expert;	/* [tokens][topk] distinct, ascending; -1: no more */
-	uint32_t *position;	/* [tokens][topk] the last k that named it */
-	uint32_t *row;		/* [tokens][topk] its row on the expert's rank */
-	uint32_t *flat;		/* [tokens][topk] expert-major: the flat row, at each expert */
+	uint8_t *routed; /* [tokens][topk] five times, see struct ht: where depends on the topk of the last Update */
 	struct ep_ht_run *from; /* [nranks] flat rows by source */
 	struct ep_ht_run *zone; /* [nranks][per_rank] expert-major: rows by source and expert */
 	struct ep_ht_run *area; /* [per_rank] expert-major: the published zones, and in filled[] what of them is rows */
@@ -164,11 +162,11 @@ struct ep_ht_args {
 	int64_t *out_idx;
 	struct ep_place place[2]; /* of what others reach: dispatch out and out_scales, combine in */
 	uint32_t tokens;
-	uint32_t topk;	/* 0: as the handle says */
-	uint32_t limit; /* rows of the tensor others reach */
-	uint32_t tail;	/* dispatch flat: rows whose idx and weights are written: valid ones and -1 */
-	uint32_t flags; /* enum ep_ht_flag */
-	uint32_t dtype; /* combine: enum ep_num */
+	uint32_t topk;			 /* 0: as the handle says */
+	uint32_t limit;			 /* rows of the tensor others reach */
+	uint32_t tail_idx, tail_weights; /* dispatch flat: rows of these that are written: valid ones, then -1 and 0 */
+	uint32_t flags;			 /* enum ep_ht_flag */
+	uint32_t dtype;			 /* combine: enum ep_num */
 	uint32_t hidden;
 	uint32_t row_bytes, scale_bytes;
 	uint32_t pitch;	     /* of a row in the stage, its head included */
@@ -217,6 +215,12 @@ EP_HT_FN uint32_t ep_ht_head(const struct ep_ht_shape *s, uint32_t expert_major)
 	return expert_major ? (4 + 4 * s->fan + 15) / 16 * 16 : 0;
 }
 
+/* handle_mem: bytes of one of the routed arrays */
+EP_HT_FN uint64_t ep_ht_routed_bytes(uint64_t tmax, uint64_t topk)
+{
+	return (tmax * topk * 4 + 127) / 128 * 128;
+}
+
 /* What goes with a row, in the window: flat: how many of the rank's experts it names, then {local id, weight} of each;
  * expert-major: the weight. On the way back, flat: a weight by position. */
 EP_HT_FN uint64_t ep_ht_meta_pitch(uint32_t topk, uint32_t expert_major)
@@ -224,10 +228,22 @@ EP_HT_FN uint64_t ep_ht_meta_pitch(uint32_t topk, uint32_t expert_major)
 	return expert_major ? 4 : 8 + 8 * (uint64_t)topk;
 }
 
-/* shared memory of a warp: for each of topk a destination and four words; Update: two words, then the counts by bin */
+/* shared memory of a warp: for each of topk a destination and four words */
 EP_HT_FN uint64_t ep_ht_list_bytes(uint32_t topk)
 {
 	return ((uint64_t)topk * 24 + 15) / 16 * 16;
+}
+
+/* Update, behind the list: the ids of a few tokens, then where it fits the counts by bin */
+#define EP_HT_IDS 256u
+EP_HT_FN uint32_t ep_ht_batch(uint32_t topk)
+{
+	return topk < EP_HT_IDS ? EP_HT_IDS / topk : 1;
+}
+
+EP_HT_FN uint64_t ep_ht_ids_bytes(uint32_t topk)
+{
+	return ((uint64_t)ep_ht_batch(topk) * topk * 4 + 15) / 16 * 16;
 }
 
 /* and of a block: where each rank's tensors and window are */

@@ -8,7 +8,7 @@
  *
  * Orderings, each with its partner (S: source, D: destination):
  *   R1 entered at D <- tensor[]		pairs with A1, D's wait for S: nobody touches a tensor before
- *   R2 way at D				pairs with A2, D's wait
+ *   R2 way at D				pairs with A2, D's wait; in a dispatch with R5
  *   R3 ready <- what the opener found		pairs with A3, every block of the rank
  *   R4 work done -> finished			pairs with A4, the same counter: the last finisher has all behind it
  *   R5 meta, done, counts at D <- A4		pair with A5, D's waits
@@ -23,6 +23,7 @@ enum { HT_WORK, HT_META, HT_TAKE, HT_EXTRA }; /* ticket[] and finished[] */
 
 #define HT_SLICES 128u /* rows of one source are moved in so many interleaved pieces */
 #define HT_SPAN 32u    /* tokens or rows of a small work item */
+#define HT_BATCH 8u    /* loads in flight per lane where work is all latency */
 
 /* A token's routing in the warp's shared memory, [topk] each. */
 struct ht_list {
@@ -39,12 +40,19 @@ struct ht {
 	struct gx_bulk bulk;
 	struct ht_list list;
 	uint32_t topk;
-	uint32_t ticket; /* lane 0: of the next token */
+	/* handle_mem, [tokens][topk] each */
+	int32_t *given;	    /* as the caller gave it; -1: none, or a bad id */
+	int32_t *expert;    /* distinct, ascending; -1: no more */
+	uint32_t *position; /* the last k that named it */
+	uint32_t *row;	    /* its row on the expert's rank, or EP_HT_NONE */
+	uint32_t *flat;	    /* expert-major: the flat row, at each expert */
+	uint32_t ticket;    /* of the next token, in lane 0 */
+	uint32_t ahead;	    /* that token's row and routing are on their way */
 	/* behind the state */
 	struct ep_reach_memo *memo;
 	uint64_t *to;	 /* [nranks][2]: where this rank reaches each peer's tensors; 0: through the window */
-	uint32_t *serve; /* [nranks]: 1: that peer comes or wants it through the window */
-	uint32_t *any;	 /* [1]: whether one of them is 1; the same word of every rank's serve[] */
+	uint32_t *serve; /* [nranks]: combine: 1: that peer wants its rows in the window */
+	uint32_t *any;	 /* [1]: whether one of them is 1; dispatch: whether rows may come through the window */
 	uint32_t *base, *total, *chunk;
 	/* the block's shared memory */
 	uint64_t *near_to; /* to[], a copy */
@@ -125,14 +133,17 @@ GX_DEV void ht_tell_all(const struct ht *ht, uint64_t at)
 
 #define HT_TELL_ALL(ht, member) ht_tell_all(ht, offsetof(struct ep_ht_line, member))
 
-/* All lanes: whether this warp finished the last of items (R4, A4); its rows are drained before. */
-GX_DEV uint32_t ht_finished(struct ht *ht, uint32_t which, uint32_t items)
+/* All lanes: whether this warp's n items were the last of all (R4, A4); its rows are drained before. Once per warp,
+ * when it finds no more work: a drain for every row would leave the copy engine idle for most of the time. */
+GX_DEV uint32_t ht_finished(struct ht *ht, uint32_t which, uint32_t n, uint32_t items)
 {
 	uint32_t last = 0;
 
+	if (n == 0)
+		return 0;
 	gx_bulk_drain(&ht->bulk);
 	if (gx_lane() == 0)
-		last = gx_dev_add_acqrel_u32(&ht->a->state->finished[which], 1) == items - 1;
+		last = gx_dev_add_acqrel_u32(&ht->a->state->finished[which], n) == items - n;
 	last = gx_shfl_u32(last, 0);
 	gx_syncwarp();
 	return last;
@@ -149,8 +160,14 @@ GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
 {
 	const struct ep_ht_args *a = ht->a;
 	uint64_t bins = ep_ht_bins(a->shape.nranks, a->shape.experts);
+	uint64_t routed = ep_ht_routed_bytes(a->shape.tmax, ht->topk);
 	uint8_t *list = shared + (uint64_t)gx_warps() * a->stage + (uint64_t)gx_warp() * a->lane_bytes;
 
+	ht->given = (int32_t *)a->routed;
+	ht->expert = (int32_t *)(a->routed + routed);
+	ht->position = (uint32_t *)(a->routed + 2 * routed);
+	ht->row = (uint32_t *)(a->routed + 3 * routed);
+	ht->flat = (uint32_t *)(a->routed + 4 * routed);
 	ht->memo = (struct ep_reach_memo *)(a->state + 1);
 	ht->to = (uint64_t *)(ht->memo + (uint64_t)a->shape.nranks * EP_REACH_MEMO);
 	ht->serve = (uint32_t *)(ht->to + 2 * (uint64_t)a->shape.nranks);
@@ -170,7 +187,8 @@ GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
 GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, uint32_t topk, uint8_t *shared)
 {
 	ht->a = a;
-	ht->topk = topk;
+	ht->topk = topk < a->shape.room ? topk : a->shape.room; /* what handle_mem says may be anything */
+	ht->ahead = 0;
 	ht_arrays(ht, shared);
 	ht->op.rank = a->shape.rank;
 	ht->op.nranks = a->shape.nranks;
@@ -190,11 +208,11 @@ GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, u
 /* One thread: whether an earlier operation failed, here or elsewhere. Such a group moves nothing more. */
 GX_DEV uint32_t ht_dead(const struct ht *ht)
 {
-	uint64_t failed;
+	uint32_t errors = gx_ld_relaxed_u32(ht->op.errors);
+	uint64_t failed = gx_ld_relaxed_u64(ht->op.limit.failed);
 
-	if (gx_ld_relaxed_u32(ht->op.errors) != 0)
+	if (errors != 0)
 		return 1;
-	failed = gx_ld_relaxed_u64(ht->op.limit.failed);
 	if (failed != 0)
 		gx_op_fail(&ht->op, EP_KERR_REMOTE, EP_FAILED_RANK(failed), EP_KPHASE_START);
 	return failed != 0;
@@ -219,8 +237,8 @@ GX_DEV uint32_t ht_ready(const struct ht *ht)
 	return go == HT_GO;
 }
 
-/* The last block: all counters back to zero, the epoch is over. */
-GX_DEV void ht_close(const struct ht *ht)
+/* The last block: all counters back to zero, the epoch is over; settled: with every rank. */
+GX_DEV void ht_close(const struct ht *ht, uint32_t settled)
 {
 	struct ep_ht_state *state = ht->a->state;
 
@@ -231,6 +249,8 @@ GX_DEV void ht_close(const struct ht *ht)
 		state->ticket[i] = state->finished[i] = 0;
 	state->opened = state->ready = state->left = 0;
 	state->epoch = ht->op.epoch;
+	if (settled)
+		state->settled = ht->op.epoch;
 }
 
 #endif

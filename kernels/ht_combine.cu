@@ -57,10 +57,12 @@ GX_DEV void ht_serve_weights(struct ht *ht, uint64_t first, uint64_t end)
 
 GX_DEV void ht_serve(struct ht *ht)
 {
-	uint32_t rows = ht->a->handle->rows, item;
+	uint32_t rows = ht->a->handle->rows, item, n = 0;
 	uint32_t slices = *ht->any ? ht->op.nranks * HT_SLICES : 0;
 	uint32_t spans = ht_is(ht, EP_HT_BACKWARD) ? (rows + HT_SPAN - 1) / HT_SPAN + 1 : 0;
 
+	if (slices + spans == 0)
+		return;
 	while ((item = ht_take(ht, HT_EXTRA)) < slices + spans) {
 		uint64_t first = (uint64_t)(item - slices) * HT_SPAN;
 
@@ -68,9 +70,10 @@ GX_DEV void ht_serve(struct ht *ht)
 			ht_serve_reader(ht, item / HT_SLICES, item % HT_SLICES);
 		else
 			ht_serve_weights(ht, first, first + HT_SPAN < rows ? first + HT_SPAN : rows);
-		if (ht_finished(ht, HT_EXTRA, slices + spans))
-			HT_TELL_ALL(ht, meta);
+		n++;
 	}
+	if (ht_finished(ht, HT_EXTRA, n, slices + spans))
+		HT_TELL_ALL(ht, meta);
 }
 
 /* All lanes: what this rank reads from windows is there. */
@@ -79,7 +82,7 @@ GX_DEV uint32_t ht_served(struct ht *ht)
 	uint32_t bad = 0;
 
 	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
-		if (ht->near_to[2 * r] == 0 || ht_is(ht, EP_HT_BACKWARD))
+		if ((ht->near_to[2 * r] == 0 && ht_may_stage(ht, r)) || ht_is(ht, EP_HT_BACKWARD))
 			bad |= !ht_wait(ht, &ht_line(ht, ht->op.rank, r)->meta, ht->op.epoch, r,
 					EP_KPHASE_RECV); /* A5 */
 	bad = gx_ballot((int)bad) != 0;
@@ -125,7 +128,7 @@ GX_DEV void ht_weights(struct ht *ht, uint32_t token)
 
 	for (uint32_t k = gx_lane(); k < ht->topk; k += GX_WARP) {
 		uint64_t at = (uint64_t)token * ht->topk + k;
-		int32_t id = a->given[at];
+		int32_t id = ht->given[at];
 		uint32_t i = 0, first;
 		float weight = 0.0f;
 
@@ -145,7 +148,9 @@ GX_DEV void ht_sum_token(struct ht *ht, uint32_t token)
 	const struct ep_ht_args *a = ht->a;
 	struct sum sum = { NULL, NULL, NULL, 0, a->hidden, gx_lane(), GX_WARP };
 
-	ht_list_load(ht, token);
+	if (!ht->ahead)
+		ht_list_load(ht, token);
+	ht->ahead = 0;
 	sum.out = a->out + (uint64_t)token * a->row_bytes;
 	sum.term = (const uint8_t *const *)ht->list.dst;
 	sum.terms = ht_terms(ht, (const uint8_t **)ht->list.dst);
@@ -154,18 +159,21 @@ GX_DEV void ht_sum_token(struct ht *ht, uint32_t token)
 		ht_weights(ht, token);
 }
 
+/* ticket: the first one, in lane 0. */
 GX_DEV void ht_sum(struct ht *ht)
 {
-	uint32_t items = ht->a->tokens + 1, item;
+	uint32_t items = ht->a->tokens + 1, item, n = 0;
 
 	if (!ht_served(ht))
 		return;
-	while ((item = ht_take(ht, HT_WORK)) < items) {
+	while ((item = gx_shfl_u32(ht->ticket, 0)) < items) {
+		ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]); /* it comes while the rows do */
 		if (item < ht->a->tokens)
 			ht_sum_token(ht, item);
-		if (ht_finished(ht, HT_WORK, items))
-			HT_TELL_ALL(ht, done);
+		n++;
 	}
+	if (ht_finished(ht, HT_WORK, n, items))
+		HT_TELL_ALL(ht, done);
 }
 
 GX_KERNEL(ht_combine)(GX_ARGS(struct ep_ht_args) a)
@@ -175,6 +183,10 @@ GX_KERNEL(ht_combine)(GX_ARGS(struct ep_ht_args) a)
 	uint32_t go;
 
 	ht_begin(&ht, &a, EP_KIND_COMBINE, a.topk ? a.topk : a.handle->topk, shared);
+	ht.ticket = gx_op_take(&a.state->ticket[HT_WORK]);
+	ht.ahead = gx_shfl_u32(ht.ticket, 0) < a.tokens;
+	if (ht.ahead)
+		ht_list_load(&ht, gx_shfl_u32(ht.ticket, 0));
 	go = ht_open(&ht);
 	if (go) {
 		ht_serve(&ht);

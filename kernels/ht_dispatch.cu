@@ -76,17 +76,25 @@ GX_DEV void ht_send_row(struct ht *ht, const uint8_t *src, uint32_t bytes, uint3
 	}
 }
 
+/* The row and its routing come side by side. */
+GX_DEV void ht_fetch(struct ht *ht, uint32_t token)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t room = gx_bulk_room(&ht->bulk);
+
+	gx_bulk_load_own(&ht->bulk, a->in + (uint64_t)token * a->row_bytes, a->row_bytes < room ? a->row_bytes : room);
+	ht_list_load(ht, token);
+}
+
 GX_DEV void ht_send_token(struct ht *ht, uint32_t token)
 {
 	const struct ep_ht_args *a = ht->a;
-	const uint8_t *src = a->in + (uint64_t)token * a->row_bytes;
-	uint32_t room = gx_bulk_room(&ht->bulk);
 
-	/* The row and its routing come side by side. */
-	gx_bulk_load_own(&ht->bulk, src, a->row_bytes < room ? a->row_bytes : room);
-	ht_list_load(ht, token);
+	if (!ht->ahead)
+		ht_fetch(ht, token);
+	ht->ahead = 0;
 	ht_aim(ht, 0);
-	ht_send_row(ht, src, a->row_bytes, 1);
+	ht_send_row(ht, a->in + (uint64_t)token * a->row_bytes, a->row_bytes, 1);
 	if (a->scale_bytes) {
 		ht_aim(ht, 1);
 		ht_send_row(ht, a->in_scales + (uint64_t)token * a->scale_bytes, a->scale_bytes, 0);
@@ -95,35 +103,38 @@ GX_DEV void ht_send_token(struct ht *ht, uint32_t token)
 		ht_heads(ht);
 }
 
+/* Before the operation is open: what needs nobody else. */
+GX_DEV void ht_send_ahead(struct ht *ht)
+{
+	ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]);
+	ht->ahead = gx_shfl_u32(ht->ticket, 0) < ht->a->tokens;
+	if (ht->ahead)
+		ht_fetch(ht, gx_shfl_u32(ht->ticket, 0));
+}
+
+/* ticket: the first one, in lane 0. */
 GX_DEV void ht_send(struct ht *ht)
 {
-	uint32_t items = ht->a->tokens + 1, item; /* one for the rank that has no token: it signals too */
+	uint32_t items = ht->a->tokens + 1, item, n = 0; /* one for the rank that has no token: it signals too */
 
-	while ((item = ht_take(ht, HT_WORK)) < items) {
+	while ((item = gx_shfl_u32(ht->ticket, 0)) < items) {
+		ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]); /* it comes while the row goes */
 		if (item < ht->a->tokens)
 			ht_send_token(ht, item);
-		if (ht_finished(ht, HT_WORK, items))
-			HT_TELL_ALL(ht, done);
+		n++;
 	}
+	if (ht_finished(ht, HT_WORK, n, items))
+		HT_TELL_ALL(ht, done);
 }
 
 /* ---- meta ---- */
 
-/* One entry of one token: lanes by (token, position). */
-GX_DEV void ht_meta_entry(struct ht *ht, uint64_t token, uint32_t i)
+/* Entry i of the token whose routing begins at. */
+GX_DEV void ht_meta_entry(struct ht *ht, const int32_t *expert, uint32_t i, uint32_t row, float weight)
 {
-	const struct ep_ht_args *a = ht->a;
-	uint64_t at = token * ht->topk;
-	const int32_t *expert = a->expert + at;
-	uint32_t row = a->row[at + i], per_rank = a->shape.per_rank, peer, first = i, n = 1;
-	float weight;
-	uint8_t *to;
+	uint32_t per_rank = ht->a->shape.per_rank, peer = (uint32_t)expert[i] / per_rank, first = i, n = 1;
+	uint8_t *to = ht_meta(ht, peer, row);
 
-	if (expert[i] < 0 || row == EP_HT_NONE)
-		return;
-	peer = (uint32_t)expert[i] / per_rank;
-	weight = a->in_weights[at + a->position[at + i]];
-	to = ht_meta(ht, peer, row);
 	if (ht_is(ht, EP_HT_EXPERT_MAJOR)) {
 		*(float *)to = weight;
 		return;
@@ -139,18 +150,46 @@ GX_DEV void ht_meta_entry(struct ht *ht, uint64_t token, uint32_t i)
 	*(uint32_t *)to = n;
 }
 
+/* n entries from at on, lanes by (token, position): all their loads are on their way before the first is used. */
+GX_DEV void ht_meta_entries(struct ht *ht, uint64_t at, uint32_t n)
+{
+	const struct ep_ht_args *a = ht->a;
+
+	for (uint32_t q = gx_lane(); q < n; q += GX_WARP * HT_BATCH) {
+		uint32_t row[HT_BATCH], position[HT_BATCH], m;
+		float weight[HT_BATCH];
+
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			m = q + u * GX_WARP;
+			row[u] = m < n ? ht->row[at + m] : EP_HT_NONE; /* also of what is no expert */
+			position[u] = m < n && ht->expert[at + m] >= 0 ? ht->position[at + m] : 0;
+		}
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			m = q + u * GX_WARP;
+			weight[u] = row[u] != EP_HT_NONE ? a->in_weights[at + m - m % ht->topk + position[u]] : 0.0f;
+		}
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			m = q + u * GX_WARP;
+			if (row[u] != EP_HT_NONE)
+				ht_meta_entry(ht, ht->expert + at + m - m % ht->topk, m % ht->topk, row[u], weight[u]);
+		}
+	}
+}
+
 GX_DEV void ht_send_meta(struct ht *ht)
 {
-	uint32_t tokens = ht->a->tokens, items = (tokens + HT_SPAN - 1) / HT_SPAN + 1, item;
+	uint32_t tokens = ht->a->tokens, items = (tokens + HT_SPAN - 1) / HT_SPAN + 1, item, n = 0;
 
 	while ((item = ht_take(ht, HT_META)) < items) {
-		uint64_t first = (uint64_t)item * HT_SPAN, end = first + HT_SPAN < tokens ? first + HT_SPAN : tokens;
+		uint32_t first = item * HT_SPAN;
 
-		for (uint64_t q = first * ht->topk + gx_lane(); q < end * ht->topk; q += GX_WARP)
-			ht_meta_entry(ht, q / ht->topk, (uint32_t)(q % ht->topk));
-		if (ht_finished(ht, HT_META, items))
-			HT_TELL_ALL(ht, meta);
+		if (first < tokens)
+			ht_meta_entries(ht, (uint64_t)first * ht->topk,
+					(tokens - first < HT_SPAN ? tokens - first : HT_SPAN) * ht->topk);
+		n++;
 	}
+	if (ht_finished(ht, HT_META, n, items))
+		HT_TELL_ALL(ht, meta);
 }
 
 /* ---- take: what the caller's small tensors get ---- */
@@ -159,22 +198,32 @@ GX_DEV void ht_send_meta(struct ht *ht)
 GX_DEV void ht_take_flat(struct ht *ht, uint64_t first, uint64_t end)
 {
 	const struct ep_ht_args *a = ht->a;
-	uint32_t rows = a->handle->rows;
+	uint32_t rows = a->handle->rows, n = (uint32_t)(end - first) * ht->topk;
 	int64_t shift = ht_is(ht, EP_HT_GLOBAL) ? (int64_t)a->shape.rank * a->shape.per_rank : 0;
 
-	for (uint64_t q = first * ht->topk + gx_lane(); q < end * ht->topk; q += GX_WARP) {
-		uint64_t row = q / ht->topk;
-		uint32_t i = (uint32_t)(q % ht->topk);
-		const uint32_t *meta = (const uint32_t *)ht_meta(ht, a->shape.rank, (uint32_t)row);
-		int64_t id = -1;
-		float weight = 0.0f;
+	for (uint32_t q = gx_lane(); q < n; q += GX_WARP * HT_BATCH) {
+		uint32_t count[HT_BATCH], id[HT_BATCH];
+		float weight[HT_BATCH];
 
-		if (row < rows && i < meta[0]) {
-			id = (int64_t)meta[2 + 2 * i] + shift;
-			weight = ((const float *)meta)[3 + 2 * i];
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			uint32_t m = q + u * GX_WARP, row = (uint32_t)first + m / ht->topk;
+			const uint32_t *meta = (const uint32_t *)ht_meta(ht, a->shape.rank, row) + 2 * (m % ht->topk);
+
+			count[u] = m < n && row < rows ? meta[-2 * (int)(m % ht->topk)] : 0;
+			id[u] = m < n && row < rows ? meta[2] : 0;
+			weight[u] = m < n && row < rows ? ((const float *)meta)[3] : 0.0f;
 		}
-		a->out_idx[q] = id;
-		a->out_weights[q] = weight;
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			uint32_t m = q + u * GX_WARP, here = m % ht->topk < count[u];
+			uint64_t at = first * ht->topk + m;
+
+			if (m >= n)
+				break;
+			if (first + m / ht->topk < a->tail_idx)
+				a->out_idx[at] = here ? (int64_t)id[u] + shift : -1;
+			if (first + m / ht->topk < a->tail_weights)
+				a->out_weights[at] = here ? weight[u] : 0.0f;
+		}
 	}
 }
 
@@ -206,21 +255,15 @@ GX_DEV void ht_take_expert(struct ht *ht, uint64_t first, uint64_t end)
 	}
 }
 
-GX_DEV void ht_zero(uint8_t *to, uint32_t bytes)
-{
-	for (uint32_t i = gx_lane(); i < bytes; i += GX_WARP)
-		to[i] = 0;
-}
-
-/* Zeros by the word where the row allows it. */
 GX_DEV void ht_zero_row(uint8_t *to, uint32_t bytes)
 {
-	if ((((uintptr_t)to | bytes) & 3) != 0) {
-		ht_zero(to, bytes);
-		return;
-	}
-	for (uint32_t i = gx_lane(); i < bytes / 4; i += GX_WARP)
-		((uint32_t *)to)[i] = 0;
+	static const uint32_t none[4] = { 0, 0, 0, 0 };
+	uint32_t vectors = (((uintptr_t)to | bytes) & 15) == 0 ? bytes / 16 : 0;
+
+	for (uint32_t i = gx_lane(); i < vectors; i += GX_WARP)
+		gx_st_u4(to + (uint64_t)i * 16, gx_ld_u4(none));
+	for (uint32_t i = gx_lane(); vectors == 0 && i < bytes; i += GX_WARP)
+		to[i] = 0;
 }
 
 /* Padding of the zones: piece of the alignment - 1 rows a zone can have at most. */
@@ -243,7 +286,8 @@ GX_DEV void ht_take_all(struct ht *ht)
 {
 	const struct ep_ht_args *a = ht->a;
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR), pieces = (a->shape.alignment + 2) / 4;
-	uint64_t rows = expert_major ? a->handle->rows : a->tail, span = expert_major ? HT_SPAN * 8 : HT_SPAN;
+	uint32_t tail = a->tail_idx > a->tail_weights ? a->tail_idx : a->tail_weights;
+	uint64_t rows = expert_major ? a->handle->rows : tail, span = expert_major ? HT_SPAN * 8 : HT_SPAN;
 	uint32_t spans = ht_is(ht, EP_HT_BACKWARD) ? 0 : (uint32_t)((rows + span - 1) / span);
 	uint32_t items = spans + (expert_major ? a->shape.per_rank * pieces : 0), item, came = 0;
 
@@ -304,8 +348,10 @@ GX_DEV void ht_copy(struct ht *ht)
 		return;
 	while ((item = ht_take(ht, HT_EXTRA)) < items) {
 		uint32_t source = item / HT_SLICES;
+		uint32_t staged =
+			gx_ld_relaxed_u64(&ht_line(ht, ht->op.rank, source)->way) & 1; /* written before done */
 
-		for (uint32_t i = item % HT_SLICES; ht->serve[source] && i < a->from[source].count; i += HT_SLICES)
+		for (uint32_t i = item % HT_SLICES; staged && i < a->from[source].count; i += HT_SLICES)
 			ht_spread(ht, a->from[source].first + i);
 	}
 	gx_bulk_drain(&ht->bulk);
@@ -318,12 +364,18 @@ GX_KERNEL(ht_dispatch)(GX_ARGS(struct ep_ht_args) a)
 	uint32_t go, forward = (a.flags & EP_HT_BACKWARD) == 0;
 
 	ht_begin(&ht, &a, EP_KIND_DISPATCH, a.topk ? a.topk : a.handle->topk, shared);
+	if (gx_warp() != 0)
+		ht_send_ahead(&ht);
 	go = ht_open(&ht);
+	if (!go)
+		gx_bulk_stage(&ht.bulk); /* what was fetched ahead is there before the block ends */
 	if (go) {
 		if (gx_warp() == 0 && forward)
 			ht_send_meta(&ht);
 		if (gx_warp() == 0 && gx_warps() > 1)
 			ht_take_all(&ht);
+		if (gx_warp() == 0)
+			ht.ticket = gx_op_take(&a.state->ticket[HT_WORK]);
 		ht_send(&ht);
 		if (forward)
 			ht_send_meta(&ht);

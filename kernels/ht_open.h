@@ -101,14 +101,45 @@ GX_DEV uint32_t ht_routed(const struct ht *ht)
 	return 0;
 }
 
+/* Whether rows may go through the window between this rank and peer. */
+GX_DEV uint32_t ht_may_stage(const struct ht *ht, uint32_t peer)
+{
+	return ht_is(ht, EP_HT_STAGE) || !ht->a->near[peer];
+}
+
+/* One warp. A combine must know who wants its rows in the window before it begins; a dispatch learns of it in the end.
+ */
+GX_DEV uint32_t ht_wait_ways(struct ht *ht, uint32_t combine)
+{
+	uint32_t any = 0, bad = 0;
+
+	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP) {
+		const uint64_t *way = &ht_line(ht, ht->op.rank, r)->way;
+		uint32_t serve = ht_may_stage(ht, r);
+
+		if (serve && combine) {
+			bad |= !ht_wait(ht, way, ht->op.epoch * 2, r, EP_KPHASE_START); /* A2 */
+			serve = gx_ld_relaxed_u64(way) & 1;
+		}
+		ht->serve[r] = serve;
+		any |= serve;
+	}
+	any = gx_ballot((int)any) != 0;
+	if (gx_lane() == 0)
+		*ht->any = any;
+	return gx_ballot((int)bad) == 0;
+}
+
 /* One warp of one block. HT_GO or HT_STOP. */
 GX_DEV uint32_t ht_agree(struct ht *ht)
 {
-	uint32_t bad = 0, n = ht->op.nranks, any = 0;
+	uint32_t bad = 0, n = ht->op.nranks, settled = ht->a->state->settled == ht->op.epoch - 1;
 
 	if (gx_lane() == 0)
 		bad = ht_dead(ht) || !ht_routed(ht);
-	if (gx_ballot((int)bad) != 0 || !HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_START))
+	if (gx_ballot((int)bad) != 0)
+		return HT_STOP;
+	if (!settled && !HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_START))
 		return HT_STOP;
 	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
 		ht_show(ht, r);
@@ -117,18 +148,9 @@ GX_DEV uint32_t ht_agree(struct ht *ht)
 		return HT_STOP;
 	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
 		ht_choose(ht, r);
+	bad = !ht_wait_ways(ht, ht->op.kind == EP_KIND_COMBINE);
 	gx_syncwarp();
-	if (!HT_WAIT_ALL(ht, way, ht->op.epoch * 2, EP_KPHASE_START)) /* A2 */
-		return HT_STOP;
-	for (uint32_t r = gx_lane(); r < n; r += GX_WARP) {
-		ht->serve[r] = gx_ld_relaxed_u64(&ht_line(ht, ht->op.rank, r)->way) & 1;
-		any |= ht->serve[r];
-	}
-	any = gx_ballot((int)any) != 0;
-	if (gx_lane() == 0)
-		*ht->any = any;
-	gx_syncwarp();
-	return HT_GO;
+	return bad ? HT_STOP : HT_GO;
 }
 
 /* All threads. 0: nothing may be done in this launch. */
@@ -162,7 +184,7 @@ GX_DEV void ht_end(struct ht *ht, uint32_t go)
 {
 	if (go && gx_warp() == 0)
 		HT_WAIT_ALL(ht, done, ht->op.epoch, EP_KPHASE_RECV);
-	ht_close(ht);
+	ht_close(ht, go);
 }
 
 /* ---- what dispatch and combine do with a token's routing ---- */
@@ -181,15 +203,14 @@ GX_DEV uint32_t ht_first(const struct ht *ht, uint32_t i)
 /* All lanes. */
 GX_DEV void ht_list_load(struct ht *ht, uint32_t token)
 {
-	const struct ep_ht_args *a = ht->a;
 	uint64_t at = (uint64_t)token * ht->topk;
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
 
 	gx_syncwarp(); /* the token before is done with it */
 	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
-		ht->list.expert[i] = a->expert[at + i];
-		ht->list.row[i] = a->row[at + i];
-		ht->list.flat[i] = expert_major ? a->flat[at + i] : a->row[at + i];
+		ht->list.expert[i] = ht->expert[at + i];
+		ht->list.row[i] = ht->row[at + i];
+		ht->list.flat[i] = expert_major ? ht->flat[at + i] : ht->row[at + i];
 	}
 	gx_syncwarp();
 }

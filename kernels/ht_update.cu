@@ -32,7 +32,7 @@ GX_DEV int32_t ht_checked(const struct ht *ht, int64_t id)
 
 /* A token's experts in the warp's shared memory, [topk] each; the list is not used otherwise here. */
 struct ht_sort {
-	int32_t *id;
+	const int32_t *id;
 	int32_t *kept;	 /* the id at the last k that names it, else -1 */
 	uint32_t *place; /* among the kept ones, ascending */
 	uint32_t *seen;	 /* by place: at the first expert of a rank, tokens the rank got before; else EP_HT_NONE */
@@ -54,23 +54,37 @@ GX_DEV uint32_t ht_before(const struct ht *ht, const int32_t *kept, uint32_t k, 
 	return n;
 }
 
-GX_DEV void ht_sort_token(struct ht *ht, uint32_t token, const struct ht_sort *w)
+GX_DEV void ht_sort_token(struct ht *ht, const struct ht_sort *w)
 {
-	const struct ep_ht_args *a = ht->a;
-	uint64_t at = (uint64_t)token * ht->topk;
-
-	for (uint32_t k = gx_lane(); k < ht->topk; k += GX_WARP) {
-		w->id[k] = a->given[at + k] = ht_checked(ht, ht_given(a, at + k));
-		a->expert[at + k] = -1;
-		a->row[at + k] = EP_HT_NONE;
-	}
-	gx_syncwarp();
 	for (uint32_t k = gx_lane(); k < ht->topk; k += GX_WARP) {
 		int32_t kept = w->id[k];
 
 		for (uint32_t j = k + 1; j < ht->topk; j++)
 			kept = w->id[j] == kept ? -1 : kept;
 		w->kept[k] = kept;
+	}
+	gx_syncwarp();
+}
+
+/* Ids of some tokens to shared memory, all their loads side by side; what is no expert has no row. */
+GX_DEV void ht_load_ids(struct ht *ht, uint64_t at, uint32_t n, int32_t *id)
+{
+	const struct ep_ht_args *a = ht->a;
+
+	for (uint32_t q = gx_lane(); q < n; q += GX_WARP * HT_BATCH) {
+		int64_t v[HT_BATCH];
+
+		for (uint32_t u = 0; u < HT_BATCH; u++)
+			v[u] = q + u * GX_WARP < n ? ht_given(a, at + q + u * GX_WARP) : -1;
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			uint32_t m = q + u * GX_WARP;
+
+			if (m >= n)
+				break;
+			id[m] = ht->given[at + m] = ht_checked(ht, v[u]);
+			ht->expert[at + m] = -1;
+			ht->row[at + m] = EP_HT_NONE;
+		}
 	}
 	gx_syncwarp();
 }
@@ -82,7 +96,7 @@ GX_DEV void ht_count_token(struct ht *ht, uint32_t token, const struct ht_sort *
 	uint64_t at = (uint64_t)token * ht->topk;
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
 
-	ht_sort_token(ht, token, w);
+	ht_sort_token(ht, w);
 	for (uint32_t k = gx_lane(); k < ht->topk; k += GX_WARP) {
 		uint32_t e = (uint32_t)w->kept[k], bin = a->shape.experts + e / a->shape.per_rank, first, place;
 
@@ -94,10 +108,10 @@ GX_DEV void ht_count_token(struct ht *ht, uint32_t token, const struct ht_sort *
 			w->seen[place] = hist[bin];
 			hist[bin] = w->seen[place] + 1;
 		}
-		a->expert[at + place] = (int32_t)e;
-		a->position[at + place] = k;
+		ht->expert[at + place] = (int32_t)e;
+		ht->position[at + place] = k;
 		if (expert_major)
-			a->row[at + place] = hist[e];
+			ht->row[at + place] = hist[e];
 		hist[e]++; /* a token's experts differ: no two lanes meet */
 	}
 	gx_syncwarp();
@@ -108,7 +122,7 @@ GX_DEV void ht_count_token(struct ht *ht, uint32_t token, const struct ht_sort *
 			continue;
 		while (w->seen[first] == EP_HT_NONE) /* the first of the rank is before it */
 			first--;
-		(expert_major ? a->flat : a->row)[at + w->place[k]] = w->seen[first];
+		(expert_major ? ht->flat : ht->row)[at + w->place[k]] = w->seen[first];
 	}
 	gx_syncwarp();
 }
@@ -123,19 +137,28 @@ GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
 {
 	const struct ep_ht_args *a = ht->a;
 	uint64_t bins = ep_ht_bins(a->shape.nranks, a->shape.experts), list = ep_ht_list_bytes(ht->topk);
-	uint32_t *out = ht->chunk + chunk * bins, end = ht_chunk_first(ht, chunk + 1);
-	uint32_t *hist = a->lane_bytes > list ? (uint32_t *)((uint8_t *)ht->list.dst + list) : out;
+	uint32_t *out = ht->chunk + chunk * bins, end = ht_chunk_first(ht, chunk + 1), batch = ep_ht_batch(ht->topk);
+	int32_t *id = (int32_t *)((uint8_t *)ht->list.dst + list);
+	uint64_t used = list + ep_ht_ids_bytes(ht->topk);
+	uint32_t *hist = a->lane_bytes > used ? (uint32_t *)((uint8_t *)ht->list.dst + used) : out;
 	struct ht_sort sort;
 
-	sort.id = (int32_t *)ht->list.dst;
-	sort.kept = sort.id + ht->topk;
+	sort.kept = (int32_t *)ht->list.dst;
 	sort.place = (uint32_t *)(sort.kept + ht->topk);
 	sort.seen = sort.place + ht->topk;
 	for (uint64_t i = gx_lane(); i < bins; i += GX_WARP)
 		hist[i] = 0;
+	for (uint32_t t = ht_chunk_first(ht, chunk); t < end; t += batch) {
+		uint32_t n = end - t < batch ? end - t : batch;
+
+		gx_syncwarp();
+		ht_load_ids(ht, (uint64_t)t * ht->topk, n * ht->topk, id);
+		for (uint32_t i = 0; i < n; i++) {
+			sort.id = id + (uint64_t)i * ht->topk;
+			ht_count_token(ht, t + i, &sort, hist);
+		}
+	}
 	gx_syncwarp();
-	for (uint32_t t = ht_chunk_first(ht, chunk); t < end; t++)
-		ht_count_token(ht, t, &sort, hist);
 	for (uint64_t i = gx_lane(); hist != out && i < bins; i += GX_WARP)
 		out[i] = hist[i];
 	gx_syncwarp();
@@ -165,7 +188,7 @@ GX_DEV uint32_t ht_count(struct ht *ht)
 
 /* ---- exchange: one block ---- */
 
-#define HT_BATCH 16u /* loads in flight */
+#define HT_SCAN 16u /* loads in flight */
 
 /* Counts by piece become what came before the piece; total[]: of all pieces. */
 GX_DEV void ht_scan_chunks(struct ht *ht)
@@ -175,12 +198,12 @@ GX_DEV void ht_scan_chunks(struct ht *ht)
 	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
 		uint32_t sum = 0;
 
-		for (uint32_t c = 0; c < EP_HT_CHUNKS; c += HT_BATCH) {
-			uint32_t v[HT_BATCH];
+		for (uint32_t c = 0; c < EP_HT_CHUNKS; c += HT_SCAN) {
+			uint32_t v[HT_SCAN];
 
-			for (uint32_t i = 0; i < HT_BATCH; i++)
+			for (uint32_t i = 0; i < HT_SCAN; i++)
 				v[i] = ht->chunk[(c + i) * bins + bin];
-			for (uint32_t i = 0; i < HT_BATCH; i++) {
+			for (uint32_t i = 0; i < HT_SCAN; i++) {
 				ht->chunk[(c + i) * bins + bin] = sum;
 				sum += v[i];
 			}
@@ -421,26 +444,44 @@ GX_DEV uint32_t ht_exchange(struct ht *ht)
 
 /* ---- place ---- */
 
-GX_DEV void ht_place_chunk(struct ht *ht, uint32_t chunk)
+/* Entries from at on of a piece before which before[] tokens came. */
+GX_DEV void ht_place_entries(struct ht *ht, uint64_t at, uint64_t end, const uint32_t *before)
 {
 	const struct ep_ht_args *a = ht->a;
 	const struct ep_ht_shape *s = &a->shape;
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
+	int32_t e[HT_BATCH];
+	uint32_t row[HT_BATCH];
+
+	for (uint32_t u = 0; u < HT_BATCH; u++) {
+		e[u] = at + u * GX_WARP < end ? ht->expert[at + u * GX_WARP] : -1;
+		row[u] = e[u] >= 0 ? ht->row[at + u * GX_WARP] : 0;
+	}
+	for (uint32_t u = 0; u < HT_BATCH; u++) {
+		uint32_t bin = expert_major ? (uint32_t)e[u] : s->experts + (uint32_t)e[u] / s->per_rank;
+
+		row[u] += e[u] >= 0 ? ht->base[bin] + before[bin] : 0;
+	}
+	for (uint32_t u = 0; u < HT_BATCH; u++) {
+		uint32_t bin = s->experts + (uint32_t)e[u] / s->per_rank;
+
+		if (e[u] < 0)
+			continue;
+		ht->row[at + u * GX_WARP] = row[u] < s->capacity ? row[u] : EP_HT_NONE;
+		if (expert_major)
+			ht->flat[at + u * GX_WARP] += ht->base[bin] + before[bin];
+	}
+}
+
+GX_DEV void ht_place_chunk(struct ht *ht, uint32_t chunk)
+{
+	const struct ep_ht_shape *s = &ht->a->shape;
 	const uint32_t *before = ht->chunk + chunk * ep_ht_bins(s->nranks, s->experts);
 	uint64_t end = (uint64_t)ht_chunk_first(ht, chunk + 1) * ht->topk;
+	uint64_t at = (uint64_t)ht_chunk_first(ht, chunk) * ht->topk + gx_lane();
 
-	for (uint64_t i = (uint64_t)ht_chunk_first(ht, chunk) * ht->topk + gx_lane(); i < end; i += GX_WARP) {
-		uint32_t e = (uint32_t)a->expert[i], bin = s->experts + e / s->per_rank, row;
-
-		if (a->expert[i] < 0)
-			continue;
-		if (ht_is(ht, EP_HT_EXPERT_MAJOR)) {
-			a->flat[i] += ht->base[bin] + before[bin];
-			row = a->row[i] + ht->base[e] + before[e];
-		} else {
-			row = a->row[i] + ht->base[bin] + before[bin];
-		}
-		a->row[i] = row < s->capacity ? row : EP_HT_NONE;
-	}
+	for (; at < end; at += GX_WARP * HT_BATCH)
+		ht_place_entries(ht, at, end, before);
 }
 
 GX_KERNEL(ht_update)(GX_ARGS(struct ep_ht_args) a)
@@ -465,5 +506,5 @@ GX_KERNEL(ht_update)(GX_ARGS(struct ep_ht_args) a)
 		while ((chunk = ht_take(&ht, HT_TAKE)) < EP_HT_CHUNKS)
 			ht_place_chunk(&ht, chunk);
 	if (gx_op_leave(&a.state->left)) /* R6, A6 */
-		ht_close(&ht);
+		ht_close(&ht, 0);
 }

@@ -2,40 +2,19 @@
 /* Where ranks leave their figures, and how rows are made of them. */
 #include "perf/ep_perf.h"
 
-const char *const perf_phase_names[PERF_PHASES] = {
-	[PERF_DISPATCH] = "dispatch",
-	[PERF_COMBINE] = "combine",
-	[PERF_DISPATCH_SEND] = "dispatch send",
-	[PERF_DISPATCH_RECV] = "dispatch recv",
-	[PERF_COMBINE_SEND] = "combine send",
-	[PERF_COMBINE_RECV] = "combine recv",
-	[PERF_GRAPH] = "graph",
-};
-
-const enum perf_phase *perf_phases(const struct perf_opts *opts)
+void perf_rank_init(const struct perf_opts *opts, int device, struct perf_rank *out)
 {
-	static const enum perf_phase whole[] = { PERF_DISPATCH, PERF_COMBINE, PERF_PHASES };
-	static const enum perf_phase halves[] = { PERF_DISPATCH_SEND, PERF_DISPATCH_RECV, PERF_COMBINE_SEND,
-						  PERF_COMBINE_RECV, PERF_PHASES };
-	static const enum perf_phase graph[] = { PERF_GRAPH, PERF_PHASES };
-
-	return opts->graph ? graph : opts->staged ? halves : whole;
+	*out = (struct perf_rank){
+		.window = UINT64_MAX, .group_us = -1, .first_us = -1, .later_us = -1, .device = device
+	};
+	for (int p = 0; p < PERF_PHASES; p++)
+		out->wrong[p] = -1;
+	for (const enum perf_phase *p = perf_phases(opts); opts->check && *p != PERF_PHASES; p++)
+		if (*p != PERF_DISPATCH_SEND && *p != PERF_COMBINE_SEND)
+			out->wrong[*p] = 0;
 }
 
-void perf_shape(const struct perf_opts *opts, struct ll_shape *shape)
-{
-	*shape = (struct ll_shape){ .layout = opts->layout,
-				    .quant = opts->quant,
-				    .ranks = opts->ranks,
-				    .experts = opts->experts,
-				    .topk = opts->topk,
-				    .tmax = opts->last,
-				    .hidden = opts->hidden,
-				    .token = opts->quant == LL_QUANT_FWD ? NUM_E4M3 : opts->dtype,
-				    .scale = NUM_F32,
-				    .scale_width = opts->hidden / 128,
-				    .combine = opts->dtype };
-}
+/* ---- the board ---- */
 
 static size_t samples(const struct perf_opts *opts)
 {
@@ -94,6 +73,8 @@ uint8_t *perf_board_window(void *board, const struct perf_opts *opts, int rank)
 	return (uint8_t *)board + head_bytes(opts) + (size_t)rank * window_bytes(opts);
 }
 
+/* ---- rows ---- */
+
 enum what { DEVICE, HOST, PLAIN };
 
 static double one(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration, enum what what)
@@ -125,69 +106,65 @@ static double average(void *board, const struct perf_opts *opts, enum perf_phase
 	return sum / opts->iterations;
 }
 
-/* All ranks share the GPU's memory. Dispatch: own rows read, window written and read, outputs written. Combine: inputs
- * read, window written and read, sums written. */
-static double limit_us(const struct perf_opts *opts, void *board, int tokens, enum perf_phase phase)
+/* Ranks that share a GPU share its memory, and their bytes add up. Of several GPUs nothing is said. */
+static bool has_limit(const struct perf_opts *opts, void *board)
 {
-	struct ll_shape shape;
-	double rows = 0, pairs = 0, dispatch, combine, out;
+	int device = perf_board_rank(board, 0)->device;
 
-	perf_shape(opts, &shape);
-	for (int r = 0; r < opts->ranks; r++) {
-		rows += (double)perf_board_rank(board, r)->rows;
-		pairs += (double)perf_board_rank(board, r)->pairs;
-	}
-	out = (double)(ll_out_bytes(&shape) + ll_scale_bytes(&shape));
-	dispatch = (double)opts->ranks * tokens * (double)ll_in_bytes(&shape) + 2 * pairs * out + rows * out;
-	combine = (3 * rows + (double)opts->ranks * tokens) * (double)ll_combine_bytes(&shape);
-	if (phase == PERF_GRAPH)
-		return (dispatch + combine) / (1e3 * opts->bandwidth);
-	if (phase != PERF_DISPATCH && phase != PERF_COMBINE)
-		return -1;
-	return (phase == PERF_DISPATCH ? dispatch : combine) / (1e3 * opts->bandwidth);
+	for (int r = 1; r < opts->ranks; r++)
+		if (perf_board_rank(board, r)->device != device)
+			return false;
+	return device >= 0;
 }
 
-static int64_t wrong_of(const struct perf_opts *opts, void *board, enum perf_phase phase)
+static double limit_us(const struct perf_opts *opts, void *board, enum perf_phase phase)
 {
-	bool dispatch = phase == PERF_DISPATCH || phase == PERF_DISPATCH_RECV || phase == PERF_GRAPH;
-	bool combine = phase == PERF_COMBINE || phase == PERF_COMBINE_RECV || phase == PERF_GRAPH;
-	int64_t wrong = 0;
+	double traffic = 0;
 
-	if (!opts->check || (!dispatch && !combine))
-		return -1;
-	for (int r = 0; r < opts->ranks; r++) {
-		wrong += dispatch ? (int64_t)perf_board_rank(board, r)->wrong[0] : 0;
-		wrong += combine ? (int64_t)perf_board_rank(board, r)->wrong[1] : 0;
-	}
-	return wrong;
+	for (int r = 0; r < opts->ranks; r++)
+		traffic += perf_board_rank(board, r)->traffic[phase];
+	return traffic > 0 && has_limit(opts, board) ? traffic / (1e3 * opts->bandwidth) : -1;
 }
 
 void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum perf_phase phase, struct perf_row *out)
 {
-	bool gpu = perf_board_rank(board, 0)->gpu,
-	     combine = phase == PERF_COMBINE || phase == PERF_COMBINE_SEND || phase == PERF_COMBINE_RECV;
-	struct ll_shape shape;
-	double rows = 0, row;
+	bool gpu = perf_board_rank(board, 0)->device >= 0;
 
-	perf_shape(opts, &shape);
-	for (int r = 0; r < opts->ranks; r++)
-		rows += (double)perf_board_rank(board, r)->rows / opts->ranks;
-	row = (double)(ll_out_bytes(&shape) + ll_scale_bytes(&shape));
-	if (phase == PERF_GRAPH)
-		row += (double)ll_combine_bytes(&shape);
-	else if (combine)
-		row = (double)ll_combine_bytes(&shape);
-	*out = (struct perf_row){ .tokens = tokens,
-				  .phase = phase,
-				  .bytes = rows * row,
-				  .beside_us = -1,
-				  .beside_best_us = -1,
-				  .wrong = wrong_of(opts, board, phase) };
+	*out = (struct perf_row){ .tokens = tokens, .phase = phase, .device_us = -1, .beside_us = -1, .wrong = -1 };
+	for (int r = 0; r < opts->ranks; r++) {
+		const struct perf_rank *rank = perf_board_rank(board, r);
+
+		out->bytes += rank->bytes[phase] / opts->ranks;
+		if (rank->wrong[phase] >= 0)
+			out->wrong = rank->wrong[phase] + (out->wrong > 0 ? out->wrong : 0);
+	}
 	out->host_us = average(board, opts, phase, HOST, &out->best_us);
-	out->device_us = gpu ? average(board, opts, phase, DEVICE, &out->best_us) : -1;
-	if (gpu)
-		out->beside_us = out->beside_best_us = limit_us(opts, board, tokens, phase);
-	else if (opts->memcpy && (phase == PERF_DISPATCH || phase == PERF_COMBINE))
+	if (gpu) {
+		out->device_us = average(board, opts, phase, DEVICE, &out->best_us);
+		out->beside_us = limit_us(opts, board, phase);
+	}
+	out->beside_best_us = out->beside_us;
+	if (opts->memcpy && !gpu && (phase == PERF_DISPATCH || phase == PERF_COMBINE))
 		out->beside_us = average(board, opts, phase, PLAIN, &out->beside_best_us);
-	out->algbw = out->bytes / 1e3 / (out->device_us > 0 ? out->device_us : out->host_us);
+	out->algbw = out->bytes / 1e3 / (gpu ? out->device_us : out->host_us);
+}
+
+void perf_facts_make(const struct perf_opts *opts, void *board, struct perf_facts *out)
+{
+	const struct perf_rank *rank = perf_board_rank(board, 0);
+
+	*out = (struct perf_facts){ .device = rank->device >= 0 ? "cuda" : "host",
+				    .beside = has_limit(opts, board)		 ? "limit"
+					      : opts->memcpy && rank->device < 0 ? "memcpy"
+										 : "",
+				    .window = rank->window,
+				    .group_us = rank->group_us,
+				    .first_us = rank->first_us,
+				    .later_us = rank->later_us };
+	for (int r = 1; r < opts->ranks; r++) {
+		rank = perf_board_rank(board, r);
+		out->group_us = rank->group_us > out->group_us ? rank->group_us : out->group_us;
+		out->first_us = rank->first_us > out->first_us ? rank->first_us : out->first_us;
+		out->later_us = rank->later_us > out->later_us ? rank->later_us : out->later_us;
+	}
 }

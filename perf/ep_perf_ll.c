@@ -1,32 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One size of the table on one rank: a checked round, the timed ones, a checked round. */
-#include <stdlib.h>
-#include <string.h>
+/* LL, one size of the table on one rank: a checked round, the timed ones, a checked round. */
+#include <stdio.h>
 
 #include "perf/ep_perf.h"
+#include "test/oracle/rig.h"
 
 /* A library that has no such query yet leaves the figure out. */
 #pragma weak ncclEpGroupWindowBytes
 
-/* The longest list of phases, and what ends it. */
-#define STEPS_MAX 4
+struct ll_play {
+	struct rig rig;
+	const struct perf_opts *opts;
+	struct perf_rank *out;
+	void *graph;
+};
 
 static struct rig_cfg cfg_make(const struct perf_job *job)
 {
 	const struct perf_opts *opts = &job->opts;
-	struct rig_cfg cfg = { .handles = 1, .windows = opts->windows, .sms = opts->sms, .idx64 = true, .spare = 4 };
+	struct rig_cfg cfg = { .handles = 1,
+			       .windows = opts->windows,
+			       .zero_copy = opts->zero_copy,
+			       .sms = opts->sms,
+			       .idx64 = true,
+			       .spare = 4,
+			       .data = perf_data(opts, job->tokens) };
 
 	perf_shape(opts, &cfg.shape);
-	cfg.data = (struct ll_data){ .seed = ll_seed(opts->seed, 1, (uint64_t)job->tokens),
-				     .fill = job->tokens ? LL_FILL_FULL : LL_FILL_NONE,
-				     .fixed_t = job->tokens };
 	/* In a graph an expert answers with what it got: a copy is all that fits between dispatch and combine. */
 	cfg.data.numeric = cfg.data.echo = opts->graph && opts->quant == LL_QUANT_NONE;
 	return cfg;
 }
 
-static int step(struct rig *rig, enum perf_phase phase, void *graph)
+static int step(void *arg, enum perf_phase phase)
 {
+	struct ll_play *play = arg;
+	struct rig *rig = &play->rig;
+
 	switch (phase) {
 	case PERF_DISPATCH:
 	case PERF_DISPATCH_SEND:
@@ -38,206 +48,155 @@ static int step(struct rig *rig, enum perf_phase phase, void *graph)
 	case PERF_COMBINE_RECV:
 		return rig_expect(rig, "ncclEpComplete", rig_complete(rig, 0));
 	default:
-		return rig->shim.ops->graph_launch(&rig->shim, graph) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
+		return rig->shim.ops->graph_launch(&rig->shim, play->graph) ? seat_fail(rig->seat, "%s", rig->shim.text)
+									    : 0;
 	}
 }
 
 /* ---- graphs ---- */
 
-/* With `copy` the experts answer in it; without it is what is timed. */
-static int graph_make(struct rig *rig, bool copy, void **graph)
+static void graph_drop(struct ll_play *play)
 {
+	if (play->rig.shim.ops)
+		play->rig.shim.ops->graph_destroy(&play->rig.shim, play->graph);
+	play->graph = NULL;
+}
+
+/* With `copy` the experts answer in it; without it is what is timed. */
+static int graph_make(struct ll_play *play, bool copy)
+{
+	struct rig *rig = &play->rig;
 	struct rig_handle *h = &rig->handle[0];
 
+	graph_drop(play);
 	if (rig->shim.ops->capture_begin(&rig->shim))
 		return seat_fail(rig->seat, "%s", rig->shim.text);
-	if (step(rig, PERF_DISPATCH, NULL))
+	if (step(play, PERF_DISPATCH))
 		return -1;
 	if (copy && rig->shim.ops->copy(&rig->shim, h->buf[RIG_ANSWERS].at, h->buf[RIG_OUT].at, h->buf[RIG_OUT].size))
 		return seat_fail(rig->seat, "%s", rig->shim.text);
-	if (step(rig, PERF_COMBINE, NULL))
+	if (step(play, PERF_COMBINE))
 		return -1;
-	return rig->shim.ops->capture_end(&rig->shim, graph) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
+	return rig->shim.ops->capture_end(&rig->shim, &play->graph) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
 }
 
 /* ---- values ---- */
 
-static int check_graph(struct rig *rig, struct perf_rank *out)
+/* What has been found wrong since the last call goes to a phase. */
+static void charge(struct ll_play *play, enum perf_phase phase)
 {
-	void *graph = NULL;
-	uint64_t before;
-	int rc = -1;
+	struct ll_verdict *verdict = &play->rig.verdict;
 
-	if (graph_make(rig, true, &graph) || seat_barrier(rig->seat) || step(rig, PERF_GRAPH, graph) || rig_sync(rig) ||
-	    rig_check_rows(rig, 0))
-		goto destroy;
-	out->wrong[0] += before = rig->verdict.wrong;
-	if (rig_check_sums(rig, 0))
-		goto destroy;
-	out->wrong[1] += rig->verdict.wrong - before;
-	rc = 0;
-destroy:
-	rig->shim.ops->graph_destroy(&rig->shim, graph);
-	return rc;
+	if (verdict->wrong && !play->out->wrong[phase])
+		fprintf(stderr, "ep_perf: %s\n", verdict->first);
+	play->out->wrong[phase] += (int64_t)verdict->wrong;
+	*verdict = (struct ll_verdict){ 0 };
 }
 
-static int check_plain(struct rig *rig, const struct perf_opts *opts, struct perf_rank *out)
+static int check_graph(struct ll_play *play)
 {
-	uint64_t before;
+	struct rig *rig = &play->rig;
 
-	if (step(rig, opts->staged ? PERF_DISPATCH_SEND : PERF_DISPATCH, NULL) ||
-	    (opts->staged && step(rig, PERF_DISPATCH_RECV, NULL)) || rig_sync(rig) || rig_check_rows(rig, 0) ||
-	    rig_answer(rig, 0) || rig_sync(rig))
+	if (graph_make(play, true) || seat_barrier(rig->seat) || step(play, PERF_GRAPH) || rig_sync(rig) ||
+	    rig_check_rows(rig, 0) || rig_check_sums(rig, 0))
 		return -1;
-	out->wrong[0] += before = rig->verdict.wrong;
-	if (step(rig, opts->staged ? PERF_COMBINE_SEND : PERF_COMBINE, NULL) ||
-	    (opts->staged && step(rig, PERF_COMBINE_RECV, NULL)) || rig_sync(rig) || rig_check_sums(rig, 0))
-		return -1;
-	out->wrong[1] += rig->verdict.wrong - before;
+	charge(play, PERF_GRAPH);
 	return 0;
 }
 
-static int check(struct rig *rig, const struct perf_opts *opts, struct perf_rank *out)
+static int check_plain(struct ll_play *play)
 {
-	struct ll_verdict all = rig->verdict;
-	int rc;
+	bool staged = play->opts->staged, graph = play->opts->graph;
+	struct rig *rig = &play->rig;
 
-	if (!opts->check)
+	if (step(play, staged ? PERF_DISPATCH_SEND : PERF_DISPATCH) || (staged && step(play, PERF_DISPATCH_RECV)) ||
+	    rig_sync(rig) || rig_check_rows(rig, 0) || rig_answer(rig, 0) || rig_sync(rig))
+		return -1;
+	charge(play, graph ? PERF_GRAPH : staged ? PERF_DISPATCH_RECV : PERF_DISPATCH);
+	if (step(play, staged ? PERF_COMBINE_SEND : PERF_COMBINE) || (staged && step(play, PERF_COMBINE_RECV)) ||
+	    rig_sync(rig) || rig_check_sums(rig, 0))
+		return -1;
+	charge(play, graph ? PERF_GRAPH : staged ? PERF_COMBINE_RECV : PERF_COMBINE);
+	return 0;
+}
+
+static int check(struct ll_play *play)
+{
+	struct rig *rig = &play->rig;
+
+	if (!play->opts->check)
 		return 0;
-	rig->verdict = (struct ll_verdict){ 0 };
 	if ((!rig->handle[0].loaded && rig_load(rig, 0)) || rig_update(rig, 0) || rig_sync(rig))
 		return -1;
 	rig->handle[0].loaded = false;
-	rc = rig->cfg.data.echo ? check_graph(rig, out) : check_plain(rig, opts, out);
-	if (!all.wrong && rig->verdict.wrong)
-		fprintf(stderr, "ep_perf: %s\n", rig->verdict.first);
-	return rc;
-}
-
-/* ---- times ---- */
-
-/* Seen by the caller: ranks start each phase together, and it is over when the stream is idle. */
-static int time_host(struct rig *rig, const struct perf_opts *opts, void *graph)
-{
-	for (int i = -opts->warmup; i < opts->iterations; i++)
-		for (const enum perf_phase *phase = perf_phases(opts); *phase != PERF_PHASES; phase++) {
-			double start;
-
-			if (seat_barrier(rig->seat))
-				return -1;
-			start = world_now();
-			if (step(rig, *phase, graph) || rig_sync(rig))
-				return -1;
-			if (i >= 0)
-				*perf_board_sample(seat_board(rig->seat), opts, *phase, i, seat_rank(rig->seat)) =
-					(struct perf_sample){ .device = -1, .host = 1e6 * (world_now() - start) };
-		}
-	return 0;
-}
-
-static int event_at(struct rig *rig, void *event)
-{
-	return rig->shim.ops->event_record(&rig->shim, event) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
-}
-
-/* All of them ahead: making one takes longer than an operation. */
-static int events_make(struct rig *rig, void *(*event)[STEPS_MAX + 1], int rounds)
-{
-	for (int i = 0; i < rounds; i++)
-		for (int p = 0; p <= STEPS_MAX; p++)
-			if (rig->shim.ops->event_create(&rig->shim, &event[i][p]))
-				return seat_fail(rig->seat, "%s", rig->shim.text);
-	return 0;
-}
-
-/* Seen by the device: everything is launched ahead, with an event before and behind each phase. */
-static int time_device(struct rig *rig, const struct perf_opts *opts, void *graph)
-{
-	const enum perf_phase *phases = perf_phases(opts);
-	int rounds = opts->warmup + opts->iterations, rc = -1;
-	void *(*event)[STEPS_MAX + 1] = calloc((size_t)rounds, sizeof(*event));
-
-	if (!event)
-		return seat_fail(rig->seat, "no memory");
-	if (events_make(rig, event, rounds) || seat_barrier(rig->seat))
-		goto destroy;
-	for (int i = 0; i < rounds; i++) {
-		if (event_at(rig, event[i][0]))
-			goto destroy;
-		for (int p = 0; phases[p] != PERF_PHASES; p++)
-			if (step(rig, phases[p], graph) || event_at(rig, event[i][p + 1]))
-				goto destroy;
-	}
-	if (rig_sync(rig))
-		goto destroy;
-	for (int i = opts->warmup; i < rounds; i++)
-		for (int p = 0; phases[p] != PERF_PHASES; p++) {
-			struct perf_sample *sample = perf_board_sample(seat_board(rig->seat), opts, phases[p],
-								       i - opts->warmup, seat_rank(rig->seat));
-
-			if (rig->shim.ops->event_elapsed(&rig->shim, event[i][p], event[i][p + 1], &sample->device)) {
-				seat_fail(rig->seat, "%s", rig->shim.text);
-				goto destroy;
-			}
-		}
-	rc = 0;
-destroy:
-	for (int i = 0; i < rounds; i++)
-		for (int p = 0; p <= STEPS_MAX; p++)
-			if (event[i][p])
-				rig->shim.ops->event_destroy(&rig->shim, event[i][p]);
-	free(event);
-	return rc;
+	return rig->cfg.data.echo ? check_graph(play) : check_plain(play);
 }
 
 /* ---- */
 
-static void facts(struct rig *rig, struct perf_rank *out)
+/* (token, destination rank) */
+static double pairs_of(const struct ll_shape *shape, const struct ll_input *in)
 {
-	const struct ll_input *in = &rig->handle[0].in[seat_rank(rig->seat)];
-	const struct ll_shape *shape = &rig->cfg.shape;
-	size_t window = 0;
+	double pairs = 0;
 
-	out->gpu = shim_is_gpu(&rig->shim);
-	for (int z = 0; z < rig->handle[0].expect.zones; z++)
-		out->rows += (uint64_t)rig->handle[0].expect.count[z];
 	for (int t = 0; t < in->t; t++)
 		for (int r = 0; r < shape->ranks; r++)
-			for (int k = 0; k < shape->topk; k++)
-				if (ll_owner(shape, NULL, in->idx[t * shape->topk + k]) == r) {
-					out->pairs++;
-					break;
-				}
-	out->window = UINT64_MAX;
-	if (ncclEpGroupWindowBytes && ncclEpGroupWindowBytes(rig->group, &window) == ncclSuccess)
-		out->window = window;
+			pairs += perf_goes_to(shape, in, t, r);
+	return pairs;
+}
+
+/* Dispatch: own rows read, window written and read, outputs written. Combine: inputs read, window written and read,
+ * sums written. */
+static void facts(struct ll_play *play)
+{
+	const struct rig_handle *h = &play->rig.handle[0];
+	const struct ll_shape *shape = &play->rig.cfg.shape;
+	const struct ll_input *in = &h->in[seat_rank(play->rig.seat)];
+	double row = (double)(ll_out_bytes(shape) + ll_scale_bytes(shape)), sum = (double)ll_combine_bytes(shape);
+	double rows = 0, *bytes = play->out->bytes, *traffic = play->out->traffic;
+	size_t window = 0;
+
+	for (int z = 0; z < h->expect.zones; z++)
+		rows += h->expect.count[z];
+	bytes[PERF_DISPATCH] = bytes[PERF_DISPATCH_SEND] = bytes[PERF_DISPATCH_RECV] = rows * row;
+	bytes[PERF_COMBINE] = bytes[PERF_COMBINE_SEND] = bytes[PERF_COMBINE_RECV] = rows * sum;
+	bytes[PERF_GRAPH] = rows * (row + sum);
+	traffic[PERF_DISPATCH] = in->t * (double)ll_in_bytes(shape) + (2 * pairs_of(shape, in) + rows) * row;
+	traffic[PERF_COMBINE] = (3 * rows + in->t) * sum;
+	traffic[PERF_GRAPH] = traffic[PERF_DISPATCH] + traffic[PERF_COMBINE];
+	if (ncclEpGroupWindowBytes && ncclEpGroupWindowBytes(play->rig.group, &window) == ncclSuccess)
+		play->out->window = window;
+}
+
+static int device_of(struct rig *rig)
+{
+	int device = -1;
+
+	return ncclCommCuDevice(rig->comm, &device) == ncclSuccess ? device : -1;
 }
 
 int perf_ll_job(struct seat *seat, const void *arg)
 {
 	const struct perf_job *job = arg;
-	const struct perf_opts *opts = &job->opts;
-	struct perf_rank *out = perf_board_rank(seat_board(seat), seat_rank(seat));
 	struct rig_cfg cfg = cfg_make(job);
-	void *graph = NULL;
-	struct rig rig;
+	struct ll_play play = { .opts = &job->opts, .out = perf_board_rank(seat_board(seat), seat_rank(seat)) };
+	struct perf_play timed = {
+		.seat = seat, .shim = &play.rig.shim, .opts = &job->opts, .step = step, .rig = &play
+	};
 
-	*out = (struct perf_rank){ 0 };
-	if (rig_open(&rig, seat, &cfg) || rig_update(&rig, 0) || rig_sync(&rig))
+	if (rig_open(&play.rig, seat, &cfg) || rig_update(&play.rig, 0) || rig_sync(&play.rig))
 		goto close;
-	facts(&rig, out);
-	if (opts->graph && !out->gpu)
+	perf_rank_init(&job->opts, device_of(&play.rig), play.out);
+	facts(&play);
+	if (job->opts.graph && !shim_is_gpu(&play.rig.shim))
 		seat_fail(seat, "-G 1: graphs need a GPU");
-	if (seat_failed(seat) || check(&rig, opts, out) || seat_barrier(seat))
+	if (seat_failed(seat) || check(&play) || seat_barrier(seat))
 		goto close;
-	if (opts->graph && graph_make(&rig, false, &graph))
+	if ((job->opts.graph && graph_make(&play, false)) || perf_time(&timed))
 		goto close;
-	if (time_host(&rig, opts, graph) || (out->gpu && time_device(&rig, opts, graph)))
-		goto close;
-	check(&rig, opts, out);
+	check(&play);
 close:
-	if (rig.shim.ops)
-		rig.shim.ops->graph_destroy(&rig.shim, graph);
-	rig_close(&rig);
+	graph_drop(&play);
+	rig_close(&play.rig);
 	return seat_failed(seat) ? -1 : 0;
 }

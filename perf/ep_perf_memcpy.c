@@ -167,13 +167,10 @@ static int plain_combine(struct plain *p)
 
 static int plain_open(struct plain *p, const struct perf_job *job)
 {
-	struct ll_data data = { .seed = ll_seed(job->opts.seed, 1, (uint64_t)job->tokens),
-				.fill = job->tokens ? LL_FILL_FULL : LL_FILL_NONE,
-				.fixed_t = job->tokens };
+	struct ll_data data = perf_data_first(&job->opts, job->tokens);
 	size_t rows;
 
 	perf_shape(p->opts, &p->shape);
-	data.seed = ll_seed(data.seed, 0, 0); /* as the rig's first round */
 	p->in = ll_inputs_make(&p->shape, &data);
 	if (!p->in || ll_expect_dispatch(&p->shape, p->in, NULL, seat_rank(p->seat), &p->expect))
 		return seat_fail(p->seat, "no memory");

@@ -74,6 +74,7 @@ static struct ep_ht_shape shape_of(const struct ncclEpHandle *handle)
 		.alignment = (uint32_t)handle->args.alignment,
 		.room = room,
 		.fan = room < per_rank ? room : per_rank,
+		.tmax = group->cfg.max_dispatch,
 	};
 }
 
@@ -119,11 +120,7 @@ static int args_common(const char *fn, struct ncclEpHandle *handle, struct ep_ht
 	args_group(handle, a);
 	a->stage_at = window.stage;
 	a->handle = (struct ep_ht_handle *)mem;
-	a->given = (int32_t *)(mem + plan.given);
-	a->expert = (int32_t *)(mem + plan.expert);
-	a->position = (uint32_t *)(mem + plan.position);
-	a->row = (uint32_t *)(mem + plan.row);
-	a->flat = (uint32_t *)(mem + plan.flat);
+	a->routed = mem + plan.routed;
 	a->from = (struct ep_ht_run *)(mem + plan.from);
 	a->zone = (struct ep_ht_run *)(mem + plan.zone);
 	a->area = (struct ep_ht_run *)(mem + plan.area);
@@ -190,11 +187,30 @@ int ep_ht_update(struct ncclEpHandle *handle, const struct ep_update *update, vo
 		return rc;
 	a.tokens = (uint32_t)update->t;
 	a.topk = (uint32_t)update->k;
-	a.lane_bytes = lists(handle, &a) + (hist <= HIST_MAX ? (hist + 15) / 16 * 16 : 0);
+	a.lane_bytes =
+		lists(handle, &a) + (uint32_t)ep_ht_ids_bytes(a.topk) + (hist <= HIST_MAX ? (hist + 15) / 16 * 16 : 0);
 	a.flags |= (update->topk_idx->datatype == ncclInt32 ? EP_HT_IDX32 : 0) |
 		   wide(info->expert_counters, EP_HT_COUNT64) | wide(info->expert_offsets, EP_HT_COUNT64) |
 		   wide(info->recv_total_counter, EP_HT_TOTAL64);
 	return launch(handle, EP_K_ht_update, &a, stream);
+}
+
+static int heights_check(const ncclEpDispatchOutputs_t *out, uint64_t rows)
+{
+	const struct {
+		const char *name;
+		const ncclEpTensor_t *tensor;
+	} all[] = { { "tokens", out->tokens },
+		    { "topk_weights", out->topk_weights },
+		    { "scales", out->scales },
+		    { "topk_idx", out->topk_idx } };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (all[i].tensor && all[i].tensor->sizes[0] < rows)
+			return EP_BAD_ARG("ncclEpDispatch: outputs->%s: has %zu rows, but the routing gives this rank "
+					  "%llu: size the outputs by recv_total_counter",
+					  all[i].name, all[i].tensor->sizes[0], (unsigned long long)rows);
+	return 0;
 }
 
 /* Eager mode: how many rows the routing gave this rank is known on the device only. */
@@ -215,12 +231,7 @@ static int eager_check(struct ncclEpHandle *handle, const struct ep_dispatch *op
 	if ((rc = ops->copy(group->dev, &ep_page_words(&group->page)->seen, there, sizeof(*there), stream)) ||
 	    (rc = ops->sync(group->dev, stream, ep_now_ns() + group->timeout_ns)) || (rc = ep_group_check(group)))
 		return rc;
-	if (seen->magic == EP_HT_MAGIC && seen->total > op->out.tokens->sizes[0])
-		return EP_BAD_ARG("ncclEpDispatch: outputs->tokens: has %zu rows, but the routing gives this rank "
-				  "%llu: "
-				  "size the outputs by recv_total_counter",
-				  op->out.tokens->sizes[0], (unsigned long long)seen->total);
-	return 0;
+	return seen->magic == EP_HT_MAGIC ? heights_check(&op->out, seen->total) : 0;
 }
 
 static uint32_t row_bytes(const ncclEpTensor_t *tensor)
@@ -262,8 +273,10 @@ int ep_ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 	a.tokens = (uint32_t)op->t;
 	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? 0 : (uint32_t)op->in.topk_weights->sizes[1];
 	a.limit = smaller(op->out.tokens->sizes[0], UINT32_MAX);
-	if (!backward && !expert_major(handle))
-		a.tail = smaller(op->out.topk_idx->sizes[0], group->cfg.max_recv ? group->cfg.max_recv : UINT32_MAX);
+	if (!backward && !expert_major(handle)) {
+		a.tail_idx = smaller(op->out.topk_idx->sizes[0], a.shape.capacity);
+		a.tail_weights = smaller(op->out.topk_weights->sizes[0], a.shape.capacity);
+	}
 	a.row_bytes = row_bytes(op->in.tokens);
 	a.scale_bytes = row_bytes(op->in.scales);
 	a.pitch = ep_ht_head(&a.shape, expert_major(handle)) + (a.row_bytes + 15) / 16 * 16 +
@@ -298,6 +311,8 @@ int ep_ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 	a.tokens = (uint32_t)op->t;
 	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? (uint32_t)op->out.topk_weights->sizes[1] : 0;
 	a.limit = smaller(op->in.tokens->sizes[0], UINT32_MAX);
+	if (backward)
+		a.limit = smaller(op->in.topk_weights->sizes[0], a.limit);
 	a.hidden = (uint32_t)op->h;
 	a.dtype = num_of(op->in.tokens->datatype);
 	a.row_bytes = row_bytes(op->in.tokens);

@@ -86,15 +86,13 @@ int ep_plan_handle(const char *fn, const struct ncclEpGroup *group, const struct
 	p.idx = part(&s, &at, ht ? 0 : routed, sizeof(int32_t));
 	p.slot = part(&s, &at, ht ? 0 : routed, sizeof(uint32_t));
 	p.rows = part(&s, &at, ht ? 0 : mul(&s, mul(&s, r, tmax), fan(group, args)), sizeof(struct ep_ll_entry));
-	p.given = part(&s, &at, ht ? routed : 0, sizeof(int32_t));
-	p.expert = part(&s, &at, ht ? routed : 0, sizeof(int32_t));
-	p.position = part(&s, &at, ht ? routed : 0, sizeof(uint32_t));
-	p.row = part(&s, &at, ht ? routed : 0, sizeof(uint32_t));
-	p.flat = part(&s, &at, expert ? routed : 0, sizeof(uint32_t));
 	p.from = part(&s, &at, ht ? r : 0, sizeof(struct ep_ht_run));
 	p.zone = part(&s, &at, expert ? mul(&s, r, el) : 0, sizeof(struct ep_ht_run));
 	p.area = part(&s, &at, expert ? el : 0, sizeof(struct ep_ht_run));
 	p.filled = part(&s, &at, expert ? el : 0, sizeof(uint32_t));
+	p.routed = at;
+	for (int i = 0; ht && i < (expert ? 5 : 4); i++)
+		part(&s, &at, routed, sizeof(uint32_t));
 	p.total = at;
 	if ((rc = judge(&s, fn, args)))
 		return rc;

@@ -22,13 +22,14 @@
  *	slot		uint32 [Tmax, room]	where the row of (token, k) comes back
  *	rows		16 bytes x R*Tmax*fan	a received row's way home
  * HT (kernels/args_ht.h says what is in them):
- *	given, expert, position, row		4 bytes x [Tmax, room] each; flat: the same, expert-major only
  *	from		8 bytes x [R]
  *	zone		8 bytes x [R, El], area 8 x [El], filled 4 x [El]: expert-major only
+ *	routed		4 bytes x [Tmax, room] four times, expert-major five; last, since another handle over the same
+ *			memory may have another room
  */
 struct ep_plan_handle {
 	size_t idx, slot, rows;
-	size_t given, expert, position, row, flat, from, zone, area, filled;
+	size_t from, zone, area, filled, routed;
 	size_t total;
 };
 

@@ -262,6 +262,8 @@ static void want_serve(struct ep_reach *reach, const struct want *want)
 		want_refuse(reach, want, "the table is full");
 	} else if (!(rc = want_map(reach, want, &mem))) {
 		want_add(reach, want, &mem);
+		EP_INFO(EP_GROUP, "rank %d: allocation %#llx of rank %u, %zu bytes, is mapped", reach->rank,
+			(unsigned long long)want->id, want->owner, mem.size);
 	} else if (rc != -ETIMEDOUT) { /* a rank that was only slow is asked again when it is wanted again */
 		want_refuse(reach, want, rc == -ENOENT ? "its owner does not offer it" : strerror(-rc));
 	}

@@ -134,7 +134,7 @@ Test(boot_shake, frames_have_their_place_and_size)
 		{ EP_F_LEFT, EP_TO_RANK, true, true, 0, 0 },
 		{ EP_F_BYE, EP_TO_RANK, true, true, 0, 0 },
 		{ EP_F_FD_GET, EP_TO_FD, true, false, 0, 0 },
-		{ EP_F_FD_PUT, EP_TO_FD, false, true, 0, 0 },
+		{ EP_F_FD_PUT, EP_TO_FD, false, true, 0, EP_BOOT_NOTE },
 	};
 
 	cr_assert_eq(sizeof(want) / sizeof(want[0]), EP_F_TYPES - 1);

@@ -170,7 +170,14 @@ static void route_make(const struct ll_shape *shape, const struct ll_data *data,
 		uint64_t random = ll_seed(data->seed, USE_ROUTE, (uint64_t)src << 32 | (uint64_t)t);
 
 		ids_make(shape, data, in->idx + (size_t)t * (size_t)shape->topk, &random);
-		random = ll_seed(data->seed, USE_WEIGHT, (uint64_t)src << 32 | (uint64_t)t);
+	}
+}
+
+static void weights_make(const struct ll_shape *shape, const struct ll_data *data, int src, struct ll_input *in)
+{
+	for (int t = 0; t < in->t; t++) {
+		uint64_t random = ll_seed(data->seed, USE_WEIGHT, (uint64_t)src << 32 | (uint64_t)t);
+
 		for (int k = 0; k < shape->topk; k++) {
 			int32_t bits = (int32_t)(ll_random(&random) & 0x3ffffff) - 0x1ffffff;
 
@@ -179,6 +186,12 @@ static void route_make(const struct ll_shape *shape, const struct ll_data *data,
 				ll_random(&random) % 16 ? (float)bits / (float)0x1000000 : 0.0f;
 		}
 	}
+}
+
+void ll_input_fill(const struct ll_shape *shape, const struct ll_data *data, int src, struct ll_input *in)
+{
+	weights_make(shape, data, src, in);
+	tokens_make(shape, data, src, in);
 }
 
 int ll_input_make(const struct ll_shape *shape, const struct ll_data *data, int src, struct ll_input *out)
@@ -196,7 +209,7 @@ int ll_input_make(const struct ll_shape *shape, const struct ll_data *data, int 
 		return -ENOMEM;
 	}
 	route_make(shape, data, src, &in);
-	tokens_make(shape, data, src, &in);
+	ll_input_fill(shape, data, src, &in);
 	*out = in;
 	return 0;
 }

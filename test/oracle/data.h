@@ -38,6 +38,8 @@ uint64_t ll_random(uint64_t *state);
 int ll_tokens(const struct ll_shape *shape, const struct ll_data *data, int src);
 /* 0 or -ENOMEM. */
 int ll_input_make(const struct ll_shape *shape, const struct ll_data *data, int src, struct ll_input *out);
+/* Other weights, tokens and scales with the same routing. */
+void ll_input_fill(const struct ll_shape *shape, const struct ll_data *data, int src, struct ll_input *in);
 void ll_input_free(struct ll_input *in);
 /* All ranks' inputs, in[ranks]. */
 struct ll_input *ll_inputs_make(const struct ll_shape *shape, const struct ll_data *data);

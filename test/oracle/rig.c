@@ -195,7 +195,7 @@ int rig_check_sums(struct rig *rig, int handle)
 {
 	struct rig_handle *h = &rig->handle[handle];
 	struct ll_scene scene = scene_make(rig, h);
-	struct rig_buf *buf = &h->buf[RIG_SUMS];
+	struct buf *buf = &h->buf[RIG_SUMS];
 	const uint8_t *rows = rig_buf_get(rig, buf, 0, buf->size);
 	const uint8_t poison[] = { LL_POISON_OUT, LL_POISON_OUT, LL_POISON_OUT, LL_POISON_OUT };
 	size_t row = rig_row_bytes(rig, RIG_SUMS), size = num_info[rig->cfg.shape.combine].size;

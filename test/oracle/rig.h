@@ -7,9 +7,7 @@
 #define EP_TEST_ORACLE_RIG_H
 
 #include "nccl_ep_ext.h"
-#include "test/oracle/check.h"
-#include "test/oracle/shim.h"
-#include "test/oracle/world.h"
+#include "test/oracle/buf.h"
 
 #define RIG_HANDLES 4
 
@@ -49,16 +47,9 @@ enum rig_buf_id {
 	RIG_BUFS
 };
 
-struct rig_buf {
-	uint8_t *base, *at; /* of the allocation, of the tensor */
-	size_t size;	    /* of the tensor at its largest; 0: not there */
-	ncclWindow_t window;
-	uint8_t *mirror; /* host copy, where the device is not the host */
-};
-
 struct rig_handle {
 	ncclEpHandle_t handle;
-	struct rig_buf buf[RIG_BUFS];
+	struct buf buf[RIG_BUFS];
 	struct ll_data data; /* of the current round */
 	struct ll_input *in; /* [ranks] */
 	struct ll_row *map;  /* [zones][cap]: where received rows came from */

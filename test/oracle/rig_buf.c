@@ -1,23 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "test/oracle/rig_buf.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-/* Bytes before and behind a tensor that nobody may touch. None under AddressSanitizer, which watches the edges itself
- * and reads too. */
-#if defined(__SANITIZE_ADDRESS__)
-#define GUARD 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define GUARD 0
-#endif
-#endif
-#ifndef GUARD
-#define GUARD 256
-#endif
-#define GUARD_BYTE 0xc3
-
 const char *const rig_buf_names[RIG_BUFS] = {
 	[RIG_IDX] = "topk_idx",
 	[RIG_WEIGHTS] = "topk_weights",
@@ -97,39 +80,21 @@ static size_t buf_skew(const struct rig *rig, enum rig_buf_id id)
 	return id == RIG_ANSWERS || id == RIG_SUMS ? num_info[shape->combine].size : 0;
 }
 
-static int buf_open(struct rig *rig, struct rig_buf *buf, enum rig_buf_id id)
+static struct buf_env env_of(struct rig *rig)
 {
-	size_t skew = buf_skew(rig, id), total = GUARD + skew + buf->size + GUARD;
-	ncclResult_t rc;
-
-	if (!rig->cfg.windows) {
-		if (rig->shim.ops->alloc(&rig->shim, total, (void **)&buf->base))
-			return seat_fail(rig->seat, "%s: %s", rig_buf_names[id], rig->shim.text);
-	} else {
-		rc = ncclMemAlloc((void **)&buf->base, total);
-		if (rc == ncclSuccess)
-			rc = ncclCommWindowRegister(rig->comm, buf->base, total, &buf->window, NCCL_WIN_COLL_SYMMETRIC);
-		if (rc != ncclSuccess)
-			return seat_fail(rig->seat, "a window for %s: %s", rig_buf_names[id],
-					 ncclGetLastError(rig->comm));
-	}
-	buf->at = buf->base + GUARD + skew;
-	if (shim_is_gpu(&rig->shim) && !(buf->mirror = malloc(buf->size)))
-		return seat_fail(rig->seat, "no memory");
-	if (rig->shim.ops->fill(&rig->shim, buf->base, GUARD_BYTE, GUARD + skew) ||
-	    rig->shim.ops->fill(&rig->shim, buf->at + buf->size, GUARD_BYTE, GUARD))
-		return seat_fail(rig->seat, "%s", rig->shim.text);
-	return 0;
+	return (struct buf_env){ .seat = rig->seat, .shim = &rig->shim, .comm = rig->comm, .verdict = &rig->verdict };
 }
 
 int rig_bufs_open(struct rig *rig, struct rig_handle *handle)
 {
+	const struct buf_env env = env_of(rig);
+
 	for (int id = 0; id < RIG_BUFS; id++) {
-		struct rig_buf *buf = &handle->buf[id];
+		struct buf *buf = &handle->buf[id];
 
 		if (id != RIG_MEM)
 			buf->size = buf_rows(rig, id) * rig_row_bytes(rig, id);
-		if (buf->size && buf_open(rig, buf, id))
+		if (buf->size && buf_open(&env, buf, rig->cfg.windows ? SLAB_WINDOW : SLAB_PLAIN, buf_skew(rig, id)))
 			return -1;
 	}
 	return 0;
@@ -137,57 +102,36 @@ int rig_bufs_open(struct rig *rig, struct rig_handle *handle)
 
 void rig_bufs_close(struct rig *rig, struct rig_handle *handle)
 {
-	for (int id = 0; id < RIG_BUFS; id++) {
-		struct rig_buf *buf = &handle->buf[id];
+	const struct buf_env env = env_of(rig);
 
-		if (buf->window)
-			ncclCommWindowDeregister(rig->comm, buf->window);
-		if (buf->base && rig->cfg.windows)
-			ncclMemFree(buf->base);
-		else if (buf->base)
-			rig->shim.ops->free(&rig->shim, buf->base);
-		free(buf->mirror);
-		*buf = (struct rig_buf){ 0 };
-	}
+	for (int id = 0; id < RIG_BUFS; id++)
+		buf_close(&env, &handle->buf[id]);
 }
 
-int rig_buf_put(struct rig *rig, struct rig_buf *buf, size_t offset, const void *from, size_t size)
+int rig_buf_put(struct rig *rig, struct buf *buf, size_t offset, const void *from, size_t size)
 {
-	if (size && rig->shim.ops->put(&rig->shim, buf->at + offset, from, size))
-		return seat_fail(rig->seat, "%s", rig->shim.text);
-	return 0;
+	const struct buf_env env = env_of(rig);
+
+	return buf_put(&env, buf, offset, from, size);
 }
 
-int rig_buf_fill(struct rig *rig, struct rig_buf *buf, size_t offset, int byte, size_t size)
+int rig_buf_fill(struct rig *rig, struct buf *buf, size_t offset, int byte, size_t size)
 {
-	if (size && rig->shim.ops->fill(&rig->shim, buf->at + offset, byte, size))
-		return seat_fail(rig->seat, "%s", rig->shim.text);
-	return 0;
+	const struct buf_env env = env_of(rig);
+
+	return buf_fill(&env, buf, offset, byte, size);
 }
 
-const uint8_t *rig_buf_get(struct rig *rig, struct rig_buf *buf, size_t offset, size_t size)
+const uint8_t *rig_buf_get(struct rig *rig, struct buf *buf, size_t offset, size_t size)
 {
-	if (!buf->mirror)
-		return buf->at;
-	if (size && rig->shim.ops->get(&rig->shim, buf->mirror + offset, buf->at + offset, size)) {
-		seat_fail(rig->seat, "%s", rig->shim.text);
-		return NULL;
-	}
-	return buf->mirror;
+	const struct buf_env env = env_of(rig);
+
+	return buf_get(&env, buf, offset, size);
 }
 
-int rig_buf_guards(struct rig *rig, struct rig_buf *buf, const char *name)
+int rig_buf_guards(struct rig *rig, struct buf *buf, const char *name)
 {
-	size_t before = (size_t)(buf->at - buf->base);
-	uint8_t bytes[2 * GUARD + 16];
+	const struct buf_env env = env_of(rig);
 
-	if (!buf->size)
-		return 0;
-	if (rig->shim.ops->get(&rig->shim, bytes, buf->base, before) ||
-	    rig->shim.ops->get(&rig->shim, bytes + before, buf->at + buf->size, GUARD))
-		return seat_fail(rig->seat, "%s", rig->shim.text);
-	for (size_t i = 0; i < before + GUARD; i++)
-		ll_wrong(&rig->verdict, bytes[i] != GUARD_BYTE, "rank %d: a byte %s %s was written",
-			 seat_rank(rig->seat), i < before ? "before" : "behind", name);
-	return 0;
+	return buf_guards(&env, buf, name);
 }

@@ -25,7 +25,7 @@ void rig_tensor(const struct rig *rig, int handle, enum rig_buf_id id, struct ri
 {
 	const struct ll_shape *shape = &rig->cfg.shape;
 	const struct rig_handle *h = &rig->handle[handle];
-	const struct rig_buf *buf = &h->buf[id];
+	const struct buf *buf = &h->buf[id];
 	size_t t = (size_t)h->in[seat_rank(rig->seat)].t, k = (size_t)shape->topk;
 	size_t zones = (size_t)ll_zones(shape), cap = (size_t)ll_cap(shape), row = rig_row_bytes(rig, id);
 	enum num_type type = id == RIG_TOKENS				? shape->token
@@ -67,7 +67,7 @@ void rig_tensor(const struct rig *rig, int handle, enum rig_buf_id id, struct ri
 	}
 	if (buf->window) {
 		out->t.win_hdl = buf->window;
-		out->t.win_offset = (uint64_t)(buf->at - buf->base);
+		out->t.win_offset = buf->offset;
 	} else if (out->sizes[0] || h->data.seed % 2) {
 		out->t.data = buf->at; /* of an empty tensor every other time: NULL is as good there */
 	}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HT, one size of the table on one rank: what creation takes, a checked round, the timed ones, a checked round. */
+#include <stdio.h>
+
+#include "perf/ep_perf.h"
+#include "test/oracle/ht_rig.h"
+
+#pragma weak ncclEpGroupWindowBytes
+
+struct ht_play {
+	struct ht_rig rig;
+	const struct perf_opts *opts;
+	struct perf_rank *out;
+	struct ht_args args[HT_OPS]; /* of the round: made ahead, they are no part of what is timed */
+	void *graph;
+};
+
+static const enum ht_op op_of[PERF_PHASES] = {
+	[PERF_UPDATE] = HT_UPDATE,	     [PERF_DISPATCH] = HT_DISPATCH,
+	[PERF_COMBINE] = HT_COMBINE,	     [PERF_DISPATCH_BWD] = HT_DISPATCH_BWD,
+	[PERF_COMBINE_BWD] = HT_COMBINE_BWD,
+};
+static const enum perf_phase phase_of[HT_OPS] = {
+	[HT_UPDATE] = PERF_UPDATE,	     [HT_DISPATCH] = PERF_DISPATCH,
+	[HT_COMBINE] = PERF_COMBINE,	     [HT_DISPATCH_BWD] = PERF_DISPATCH_BWD,
+	[HT_COMBINE_BWD] = PERF_COMBINE_BWD,
+};
+static const char *const call_of[HT_OPS] = {
+	[HT_UPDATE] = "ncclEpUpdateHandle",
+	[HT_DISPATCH] = "ncclEpDispatch",
+	[HT_COMBINE] = "ncclEpCombine",
+	[HT_DISPATCH_BWD] = "ncclEpDispatch, backward",
+	[HT_COMBINE_BWD] = "ncclEpCombine, backward",
+};
+
+/* Flat: whatever comes. Expert-major: twice what comes on average, where that is less; the worst case is a copy for
+ * every expert of a rank, 4 GB a rank for 8 ranks of 4096 tokens. */
+static int capacity_of(const struct perf_opts *opts, const struct ht_shape *shape)
+{
+	long bound = ht_bound(shape), average = (long)opts->last * opts->topk + (long)ht_local(shape) * opts->align;
+
+	if (opts->eager || opts->max_recv)
+		return opts->max_recv;
+	return (int)(bound < 2 * average || !shape->expert_major ? bound : 2 * average);
+}
+
+static struct ht_cfg cfg_make(const struct perf_job *job)
+{
+	const struct perf_opts *opts = &job->opts;
+	struct ht_cfg cfg = { .handles = 1,
+			      .where = opts->windows ? HT_WINDOW : HT_PLAIN,
+			      .idx64 = true,
+			      .counters = 32,
+			      .zero_copy = opts->zero_copy,
+			      .overflow = opts->drop ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_AUTO,
+			      .sms = opts->sms,
+			      .backward = opts->bwd,
+			      .spare = 4,
+			      .tell_topk = true,
+			      .data = perf_data(opts, job->tokens) };
+
+	perf_shape(opts, &cfg.shape.base);
+	cfg.shape.expert_major = opts->layout == PERF_EXPERT_MAJOR;
+	cfg.shape.align = opts->align;
+	cfg.shape.capacity = capacity_of(opts, &cfg.shape);
+	return cfg;
+}
+
+static int step(void *arg, enum perf_phase phase)
+{
+	struct ht_play *play = arg;
+	struct ht_rig *rig = &play->rig;
+	enum ht_op op = op_of[phase];
+
+	if (phase != PERF_GRAPH)
+		return ht_expect(rig, call_of[op], ht_call_with(rig, 0, op, &play->args[op]));
+	return rig->shim.ops->graph_launch(&rig->shim, play->graph) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
+}
+
+static int graph_make(struct ht_play *play)
+{
+	struct ht_rig *rig = &play->rig;
+
+	if (rig->shim.ops->capture_begin(&rig->shim))
+		return seat_fail(rig->seat, "%s", rig->shim.text);
+	if ((play->opts->graph_update && step(play, PERF_UPDATE)) || step(play, PERF_DISPATCH) ||
+	    step(play, PERF_COMBINE))
+		return -1;
+	return rig->shim.ops->capture_end(&rig->shim, &play->graph) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
+}
+
+/* The operations of the run, in order; HT_OPS is behind the last. */
+static enum ht_op ops_end(const struct ht_play *play)
+{
+	return play->opts->bwd ? HT_OPS : HT_DISPATCH_BWD;
+}
+
+/* Data of a round for all operations: answers too, for in HT every row has its place before it is there. */
+static int prepare(struct ht_play *play)
+{
+	struct ht_rig *rig = &play->rig;
+
+	if (!rig->handle[0].op[HT_UPDATE].loaded && ht_round(rig, 0))
+		return -1;
+	for (enum ht_op op = HT_DISPATCH; op < ops_end(play); op++)
+		if (ht_load(rig, 0, op))
+			return -1;
+	for (enum ht_op op = HT_UPDATE; op < ops_end(play); op++)
+		ht_args(rig, 0, op, &play->args[op]);
+	/* A graph outlives the routing it was made with: what it combines must be high enough for the next one too. */
+	if (play->opts->graph)
+		play->args[HT_COMBINE].tensor[HT_ANSWERS].sizes[0] = ht_rows_max(rig, HT_ANSWERS);
+	rig->handle[0].op[HT_UPDATE].loaded = false; /* the next round is another one */
+	return ht_sync(rig) || seat_barrier(rig->seat) ? -1 : 0;
+}
+
+/* ---- values ---- */
+
+static int judge(struct ht_play *play, enum ht_op op)
+{
+	struct ll_verdict *verdict = &play->rig.verdict;
+	int64_t *wrong = &play->out->wrong[play->opts->graph ? PERF_GRAPH : phase_of[op]];
+
+	if (!play->opts->check)
+		return 0;
+	if (ht_check(&play->rig, 0, op))
+		return -1;
+	if (verdict->wrong && !*wrong)
+		fprintf(stderr, "ep_perf: %s\n", verdict->first);
+	*wrong += (int64_t)verdict->wrong;
+	*verdict = (struct ll_verdict){ 0 };
+	return 0;
+}
+
+/* Making a graph may wait for what runs on the device: nothing of a rank runs while another one still makes its own. */
+static int round_graph(struct ht_play *play)
+{
+	if ((!play->opts->graph_update && (step(play, PERF_UPDATE) || ht_sync(&play->rig))) ||
+	    seat_barrier(play->rig.seat) || (!play->graph && graph_make(play)) || seat_barrier(play->rig.seat) ||
+	    step(play, PERF_GRAPH) || ht_sync(&play->rig))
+		return -1;
+	for (enum ht_op op = HT_UPDATE; op < ops_end(play); op++)
+		if (judge(play, op))
+			return -1;
+	return 0;
+}
+
+/* One round, looked at. */
+static int round_play(struct ht_play *play)
+{
+	if (prepare(play))
+		return -1;
+	if (play->opts->graph)
+		return round_graph(play);
+	for (enum ht_op op = HT_UPDATE; op < ops_end(play); op++)
+		if (step(play, phase_of[op]) || ht_sync(&play->rig) || judge(play, op))
+			return -1;
+	return 0;
+}
+
+/* ---- */
+
+/* Dispatch: own rows read once, every copy written. Combine: every copy read, own rows written. */
+static void facts_bytes(struct ht_play *play)
+{
+	const struct ht_rig *rig = &play->rig;
+	const struct ht_handle *h = &rig->handle[0];
+	const struct ht_plan *plan = &h->plan[seat_rank(rig->seat)];
+	double row = (double)(ht_row_bytes(rig, HT_OUT) + ht_row_bytes(rig, HT_OUT_SCALES));
+	double sum = (double)ht_row_bytes(rig, HT_ANSWERS), own = h->in[seat_rank(rig->seat)].t, rows = 0;
+	double *bytes = play->out->bytes, *traffic = play->out->traffic;
+
+	for (int i = 0; i < plan->rows; i++)
+		rows += plan->row[i].src >= 0;
+	bytes[PERF_DISPATCH] = rows * row;
+	bytes[PERF_COMBINE] = bytes[PERF_DISPATCH_BWD] = bytes[PERF_COMBINE_BWD] = rows * sum;
+	bytes[PERF_GRAPH] = rows * (row + sum);
+	traffic[PERF_DISPATCH] = (own + rows) * row;
+	traffic[PERF_COMBINE] = traffic[PERF_DISPATCH_BWD] = traffic[PERF_COMBINE_BWD] = (own + rows) * sum;
+	traffic[PERF_GRAPH] = traffic[PERF_DISPATCH] + traffic[PERF_COMBINE];
+}
+
+/* A handle more on the same group; its windows are there. */
+static int facts_handle(struct ht_play *play)
+{
+	struct ht_rig *rig = &play->rig;
+	ncclEpLayout_t layout = rig->cfg.shape.expert_major ? NCCL_EP_LAYOUT_EXPERT_MAJOR : NCCL_EP_LAYOUT_FLAT;
+	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
+	ncclEpHandle_t handle = NULL;
+	double start;
+
+	config.dispatch_output_per_expert_alignment = (size_t)rig->cfg.shape.align;
+	if (seat_barrier(rig->seat))
+		return -1;
+	start = world_now();
+	if (ht_expect(rig, "ncclEpInitHandle",
+		      ncclEpInitHandle(&handle, rig->group, layout, &config, rig->cfg.shape.base.topk, NULL)))
+		return -1;
+	play->out->later_us = 1e6 * (world_now() - start);
+	return ht_expect(rig, "ncclEpHandleDestroy", ncclEpHandleDestroy(handle));
+}
+
+static int facts(struct ht_play *play)
+{
+	struct ht_rig *rig = &play->rig;
+	size_t window = 0;
+	int device = -1;
+
+	if (ncclCommCuDevice(rig->comm, &device) != ncclSuccess)
+		return seat_fail(rig->seat, "ncclCommCuDevice: %s", ncclGetLastError(rig->comm));
+	perf_rank_init(play->opts, device, play->out);
+	play->out->group_us = 1e6 * rig->group_seconds;
+	play->out->first_us = 1e6 * rig->handle[0].init_seconds;
+	if (ncclEpGroupWindowBytes && ncclEpGroupWindowBytes(rig->group, &window) == ncclSuccess)
+		play->out->window = window;
+	if (play->opts->graph && device < 0)
+		return seat_fail(rig->seat, "-G 1: graphs need a GPU");
+	return facts_handle(play);
+}
+
+int perf_ht_job(struct seat *seat, const void *arg)
+{
+	const struct perf_job *job = arg;
+	struct ht_cfg cfg = cfg_make(job);
+	struct ht_play play = { .opts = &job->opts, .out = perf_board_rank(seat_board(seat), seat_rank(seat)) };
+	struct perf_play timed = {
+		.seat = seat, .shim = &play.rig.shim, .opts = &job->opts, .step = step, .rig = &play
+	};
+
+	if (ht_open(&play.rig, seat, &cfg) || facts(&play) || round_play(&play))
+		goto close;
+	facts_bytes(&play);
+	if (seat_barrier(seat) || perf_time(&timed) || !job->opts.check)
+		goto close;
+	round_play(&play);
+close:
+	if (play.rig.shim.ops)
+		play.rig.shim.ops->graph_destroy(&play.rig.shim, play.graph);
+	ht_close(&play.rig);
+	return seat_failed(seat) ? -1 : 0;
+}

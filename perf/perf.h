@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the programs with a table of sizes share: options, one row of the table, how it is printed. */
+#ifndef EP_PERF_PERF_H
+#define EP_PERF_PERF_H
+
+#include "test/oracle/model.h"
+
+enum perf_algorithm { PERF_LL, PERF_HT };
+enum perf_layout { PERF_EXPERT_MAJOR, PERF_RANK_MAJOR, PERF_FLAT };
+
+enum perf_phase {
+	PERF_UPDATE,
+	PERF_DISPATCH,
+	PERF_COMBINE,
+	PERF_DISPATCH_BWD,
+	PERF_COMBINE_BWD,
+	PERF_DISPATCH_SEND,
+	PERF_DISPATCH_RECV,
+	PERF_COMBINE_SEND,
+	PERF_COMBINE_RECV,
+	PERF_GRAPH, /* dispatch and combine, one launch */
+	PERF_ALLTOALLV,
+	PERF_PHASES
+};
+extern const char *const perf_phase_names[PERF_PHASES];
+
+/* Who takes an option; ep_perf is the first two. */
+enum perf_use { PERF_FOR_LL = 1 << PERF_LL, PERF_FOR_HT = 1 << PERF_HT, PERF_FOR_MPI = 1 << 2 };
+
+struct perf_opts {
+	const char *program, *title;			/* title NULL: the algorithm's */
+	bool quiet;					/* no word about mistakes: another rank has said it */
+	uint64_t given;					/* rows of the table of options */
+	int algorithm, layout, dtype, quant, zero_copy; /* enums; zero_copy as ncclEpZeroCopyMode_t */
+	int first, last, factor;			/* tokens */
+	int ranks;
+	bool processes;
+	size_t hidden;
+	int topk, experts;
+	int align, max_recv; /* HT; max_recv 0: room for what may come */
+	bool eager, drop, bwd;
+	bool staged, graph, graph_update, windows, check, memcpy;
+	int sms, iterations, warmup;
+	double bandwidth; /* GB/s of the device, for the limit by bytes */
+	uint64_t seed;
+	char device[16];
+	const char *json;
+};
+
+/* 0, 1 after help, -1 for a mistake that was said. `use` is what the program can do: enum perf_use. */
+int perf_opts_take(struct perf_opts *opts, unsigned use, int argc, char **argv);
+/* Fills in what was not given, which depends on the device, and looks whether it fits together; 0, or -1 as above. */
+int perf_opts_settle(struct perf_opts *opts, unsigned use, bool gpu);
+
+/* The phases of a run of ep_perf, in the order of the table; PERF_PHASES ends the list. */
+const enum perf_phase *perf_phases(const struct perf_opts *opts);
+
+/* A row of the table: maxima over ranks, averaged over iterations. Times are microseconds everywhere. */
+struct perf_row {
+	int tokens;
+	enum perf_phase phase;
+	double bytes;	  /* per rank; 0: a phase that carries none */
+	double device_us; /* < 0: not measured there */
+	double host_us, algbw;
+	double beside_us;		/* CPU: the plain program; GPU: the limit by bytes; < 0: none */
+	double best_us, beside_best_us; /* the fastest iterations: what is left when nobody else uses the machine */
+	int64_t wrong;			/* -1: not checked */
+};
+
+/* What is known once the first size is through. */
+struct perf_facts {
+	const char *device; /* "cuda", "host" */
+	const char *beside; /* what the column is called, or "" */
+	uint64_t window;    /* bytes; UINT64_MAX: the library does not say */
+	double group_us, first_us,
+		later_us; /* creation of the group, of its first handle, of one more; < 0: not taken */
+};
+
+void perf_print_head(const struct perf_opts *opts);
+void perf_print_facts(const struct perf_opts *opts, const struct perf_facts *facts);
+void perf_print_row(const struct perf_row *row);
+void perf_print_end(const struct perf_facts *facts, const struct perf_row *rows, int count);
+/* 0 or -1 with a line on stderr. */
+int perf_write_json(const struct perf_opts *opts, const struct perf_facts *facts, const struct perf_row *rows,
+		    int count);
+
+#endif

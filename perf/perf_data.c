@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the options mean to the oracle: the same rows and routing, whoever asks. */
+#include "perf/perf_data.h"
+
+void perf_shape(const struct perf_opts *opts, struct ll_shape *shape)
+{
+	*shape = (struct ll_shape){ .layout = opts->layout == PERF_RANK_MAJOR ? LL_RANK_MAJOR : LL_EXPERT_MAJOR,
+				    .quant = (enum ll_quant)opts->quant,
+				    .ranks = opts->ranks,
+				    .experts = opts->experts,
+				    .topk = opts->topk,
+				    .tmax = opts->last,
+				    .hidden = opts->hidden,
+				    .token = opts->quant == LL_QUANT_FWD ? NUM_E4M3 : (enum num_type)opts->dtype,
+				    .scale = NUM_F32,
+				    .scale_width = opts->hidden / 128,
+				    .combine = (enum num_type)opts->dtype };
+}
+
+struct ll_data perf_data(const struct perf_opts *opts, int tokens)
+{
+	return (struct ll_data){ .seed = ll_seed(opts->seed, 1, (uint64_t)tokens),
+				 .fill = tokens ? LL_FILL_FULL : LL_FILL_NONE,
+				 .fixed_t = tokens };
+}
+
+struct ll_data perf_data_first(const struct perf_opts *opts, int tokens)
+{
+	struct ll_data data = perf_data(opts, tokens);
+
+	data.seed = ll_seed(data.seed, 0, 0);
+	return data;
+}
+
+bool perf_goes_to(const struct ll_shape *shape, const struct ll_input *in, int token, int rank)
+{
+	for (int k = 0; k < shape->topk; k++)
+		if (ll_owner(shape, NULL, in->idx[token * shape->topk + k]) == rank)
+			return true;
+	return false;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef EP_PERF_PERF_DATA_H
+#define EP_PERF_PERF_DATA_H
+
+#include "perf/perf.h"
+#include "test/oracle/data.h"
+
+/* LL's; HT's is built on it. */
+void perf_shape(const struct perf_opts *opts, struct ll_shape *shape);
+/* What a rig is given, and what its first handle makes of it in its first round, which is the one that is timed. */
+struct ll_data perf_data(const struct perf_opts *opts, int tokens);
+struct ll_data perf_data_first(const struct perf_opts *opts, int tokens);
+/* Does the token have an expert on the rank? */
+bool perf_goes_to(const struct ll_shape *shape, const struct ll_input *in, int token, int rank);
+
+#endif

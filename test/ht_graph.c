@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Update, dispatch and combine captured into a graph once, replayed with new tokens and new routing, every replay
+ * checked. The experts are a copy from dispatch's output to combine's input. Exit status 0, 1, or 77 where the device
+ * has no graphs.
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/oracle/ht_rig.h"
+
+#define RANKS 4
+#define JOB_SECONDS 300.0
+
+struct job {
+	struct ht_cfg cfg;
+	char ops[8]; /* letters of operations */
+	int replays;
+	bool warm; /* everything has run once before it is captured */
+};
+
+static struct ht_cfg cfg_make(bool expert_major, enum ht_where where, uint64_t seed)
+{
+	struct ht_cfg cfg = { .handles = 1, .where = where, .spare = LL_ALL, .counters = 32 };
+
+	cfg.shape = (struct ht_shape){ .base = { .ranks = RANKS,
+						 .experts = 4 * RANKS,
+						 .topk = 3,
+						 .tmax = 33,
+						 .hidden = 512,
+						 .token = NUM_BF16,
+						 .combine = NUM_BF16 },
+				       .expert_major = expert_major,
+				       .align = expert_major ? 8 : 0 };
+	cfg.shape.capacity = ht_bound(&cfg.shape);
+	/* The number of tokens and the sizes of tensors are in the captured arguments. */
+	cfg.data = (struct ll_data){ .seed = seed,
+				     .fill = LL_FILL_FULL,
+				     .route = LL_ROUTE_DROPPED,
+				     .fixed_t = cfg.shape.base.tmax,
+				     .numeric = true,
+				     .echo = true };
+	cfg.tall = true;
+	cfg.idx64 = expert_major;
+	cfg.backward = true;
+	return cfg;
+}
+
+static enum ht_op op_of(char letter)
+{
+	int op = 0;
+
+	while (ht_words[op] != letter)
+		op++;
+	return (enum ht_op)op;
+}
+
+static int capture(struct ht_rig *rig, const char *ops, void **graph)
+{
+	const struct buf *buf = rig->handle[0].buf;
+
+	if (rig->shim.ops->capture_begin(&rig->shim))
+		return seat_fail(rig->seat, "%s", rig->shim.text);
+	for (; *ops; ops++) {
+		if (*ops == 'C' &&
+		    rig->shim.ops->copy(&rig->shim, buf[HT_ANSWERS].at, buf[HT_OUT].at, buf[HT_OUT].size))
+			return seat_fail(rig->seat, "%s", rig->shim.text);
+		if (ht_expect(rig, "an operation under capture", ht_call(rig, 0, op_of(*ops), false)))
+			return -1;
+	}
+	return rig->shim.ops->capture_end(&rig->shim, graph) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
+}
+
+/* New data in the same buffers. */
+static int load(struct ht_rig *rig, const char *ops)
+{
+	if (ht_round(rig, 0))
+		return -1;
+	for (; *ops; ops++)
+		if (*ops != 'U' && ht_load(rig, 0, op_of(*ops)))
+			return -1;
+	return ht_sync(rig);
+}
+
+static int replay(struct ht_rig *rig, const char *ops, void *graph)
+{
+	if (load(rig, ops))
+		return -1;
+	if (rig->shim.ops->graph_launch(&rig->shim, graph))
+		return seat_fail(rig->seat, "%s", rig->shim.text);
+	if (ht_sync(rig))
+		return -1;
+	for (; *ops; ops++)
+		if (ht_check(rig, 0, op_of(*ops)))
+			return -1;
+	return 0;
+}
+
+static int graph_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	void *graph = NULL;
+	struct ht_rig rig;
+
+	if (ht_open(&rig, seat, &job->cfg))
+		goto close;
+	if (!shim_is_gpu(&rig.shim)) {
+		*(int *)seat_board(seat) = 77;
+		goto close;
+	}
+	if (job->warm && (ht_script(&rig, "UA EA BA") || seat_barrier(seat)))
+		goto close;
+	if (ht_sync(&rig) || capture(&rig, job->ops, &graph))
+		goto close;
+	for (int i = 0; i < job->replays && !rig.verdict.wrong; i++)
+		if (replay(&rig, job->ops, graph))
+			break;
+close:
+	if (rig.shim.ops)
+		rig.shim.ops->graph_destroy(&rig.shim, graph);
+	ht_close(&rig);
+	if (rig.verdict.wrong)
+		seat_fail(seat, "round %d: #wrong %llu: %s", rig.handle[0].round, (unsigned long long)rig.verdict.wrong,
+			  rig.verdict.first);
+	return seat_failed(seat) ? -1 : 0;
+}
+
+/* The orders a graph may have; backward ones replay the routing of the Update before them. */
+static const char *const orders[] = { "UDC", "UDCEB", "UEB", "UDDCC" };
+
+static int run_all(struct world *world, int replays, uint64_t seed, int *passed)
+{
+	int failed = 0;
+
+	for (int i = 0; i < 8; i++) {
+		struct job job = { .cfg = cfg_make(i & 1, i & 2 ? HT_WINDOW : HT_PLAIN, seed + (uint64_t)i),
+				   .replays = replays,
+				   .warm = i & 4 };
+		const char *order = orders[(size_t)i / 2 % (sizeof(orders) / sizeof(orders[0]))];
+		double start = world_now();
+		int rc;
+
+		memcpy(job.ops, order, strlen(order) + 1);
+		rc = world_run(world, RANKS, graph_job, &job, sizeof(job), JOB_SECONDS);
+		printf("%s %s %s, %s%s%s%s (%.2f s)\n", rc ? "FAILED" : "ok    ", order,
+		       i & 1 ? "expert-major" : "flat", i & 2 ? "windows" : "plain", i & 4 ? ", warm" : "",
+		       rc ? ": " : "", rc ? world_text(world) : "", world_now() - start);
+		fflush(stdout);
+		*passed += !rc;
+		failed += rc != 0;
+		if (*(int *)world_board(world) == 77)
+			break;
+	}
+	return failed;
+}
+
+static int usage(FILE *out, int status)
+{
+	fprintf(out, "usage: ht_graph [-t | -g] [-n REPLAYS] [-s SEED]\n"
+		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  replays of each graph (100)\n");
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	struct world_opts opts = { .seats = RANKS };
+	struct world *world;
+	int c, replays = 100, passed = 0, failed, skip;
+	uint64_t seed = 41;
+
+	while ((c = getopt(argc, argv, "tgn:s:h")) != -1) {
+		if (c == 'h')
+			return usage(stdout, 0);
+		if (c == 't' || c == 'g')
+			opts.processes = c == 'g';
+		else if (c == 'n')
+			replays = atoi(optarg);
+		else if (c == 's')
+			seed = strtoull(optarg, NULL, 0);
+		else
+			return usage(stderr, 2);
+	}
+	if (optind != argc || replays < 1)
+		return usage(stderr, 2);
+	if (world_open(&opts, &world))
+		return 1;
+	failed = run_all(world, replays, seed, &passed);
+	skip = *(int *)world_board(world);
+	if (world_close(world))
+		failed++;
+	if (skip == 77 && !failed) {
+		printf("ht_graph: skipped: graphs need a GPU\n");
+		return 77;
+	}
+	printf("ht_graph: %d passed, %d failed; %s\n", passed, failed, opts.processes ? "processes" : "threads");
+	return failed ? 1 : 0;
+}

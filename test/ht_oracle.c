@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model of HT, judged by hand: small cases worked out on paper, and the order of its sums by numbers that tell. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/oracle/data.h"
+#include "test/oracle/ht_model.h"
+
+static int failures;
+
+#define EXPECT(what)                                                               \
+	do {                                                                       \
+		if (!(what)) {                                                     \
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
+			failures++;                                                \
+		}                                                                  \
+	} while (0)
+/* What follows would make no sense. */
+#define ASSERT(what)                  \
+	do {                          \
+		if (!(what)) {        \
+			EXPECT(what); \
+			exit(1);      \
+		}                     \
+	} while (0)
+
+/*
+ * Two ranks, two experts each. Rank 0: token 0 names 3, 0 and 3 again; token 1 names 1, nothing, 0. Rank 1: token 0
+ * names 2, one that does not exist, and 0; token 1 names nobody.
+ */
+static int64_t idx0[] = { 3, 0, 3, 1, -1, 0 }, idx1[] = { 2, 4, 0, -1, -2, -1 };
+static float weight0[] = { 0.5f, 2.0f, 1.0f, 0.25f, 9.0f, 3.0f }, weight1[] = { 5.0f, 6.0f, 7.0f, 9.0f, 9.0f, 9.0f };
+
+static struct ll_input hand[] = { { 2, idx0, weight0, NULL, NULL }, { 2, idx1, weight1, NULL, NULL } };
+
+static struct ht_shape hand_shape(bool expert_major)
+{
+	return (struct ht_shape){
+		.base = { .ranks = 2, .experts = 4, .topk = 3, .tmax = 2, .hidden = 2, .combine = NUM_F32 },
+		.expert_major = expert_major,
+	};
+}
+
+static bool rows_are(const struct ht_plan *plan, const struct ht_row *want, int count)
+{
+	bool same = plan->rows == count;
+
+	for (int i = 0; same && i < count; i++)
+		same = plan->row[i].src == want[i].src && plan->row[i].token == want[i].token &&
+		       plan->row[i].expert == want[i].expert;
+	return same;
+}
+
+static bool counts_are(const struct ht_plan *plan, int64_t a, int64_t b)
+{
+	return plan->count[0] == a && plan->count[1] == b;
+}
+
+static void flat_rows(void)
+{
+	static const struct ht_row want0[] = { { 0, 0, -1 }, { 0, 1, -1 }, { 1, 0, -1 } };
+	static const struct ht_row want1[] = { { 0, 0, -1 }, { 1, 0, -1 } };
+	struct ht_shape shape = hand_shape(false);
+	struct ht_plan *plan = ht_plans_make(&shape, hand);
+
+	ASSERT(plan);
+	EXPECT(ht_bound(&shape) == 4);
+	EXPECT(rows_are(&plan[0], want0, 3) && plan[0].total == 3 && counts_are(&plan[0], 3, 1));
+	EXPECT(rows_are(&plan[1], want1, 2) && plan[1].total == 2 && counts_are(&plan[1], 1, 1));
+	EXPECT(ht_slot(&shape, plan, 1, 0, 0) == 2);
+	EXPECT(ht_slot(&shape, plan, 1, 0, 2) == 1);
+	EXPECT(ht_slot(&shape, plan, 1, 0, 4) == -1);
+	EXPECT(ht_slot(&shape, plan, 1, 1, -2) == -1);
+	ht_plans_free(plan, 2);
+}
+
+/* The third row is one too many; what was counted does not change. */
+static void flat_dropped(void)
+{
+	struct ht_shape shape = hand_shape(false);
+	struct ht_term term[3];
+	struct ht_plan *plan;
+
+	shape.capacity = 2;
+	plan = ht_plans_make(&shape, hand);
+	ASSERT(plan);
+	EXPECT(plan[0].rows == 2 && plan[0].total == 3 && counts_are(&plan[0], 3, 1));
+	EXPECT(plan[1].rows == 2 && plan[1].total == 2);
+	EXPECT(ht_slot(&shape, plan, 1, 0, 0) == -1);
+	ASSERT(ht_terms(&shape, hand, plan, 1, 0, term) == 1);
+	EXPECT(term[0].rank == 1 && term[0].row == 1 && term[0].from == 1);
+	EXPECT(ht_terms(&shape, hand, plan, 1, 1, term) == 0);
+	ASSERT(ht_terms(&shape, hand, plan, 0, 0, term) == 2);
+	EXPECT(term[0].rank == 0 && term[0].row == 0 && term[1].rank == 1 && term[1].row == 0);
+	ht_plans_free(plan, 2);
+}
+
+static void flat_choices(void)
+{
+	struct ht_shape shape = hand_shape(false);
+	int64_t idx[3];
+	float weight[3];
+	int last = -1;
+
+	/* 1 and 0 in the order of their ids, each with its own weight. */
+	ht_expect_choices(&shape, &hand[0], 1, 0, idx, weight);
+	EXPECT(idx[0] == 0 && idx[1] == 1 && idx[2] == -1);
+	EXPECT(weight[0] == 3.0f && weight[1] == 0.25f && weight[2] == 0.0f);
+	/* 3 twice: one entry, the last weight. */
+	ht_expect_choices(&shape, &hand[0], 0, 1, idx, weight);
+	EXPECT(idx[0] == 1 && idx[1] == -1 && idx[2] == -1);
+	EXPECT(weight[0] == 1.0f && weight[1] == 0.0f && weight[2] == 0.0f);
+	shape.global_ids = true;
+	ht_expect_choices(&shape, &hand[0], 0, 1, idx, weight);
+	EXPECT(idx[0] == 3 && idx[1] == -1);
+	ht_expect_choices(&shape, &hand[1], 1, 0, idx, weight);
+	EXPECT(idx[0] == -1 && weight[0] == 0.0f);
+	EXPECT(ht_next(&shape, &hand[0], 0, -1, &last) == 0 && last == 1);
+	EXPECT(ht_next(&shape, &hand[0], 0, 0, &last) == 3 && last == 2);
+	EXPECT(ht_next(&shape, &hand[0], 0, 3, &last) == -1);
+	EXPECT(ht_expect_weight(&shape, &hand[0], 0, 3) == 1.0f);
+	EXPECT(ht_expect_weight(&shape, &hand[1], 0, 2) == 5.0f);
+}
+
+static void expert_zones(void)
+{
+	static const struct ht_row tight[] = { { 0, 0, 0 }, { 0, 1, 0 }, { 1, 0, 0 }, { 0, 1, 1 } };
+	static const struct ht_row padded[] = { { 0, 0, 0 },	{ 0, 1, 0 }, { 1, 0, 0 },
+						{ -1, -1, -1 }, { 0, 1, 1 }, { -1, -1, -1 } };
+	struct ht_shape shape = hand_shape(true);
+	struct ht_plan plan;
+
+	EXPECT(ht_bound(&shape) == 8);
+	ASSERT(!ht_plan_make(&shape, hand, 0, &plan));
+	EXPECT(rows_are(&plan, tight, 4) && plan.total == 4 && counts_are(&plan, 3, 1));
+	EXPECT(plan.offset[0] == 0 && plan.offset[1] == 3);
+	ht_plan_free(&plan);
+	shape.align = 2;
+	EXPECT(ht_bound(&shape) == 10);
+	ASSERT(!ht_plan_make(&shape, hand, 0, &plan));
+	EXPECT(rows_are(&plan, padded, 6) && plan.total == 6 && counts_are(&plan, 4, 2));
+	EXPECT(plan.offset[0] == 0 && plan.offset[1] == 4);
+	ht_plan_free(&plan);
+	shape.align = 4;
+	ASSERT(!ht_plan_make(&shape, hand, 0, &plan));
+	EXPECT(plan.rows == 8 && plan.total == 8 && counts_are(&plan, 4, 4) && plan.offset[1] == 4);
+	ht_plan_free(&plan);
+}
+
+/* Zones end where the capacity does; rows keep their numbers. */
+static void expert_dropped(void)
+{
+	static const struct {
+		int capacity, rows;
+		int64_t count[2], offset[2];
+		int slot; /* of token 1 of rank 0 at expert 1 */
+	} cases[] = {
+		{ 6, 6, { 4, 2 }, { 0, 4 }, 4 },  { 5, 5, { 4, 1 }, { 0, 4 }, 4 },  { 4, 4, { 4, 0 }, { 0, 4 }, -1 },
+		{ 3, 3, { 3, 0 }, { 0, 3 }, -1 }, { 2, 2, { 2, 0 }, { 0, 2 }, -1 },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct ht_shape shape = hand_shape(true);
+		struct ht_plan *plan;
+
+		shape.align = 2;
+		shape.capacity = cases[i].capacity;
+		plan = ht_plans_make(&shape, hand);
+		ASSERT(plan);
+		EXPECT(plan[0].rows == cases[i].rows && plan[0].total == 6);
+		EXPECT(counts_are(&plan[0], cases[i].count[0], cases[i].count[1]));
+		EXPECT(plan[0].offset[0] == cases[i].offset[0] && plan[0].offset[1] == cases[i].offset[1]);
+		EXPECT(ht_slot(&shape, plan, 0, 1, 1) == cases[i].slot);
+		EXPECT(ht_slot(&shape, plan, 1, 0, 0) == (cases[i].capacity > 2 ? 2 : -1));
+		ht_plans_free(plan, 2);
+	}
+}
+
+/* An expert nobody names has no rows, padded or not. */
+static void expert_empty(void)
+{
+	int64_t idx[] = { 1, -1, -1 };
+	struct ll_input in[] = { { 1, idx, weight0, NULL, NULL }, { 0, idx, weight0, NULL, NULL } };
+	struct ht_shape shape = hand_shape(true);
+	struct ht_plan plan;
+
+	shape.align = 128;
+	ASSERT(!ht_plan_make(&shape, in, 0, &plan));
+	EXPECT(counts_are(&plan, 0, 128) && plan.offset[0] == 0 && plan.offset[1] == 0 && plan.total == 128);
+	EXPECT(plan.row[0].src == 0 && plan.row[0].expert == 1 && plan.row[1].src == -1 && plan.row[127].src == -1);
+	ht_plan_free(&plan);
+	ASSERT(!ht_plan_make(&shape, in, 1, &plan));
+	EXPECT(counts_are(&plan, 0, 0) && plan.total == 0 && plan.rows == 0);
+	ht_plan_free(&plan);
+}
+
+static void terms_in_order(void)
+{
+	int64_t idx[] = { 3, 1, 0 };
+	struct ll_input in[] = { { 1, idx, weight0, NULL, NULL }, { 0, idx, weight0, NULL, NULL } };
+	struct ht_shape shape = hand_shape(true);
+	struct ht_plan *plan = ht_plans_make(&shape, in);
+	struct ht_term term[3];
+
+	ASSERT(plan && ht_terms(&shape, in, plan, 0, 0, term) == 3);
+	EXPECT(term[0].from == 0 && term[0].row == 0 && term[1].from == 1 && term[1].row == 1);
+	EXPECT(term[2].from == 3 && term[2].rank == 1 && term[2].row == 0);
+	ht_plans_free(plan, 2);
+	shape.expert_major = false;
+	plan = ht_plans_make(&shape, in);
+	ASSERT(plan && ht_terms(&shape, in, plan, 0, 0, term) == 2);
+	EXPECT(term[0].from == 0 && term[1].from == 1);
+	ht_plans_free(plan, 2);
+}
+
+/* (2^24 + 1) + 1 loses both ones; 1 + 1 + 2^24 keeps them. The last step rounds, no step before it. */
+static void sums(void)
+{
+	static const float big[] = { 0x1p24f, 1.0f }, one[] = { 1.0f, -0.0f };
+	struct ht_shape shape = hand_shape(false);
+	const uint8_t *down[] = { (const uint8_t *)big, (const uint8_t *)one, (const uint8_t *)one };
+	const uint8_t *up[] = { (const uint8_t *)one, (const uint8_t *)one, (const uint8_t *)big };
+	/* 1 + 2^-8 + 2^-8: rounded in between it would stay 1; together they are the next bf16. */
+	uint16_t half[] = { 0x3f80, 0x3b80, 0x3b80 }, sum16[1];
+	const uint8_t *thirds[] = { (uint8_t *)&half[0], (uint8_t *)&half[1], (uint8_t *)&half[2] };
+	float scratch[2], row[2];
+
+	ht_expect_sum(&shape, down, 3, scratch, (uint8_t *)row);
+	EXPECT(row[0] == 0x1p24f && row[1] == 1.0f);
+	ht_expect_sum(&shape, up, 3, scratch, (uint8_t *)row);
+	EXPECT(row[0] == 0x1p24f + 2.0f);
+	ht_expect_sum(&shape, up, 1, scratch, (uint8_t *)row);
+	EXPECT(row[1] == 0.0f && !signbit(row[1])); /* 0 + -0 */
+	ht_expect_sum(&shape, up, 0, scratch, (uint8_t *)row);
+	EXPECT(row[0] == 0.0f && row[1] == 0.0f);
+	shape.base.combine = NUM_BF16;
+	shape.base.hidden = 1;
+	ht_expect_sum(&shape, thirds, 3, scratch, (uint8_t *)sum16);
+	EXPECT(sum16[0] == 0x3f81);
+}
+
+/* What all ranks send is what all ranks get, whatever the routing. */
+static void nothing_lost(void)
+{
+	for (int route = LL_ROUTE_UNIFORM; route <= LL_ROUTE_ONE_RANK; route++)
+		for (int em = 0; em < 2; em++) {
+			struct ht_shape shape = { .base = { .ranks = 4,
+							    .experts = 12,
+							    .topk = 3,
+							    .tmax = 20,
+							    .hidden = 2,
+							    .token = NUM_F32,
+							    .combine = NUM_F32 },
+						  .expert_major = em };
+			struct ll_data data = { .seed = 3, .fill = LL_FILL_RANDOM, .route = (enum ll_route)route };
+			struct ll_input *in = ll_inputs_make(&shape.base, &data);
+			struct ht_plan *plan = in ? ht_plans_make(&shape, in) : NULL;
+			struct ht_term term[3];
+			int64_t sent = 0, got = 0;
+
+			ASSERT(plan);
+			for (int r = 0; r < 4; r++) {
+				got += plan[r].total;
+				for (int t = 0; t < in[r].t; t++)
+					sent += ht_terms(&shape, in, plan, r, t, term);
+			}
+			EXPECT(sent == got && got > 0);
+			ht_plans_free(plan, 4);
+			ll_inputs_free(in, 4);
+		}
+}
+
+int main(void)
+{
+	flat_rows();
+	flat_dropped();
+	flat_choices();
+	expert_zones();
+	expert_dropped();
+	expert_empty();
+	terms_in_order();
+	sums();
+	nothing_lost();
+	printf("ht_oracle: %d failures\n", failures);
+	return failures ? 1 : 0;
+}

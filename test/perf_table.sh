@@ -1,0 +1,62 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# perf_table.sh EP_PERF: ep_perf runs what it says, counts nothing wrong, and refuses what cannot be.
+set -u
+perf=$1
+failed=0
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+# runs STATUS OPTIONS...
+runs() {
+	want=$1
+	shift
+	"$perf" -D host -n 2 -w 1 "$@" >"$dir/out" 2>&1
+	got=$?
+	[ $got = "$want" ] && return
+	echo "ep_perf $*: exit status $got, must be $want"
+	cat "$dir/out"
+	failed=1
+}
+
+# shows PATTERN: in what the last one printed
+shows() {
+	grep -q -- "$1" "$dir/out" && return
+	echo "not printed: $1"
+	cat "$dir/out"
+	failed=1
+}
+
+runs 0 -t 2 -e 4 -H 512 -M
+shows '^ *4  combine .* 0$'
+shows 'Out of bounds values : 0 OK'
+runs 0 -g 2 -e 2 -H 512 -s 1 -l rm -z -c 0
+shows 'combine recv .*N/A$'
+runs 0 -a ht -t 2 -b 8 -e 64 -f 8 -H 256 -J "$dir/json"
+shows '^ *8  update .* 0$'
+shows '^ *64  dispatch .* 0$'
+python3 - "$dir/json" <<'PYTHON' || { echo 'the JSON is not what was printed'; failed=1; }
+import json, sys
+table = json.load(open(sys.argv[1]))
+assert table['algorithm'] == 'ht' and [r['phase'] for r in table['rows']] == ['update', 'dispatch', 'combine'] * 2
+assert all(r['wrong'] == 0 for r in table['rows']) and table['rows'][1]['bytes'] == 2 * 8 * 256 * 2
+PYTHON
+runs 0 -a ht -g 2 -e 32 -H 512 -z --bwd -l expert --align 4 -q fwd
+shows '^ *32  combine bwd .* 0$'
+runs 0 -a ht -t 3 -e 32 -H 128 --eager --zero-copy off -d fp32
+runs 0 -a ht -t 2 -e 32 -H 128 --drop --max-recv 40
+
+# A call that fails: more rows than there is room for.
+NCCL_EP_DEBUG=NONE
+export NCCL_EP_DEBUG
+runs 1 -a ht -t 2 -e 32 -H 128 --max-recv 40
+shows 'max_recv_tokens_per_rank'
+# Mistakes.
+for bad in '-y' '-e' '-e 0' '-b 8 -e 4' '-n x' '-t 3 -x 8' '-l flat' '--bwd' '--zero-copy maybe' '-a ht -s' '-a ht -M' \
+	'-a ht -q ds' '-a ht -l rank' '-a ht --align 3 -l em' '-a ht --align 4' '-a ht --drop' '-a ht --eager --max-recv 9999' \
+	'-a ht -e 64 --max-recv 32' '-a ht --graph-update' '-e 4 more'; do
+	# shellcheck disable=SC2086 # words
+	runs 2 $bad
+done
+[ $failed = 0 ] && echo 'all as it must be'
+exit $failed

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What kernels do with the table of mapped allocations, done by a test on the host: its memory has one address. */
+#ifndef EP_TEST_REACH_TABLE_H
+#define EP_TEST_REACH_TABLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "kernels/args.h"
+#include "util/clock.h"
+
+static inline void nap_ms(int ms)
+{
+	struct timespec t = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+
+	nanosleep(&t, NULL);
+}
+
+/* Waits, for at most 20 s, until the condition holds; its value is whether it does. Looks once per turn: it may act. */
+#define UNTIL(cond)                                                \
+	({                                                         \
+		uint64_t until_ = ep_deadline_ms(20000);           \
+		bool holds_;                                       \
+		while (!(holds_ = (cond)) && ep_now_ns() < until_) \
+			nap_ms(1);                                 \
+		holds_;                                            \
+	})
+
+static inline unsigned reach_count(const struct ep_reach_table *t)
+{
+	return __atomic_load_n(&t->count, __ATOMIC_ACQUIRE);
+}
+
+/* NULL: not mapped. */
+static inline uint8_t *reach_find(const struct ep_reach_table *t, int owner, uint64_t id)
+{
+	for (unsigned i = 0; i < reach_count(t); i++)
+		if (t->entry[i].id == id && t->entry[i].owner == (uint32_t)owner && t->entry[i].valid)
+			return (uint8_t *)(uintptr_t)t->entry[i].base;
+	return NULL;
+}
+
+/* False: the slot is taken. */
+static inline bool reach_want(struct ep_reach_table *t, unsigned slot, uint32_t owner, uint64_t id)
+{
+	struct ep_reach_want *w = &t->wanted[slot % EP_REACH_WANTED];
+
+	if (__atomic_load_n(&w->id, __ATOMIC_ACQUIRE))
+		return false;
+	__atomic_store_n(&w->owner, owner, __ATOMIC_RELAXED);
+	__atomic_store_n(&w->id, id, __ATOMIC_RELEASE);
+	return true;
+}
+
+/* Asks until it is there, or for so long. */
+static inline uint8_t *reach_get(struct ep_reach_table *t, int owner, uint64_t id, int ms)
+{
+	uint64_t deadline = ep_deadline_ms(ms);
+	uint8_t *base;
+
+	while (!(base = reach_find(t, owner, id)) && ep_now_ns() < deadline) {
+		reach_want(t, 0, (uint32_t)owner, id);
+		nap_ms(1);
+	}
+	return base;
+}
+
+#endif
