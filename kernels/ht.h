@@ -71,17 +71,38 @@ GX_DEV uint32_t ht_pad(uint32_t bytes)
 
 /* ---- addresses ---- */
 
-/* The words of source in owner's control page. */
-GX_DEV struct ep_ht_line *ht_line(const struct ht *ht, uint32_t owner, uint32_t source)
+GX_DEV uint8_t *ht_control(const struct ht *ht, uint32_t rank)
 {
-	return (struct ep_ht_line *)(ht->a->control[owner] + ep_ht_line_at(source));
+	return rank < EP_HT_HERE ? ht->a->control_here[rank] : ht->a->control[rank];
 }
 
-GX_DEV uint32_t *ht_counts(const struct ht *ht, uint32_t owner, uint32_t source)
+GX_DEV uint8_t *ht_window(const struct ht *ht, uint32_t rank)
+{
+	return rank < EP_HT_HERE ? ht->a->window_here[rank] : ht->a->window[rank];
+}
+
+GX_DEV uint32_t ht_near(const struct ht *ht, uint32_t rank)
+{
+	return rank < EP_HT_HERE ? ht->a->near_here[rank] : ht->a->near[rank];
+}
+
+/* The words of this rank in another's control page, and of another in this rank's. */
+GX_DEV struct ep_ht_line *ht_line(const struct ht *ht, uint32_t owner)
+{
+	return (struct ep_ht_line *)(ht_control(ht, owner) + ep_ht_line_at(ht->op.rank));
+}
+
+GX_DEV struct ep_ht_line *ht_from(const struct ht *ht, uint32_t source)
+{
+	return (struct ep_ht_line *)(ht->a->mine + ep_ht_line_at(source));
+}
+
+/* What source has counted, in a control page. */
+GX_DEV uint32_t *ht_counts(const struct ht *ht, uint8_t *control, uint32_t source)
 {
 	const struct ep_ht_shape *s = &ht->a->shape;
 
-	return (uint32_t *)(ht->a->control[owner] + ep_ht_counts_at(s->nranks, s->experts, source));
+	return (uint32_t *)(control + ep_ht_counts_at(s->nranks, s->experts, source));
 }
 
 GX_DEV uint8_t *ht_meta(const struct ht *ht, uint32_t owner, uint32_t row)
@@ -113,7 +134,7 @@ GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, ui
 	uint32_t bad = 0;
 
 	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP) {
-		const uint8_t *line = (const uint8_t *)ht_line(ht, ht->op.rank, r);
+		const uint8_t *line = (const uint8_t *)ht_from(ht, r);
 
 		bad |= !ht_wait(ht, (const uint64_t *)(line + at), value, r, phase);
 	}
@@ -128,7 +149,7 @@ GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, ui
 GX_DEV void ht_tell_all(const struct ht *ht, uint64_t at)
 {
 	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
-		gx_st_release_u64((uint64_t *)((uint8_t *)ht_line(ht, r, ht->op.rank) + at), ht->op.epoch);
+		gx_st_release_u64((uint64_t *)((uint8_t *)ht_line(ht, r) + at), ht->op.epoch);
 }
 
 #define HT_TELL_ALL(ht, member) ht_tell_all(ht, offsetof(struct ep_ht_line, member))
@@ -201,7 +222,7 @@ GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, u
 	ht->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
 	ht->op.limit.abort = a->abort;
 	ht->op.limit.gone = NULL;
-	ht->op.limit.failed = (const uint64_t *)a->control[a->shape.rank];
+	ht->op.limit.failed = (const uint64_t *)a->mine;
 	gx_bulk_open(&ht->bulk, shared, a->stage);
 }
 

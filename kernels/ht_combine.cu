@@ -83,8 +83,7 @@ GX_DEV uint32_t ht_served(struct ht *ht)
 
 	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
 		if ((ht->near_to[2 * r] == 0 && ht_may_stage(ht, r)) || ht_is(ht, EP_HT_BACKWARD))
-			bad |= !ht_wait(ht, &ht_line(ht, ht->op.rank, r)->meta, ht->op.epoch, r,
-					EP_KPHASE_RECV); /* A5 */
+			bad |= !ht_wait(ht, &ht_from(ht, r)->meta, ht->op.epoch, r, EP_KPHASE_RECV); /* A5 */
 	bad = gx_ballot((int)bad) != 0;
 	gx_syncwarp();
 	return !bad;

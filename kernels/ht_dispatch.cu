@@ -348,8 +348,7 @@ GX_DEV void ht_copy(struct ht *ht)
 		return;
 	while ((item = ht_take(ht, HT_EXTRA)) < items) {
 		uint32_t source = item / HT_SLICES;
-		uint32_t staged =
-			gx_ld_relaxed_u64(&ht_line(ht, ht->op.rank, source)->way) & 1; /* written before done */
+		uint32_t staged = gx_ld_relaxed_u64(&ht_from(ht, source)->way) & 1; /* written before done */
 
 		for (uint32_t i = item % HT_SLICES; staged && i < a->from[source].count; i += HT_SLICES)
 			ht_spread(ht, a->from[source].first + i);

@@ -45,12 +45,12 @@ GX_DEV uint64_t ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
 /* One thread per owner: the address of the owner's tensor here, or 0. */
 GX_DEV uint64_t ht_resolve(const struct ht *ht, uint32_t owner, uint32_t which)
 {
-	const struct ep_place *p = &ht_line(ht, ht->op.rank, owner)->tensor[which];
+	const struct ep_place *p = &ht_from(ht, owner)->tensor[which];
 	uint64_t address = gx_ld_relaxed_u64(&p->address), id = gx_ld_relaxed_u64(&p->id), base;
 
 	if (ht_is(ht, EP_HT_STAGE) || address == 0)
 		return 0;
-	if (ht->a->near[owner])
+	if (ht_near(ht, owner))
 		return address;
 	if (id == 0 || !ht->a->reach)
 		return 0;
@@ -61,7 +61,7 @@ GX_DEV uint64_t ht_resolve(const struct ht *ht, uint32_t owner, uint32_t which)
 /* One thread: this rank's tensors are ready for peer, and stay so until its done. */
 GX_DEV void ht_show(const struct ht *ht, uint32_t peer)
 {
-	struct ep_ht_line *line = ht_line(ht, peer, ht->op.rank);
+	struct ep_ht_line *line = ht_line(ht, peer);
 
 	for (uint32_t i = 0; i < 2; i++) {
 		gx_st_relaxed_u64(&line->tensor[i].address, ht->a->place[i].address);
@@ -80,7 +80,7 @@ GX_DEV void ht_choose(const struct ht *ht, uint32_t peer)
 	to[1] = ht->a->scale_bytes ? ht_resolve(ht, peer, 1) : to[0];
 	if (to[1] == 0)
 		to[0] = 0;
-	gx_st_release_u64(&ht_line(ht, peer, ht->op.rank)->way, ht->op.epoch * 2 + (to[0] == 0)); /* R2 */
+	gx_st_release_u64(&ht_line(ht, peer)->way, ht->op.epoch * 2 + (to[0] == 0)); /* R2 */
 }
 
 /* One thread. What the handle's memory says against what the call says. 0: they do not fit. */
@@ -104,7 +104,7 @@ GX_DEV uint32_t ht_routed(const struct ht *ht)
 /* Whether rows may go through the window between this rank and peer. */
 GX_DEV uint32_t ht_may_stage(const struct ht *ht, uint32_t peer)
 {
-	return ht_is(ht, EP_HT_STAGE) || !ht->a->near[peer];
+	return ht_is(ht, EP_HT_STAGE) || !ht_near(ht, peer);
 }
 
 /* One warp. A combine must know who wants its rows in the window before it begins; a dispatch learns of it in the end.
@@ -114,7 +114,7 @@ GX_DEV uint32_t ht_wait_ways(struct ht *ht, uint32_t combine)
 	uint32_t any = 0, bad = 0;
 
 	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP) {
-		const uint64_t *way = &ht_line(ht, ht->op.rank, r)->way;
+		const uint64_t *way = &ht_from(ht, r)->way;
 		uint32_t serve = ht_may_stage(ht, r);
 
 		if (serve && combine) {
@@ -173,7 +173,7 @@ GX_DEV uint32_t ht_open(struct ht *ht)
 	for (uint32_t r = gx_tid(); r < a->shape.nranks; r += gx_threads()) {
 		ht->near_to[2 * r] = ht->to[2 * r];
 		ht->near_to[2 * r + 1] = ht->to[2 * r + 1];
-		ht->window[r] = a->window[r];
+		ht->window[r] = ht_window(ht, r);
 	}
 	gx_syncthreads();
 	return 1;

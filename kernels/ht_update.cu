@@ -30,99 +30,111 @@ GX_DEV int32_t ht_checked(const struct ht *ht, int64_t id)
 	return -1;
 }
 
-/* A token's experts in the warp's shared memory, [topk] each; the list is not used otherwise here. */
+/* Some tokens in the warp's shared memory, [tokens][topk] each. */
 struct ht_sort {
-	const int32_t *id;
-	int32_t *kept;	 /* the id at the last k that names it, else -1 */
-	uint32_t *place; /* among the kept ones, ascending */
-	uint32_t *seen;	 /* by place: at the first expert of a rank, tokens the rank got before; else EP_HT_NONE */
+	int32_t *id;	    /* as given */
+	int32_t *kept;	    /* the id at the last k that names it, else -1 */
+	int32_t *expert;    /* the kept ones, ascending; -1: no more */
+	uint32_t *position; /* their k */
+	uint32_t *row;	    /* tokens of the piece that went to the expert before */
+	uint32_t
+		*flat; /* at the first expert of a rank: its bin, then tokens that went to the rank before; else NONE */
 };
 
-/* This lane's k, which is kept: how many come before it; *first: none of them is on the same rank. */
-GX_DEV uint32_t ht_before(const struct ht *ht, const int32_t *kept, uint32_t k, uint32_t *first)
+/* All their loads side by side. */
+GX_DEV void ht_load_ids(struct ht *ht, uint64_t at, uint32_t n, const struct ht_sort *w)
 {
-	int32_t mine = kept[k], rank_first = mine - mine % (int32_t)ht->a->shape.per_rank;
-	uint32_t n = 0;
-
-	*first = 1;
-	for (uint32_t j = 0; j < ht->topk; j++) {
-		uint32_t before = kept[j] >= 0 && kept[j] < mine;
-
-		n += before;
-		*first = before && kept[j] >= rank_first ? 0 : *first;
-	}
-	return n;
-}
-
-GX_DEV void ht_sort_token(struct ht *ht, const struct ht_sort *w)
-{
-	for (uint32_t k = gx_lane(); k < ht->topk; k += GX_WARP) {
-		int32_t kept = w->id[k];
-
-		for (uint32_t j = k + 1; j < ht->topk; j++)
-			kept = w->id[j] == kept ? -1 : kept;
-		w->kept[k] = kept;
-	}
-	gx_syncwarp();
-}
-
-/* Ids of some tokens to shared memory, all their loads side by side; what is no expert has no row. */
-GX_DEV void ht_load_ids(struct ht *ht, uint64_t at, uint32_t n, int32_t *id)
-{
-	const struct ep_ht_args *a = ht->a;
-
 	for (uint32_t q = gx_lane(); q < n; q += GX_WARP * HT_BATCH) {
 		int64_t v[HT_BATCH];
 
 		for (uint32_t u = 0; u < HT_BATCH; u++)
-			v[u] = q + u * GX_WARP < n ? ht_given(a, at + q + u * GX_WARP) : -1;
-		for (uint32_t u = 0; u < HT_BATCH; u++) {
-			uint32_t m = q + u * GX_WARP;
-
-			if (m >= n)
-				break;
-			id[m] = ht->given[at + m] = ht_checked(ht, v[u]);
-			ht->expert[at + m] = -1;
-			ht->row[at + m] = EP_HT_NONE;
-		}
+			v[u] = q + u * GX_WARP < n ? ht_given(ht->a, at + q + u * GX_WARP) : -1;
+		for (uint32_t u = 0; u < HT_BATCH && q + u * GX_WARP < n; u++)
+			w->id[q + u * GX_WARP] = ht_checked(ht, v[u]);
 	}
 	gx_syncwarp();
 }
 
-/* One token. hist: this piece's counts, before it. */
-GX_DEV void ht_count_token(struct ht *ht, uint32_t token, const struct ht_sort *w, uint32_t *hist)
+/* Lanes by (token, k): an expert named twice counts at its last k. */
+GX_DEV void ht_keep(struct ht *ht, uint32_t n, const struct ht_sort *w)
 {
-	const struct ep_ht_args *a = ht->a;
-	uint64_t at = (uint64_t)token * ht->topk;
-	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
+	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
+		int32_t kept = w->id[m];
 
-	ht_sort_token(ht, w);
-	for (uint32_t k = gx_lane(); k < ht->topk; k += GX_WARP) {
-		uint32_t e = (uint32_t)w->kept[k], bin = a->shape.experts + e / a->shape.per_rank, first, place;
-
-		if (w->kept[k] < 0)
-			continue;
-		place = w->place[k] = ht_before(ht, w->kept, k, &first);
-		w->seen[place] = EP_HT_NONE;
-		if (first) {
-			w->seen[place] = hist[bin];
-			hist[bin] = w->seen[place] + 1;
-		}
-		ht->expert[at + place] = (int32_t)e;
-		ht->position[at + place] = k;
-		if (expert_major)
-			ht->row[at + place] = hist[e];
-		hist[e]++; /* a token's experts differ: no two lanes meet */
+		for (uint32_t j = m + 1; j % ht->topk != 0; j++)
+			kept = w->id[j] == kept ? -1 : kept;
+		w->kept[m] = kept;
+		w->expert[m] = -1;
+		w->flat[m] = EP_HT_NONE;
 	}
 	gx_syncwarp();
-	for (uint32_t k = gx_lane(); k < ht->topk; k += GX_WARP) {
-		uint32_t first = w->place[k];
+}
 
-		if (w->kept[k] < 0)
+GX_DEV void ht_order(struct ht *ht, uint32_t n, const struct ht_sort *w)
+{
+	int32_t per_rank = (int32_t)ht->a->shape.per_rank;
+
+	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
+		int32_t mine = w->kept[m], rank_first = mine - mine % per_rank;
+		uint32_t k = m % ht->topk, to = m - k, first = 1;
+		const int32_t *kept = w->kept + to;
+
+		if (mine < 0)
 			continue;
-		while (w->seen[first] == EP_HT_NONE) /* the first of the rank is before it */
-			first--;
-		(expert_major ? ht->flat : ht->row)[at + w->place[k]] = w->seen[first];
+		for (uint32_t j = 0; j < ht->topk; j++) {
+			uint32_t before = kept[j] >= 0 && kept[j] < mine;
+
+			to += before;
+			first = before && kept[j] >= rank_first ? 0 : first;
+		}
+		w->expert[to] = mine;
+		w->position[to] = k;
+		if (first)
+			w->flat[to] = ht->a->shape.experts + (uint32_t)(mine / per_rank);
+	}
+	gx_syncwarp();
+}
+
+/* The only step that goes token by token. hist: this piece's counts. A token's bins differ: no two lanes meet. */
+GX_DEV void ht_tally(struct ht *ht, uint32_t n, const struct ht_sort *w, uint32_t *hist)
+{
+	for (uint32_t to = 0; to < n; to += ht->topk) {
+		for (uint32_t m = to + gx_lane(); m < to + ht->topk; m += GX_WARP) {
+			int32_t e = w->expert[m];
+			uint32_t bin = w->flat[m];
+
+			if (e >= 0) {
+				w->row[m] = hist[e];
+				hist[e] = w->row[m] + 1;
+			}
+			if (bin != EP_HT_NONE) {
+				w->flat[m] = hist[bin];
+				hist[bin] = w->flat[m] + 1;
+			}
+		}
+		gx_syncwarp();
+	}
+}
+
+/* To handle_mem; rows are still counted from the piece's first. */
+GX_DEV void ht_keep_routing(struct ht *ht, uint64_t at, uint32_t n, const struct ht_sort *w)
+{
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
+
+	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
+		uint32_t first = m, flat = EP_HT_NONE;
+
+		if (w->expert[m] >= 0) {
+			while (w->flat[first] == EP_HT_NONE) /* the first of the rank is before it */
+				first--;
+			flat = w->flat[first];
+		}
+		ht->given[at + m] = w->id[m];
+		ht->expert[at + m] = w->expert[m];
+		ht->position[at + m] = w->expert[m] >= 0 ? w->position[m] : 0;
+		ht->row[at + m] = w->expert[m] < 0 ? EP_HT_NONE : expert_major ? w->row[m] : flat;
+		if (expert_major)
+			ht->flat[at + m] = flat;
 	}
 	gx_syncwarp();
 }
@@ -132,33 +144,42 @@ GX_DEV uint32_t ht_chunk_first(const struct ht *ht, uint32_t chunk)
 	return (uint32_t)((uint64_t)ht->a->tokens * chunk / EP_HT_CHUNKS);
 }
 
+GX_DEV struct ht_sort ht_sort_at(const struct ht *ht)
+{
+	uint64_t n = (uint64_t)ep_ht_batch(ht->topk) * ht->topk;
+	struct ht_sort w;
+
+	w.id = (int32_t *)ht->list.dst;
+	w.kept = w.id + n;
+	w.expert = w.kept + n;
+	w.position = (uint32_t *)(w.expert + n);
+	w.row = w.position + n;
+	w.flat = w.row + n;
+	return w;
+}
+
 /* Counts in the warp's shared memory where they fit: in global memory each step is a trip to the second-level cache. */
 GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
 {
 	const struct ep_ht_args *a = ht->a;
-	uint64_t bins = ep_ht_bins(a->shape.nranks, a->shape.experts), list = ep_ht_list_bytes(ht->topk);
+	uint64_t bins = ep_ht_bins(a->shape.nranks, a->shape.experts), used = ep_ht_sort_bytes(ht->topk);
 	uint32_t *out = ht->chunk + chunk * bins, end = ht_chunk_first(ht, chunk + 1), batch = ep_ht_batch(ht->topk);
-	int32_t *id = (int32_t *)((uint8_t *)ht->list.dst + list);
-	uint64_t used = list + ep_ht_ids_bytes(ht->topk);
 	uint32_t *hist = a->lane_bytes > used ? (uint32_t *)((uint8_t *)ht->list.dst + used) : out;
-	struct ht_sort sort;
+	struct ht_sort sort = ht_sort_at(ht);
 
-	sort.kept = (int32_t *)ht->list.dst;
-	sort.place = (uint32_t *)(sort.kept + ht->topk);
-	sort.seen = sort.place + ht->topk;
 	for (uint64_t i = gx_lane(); i < bins; i += GX_WARP)
 		hist[i] = 0;
-	for (uint32_t t = ht_chunk_first(ht, chunk); t < end; t += batch) {
-		uint32_t n = end - t < batch ? end - t : batch;
-
-		gx_syncwarp();
-		ht_load_ids(ht, (uint64_t)t * ht->topk, n * ht->topk, id);
-		for (uint32_t i = 0; i < n; i++) {
-			sort.id = id + (uint64_t)i * ht->topk;
-			ht_count_token(ht, t + i, &sort, hist);
-		}
-	}
 	gx_syncwarp();
+	for (uint32_t t = ht_chunk_first(ht, chunk); t < end; t += batch) {
+		uint64_t at = (uint64_t)t * ht->topk;
+		uint32_t n = (end - t < batch ? end - t : batch) * ht->topk;
+
+		ht_load_ids(ht, at, n, &sort);
+		ht_keep(ht, n, &sort);
+		ht_order(ht, n, &sort);
+		ht_tally(ht, n, &sort, hist);
+		ht_keep_routing(ht, at, n, &sort);
+	}
 	for (uint64_t i = gx_lane(); hist != out && i < bins; i += GX_WARP)
 		out[i] = hist[i];
 	gx_syncwarp();
@@ -228,7 +249,7 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 	}
 	gx_syncthreads();
 	for (uint32_t r = 0; ok && r < ht->op.nranks; r++) {
-		uint32_t *to = ht_counts(ht, r, ht->op.rank);
+		uint32_t *to = ht_counts(ht, ht_control(ht, r), ht->op.rank);
 
 		for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads())
 			to[bin] = ht->total[bin];
@@ -255,7 +276,7 @@ GX_DEV void ht_sum_counts(struct ht *ht)
 		uint32_t before = 0, all = 0;
 
 		for (uint32_t r = 0; r < ht->op.nranks; r++) {
-			uint32_t n = ht_counts(ht, ht->op.rank, r)[bin];
+			uint32_t n = ht_counts(ht, ht->a->mine, r)[bin];
 
 			before += r < ht->op.rank ? n : 0;
 			all += n;
@@ -294,7 +315,7 @@ GX_DEV void ht_zone(struct ht *ht, uint32_t e, uint64_t first, uint32_t length)
 	a->filled[e] = rows_end - start;
 	for (uint32_t r = 0; r < ht->op.nranks; r++) {
 		struct ep_ht_run *run = &a->zone[(uint64_t)r * a->shape.per_rank + e];
-		uint32_t n = ht_counts(ht, ht->op.rank, r)[bin];
+		uint32_t n = ht_counts(ht, ht->a->mine, r)[bin];
 
 		run->first = ht_clamp(ht, first);
 		run->count = ht_clamp(ht, first + n) - run->first;
@@ -333,7 +354,7 @@ GX_DEV void ht_sources(struct ht *ht)
 	uint64_t begin = 0;
 
 	for (uint32_t r0 = 0; r0 < ht->op.nranks; r0 += GX_WARP) {
-		uint32_t r = r0 + gx_lane(), n = r < ht->op.nranks ? ht_counts(ht, ht->op.rank, r)[bin] : 0;
+		uint32_t r = r0 + gx_lane(), n = r < ht->op.nranks ? ht_counts(ht, ht->a->mine, r)[bin] : 0;
 		uint64_t end = begin + ht_scan(n);
 
 		if (r < ht->op.nranks) {

@@ -145,7 +145,7 @@ GX_DEV void sum_vectors(const struct sum *s, uint32_t dtype)
 	}
 }
 
-#define SUM_WIDE 2u  /* vectors at a time */
+#define SUM_WIDE 4u  /* vectors at a time */
 #define SUM_TERMS 4u /* and terms */
 
 /* Plain additions: a token of HT has few terms, so that more vectors at once keep as many loads in flight. */

@@ -95,6 +95,7 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 		.report = &page->report,
 		.async = page->async,
 		.abort = &page->abort,
+		.mine = group->control.mine.ptr,
 		.control = (uint8_t *const *)group->control.peer_dev,
 		.window = (uint8_t *const *)win->peer_dev,
 		.near = (const uint8_t *)group->state.ptr + near_at(group),
@@ -104,6 +105,11 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 			 (group->cfg.overflow == NCCL_EP_OVERFLOW_DROP ? EP_HT_DROP : 0) |
 			 (group->cfg.zero_copy == NCCL_EP_ZERO_COPY_OFF ? EP_HT_STAGE : 0),
 	};
+	for (int r = 0; r < group->nranks && r < (int)EP_HT_HERE; r++) {
+		a->control_here[r] = group->control.peer[r];
+		a->window_here[r] = win->peer[r];
+		a->near_here[r] = ep_topo_near(&group->topo, group->rank, r);
+	}
 }
 
 /* What every launch of a handle is told. */
@@ -187,8 +193,7 @@ int ep_ht_update(struct ncclEpHandle *handle, const struct ep_update *update, vo
 		return rc;
 	a.tokens = (uint32_t)update->t;
 	a.topk = (uint32_t)update->k;
-	a.lane_bytes =
-		lists(handle, &a) + (uint32_t)ep_ht_ids_bytes(a.topk) + (hist <= HIST_MAX ? (hist + 15) / 16 * 16 : 0);
+	a.lane_bytes = (uint32_t)ep_ht_sort_bytes(a.topk) + (hist <= HIST_MAX ? (hist + 15) / 16 * 16 : 0);
 	a.flags |= (update->topk_idx->datatype == ncclInt32 ? EP_HT_IDX32 : 0) |
 		   wide(info->expert_counters, EP_HT_COUNT64) | wide(info->expert_offsets, EP_HT_COUNT64) |
 		   wide(info->recv_total_counter, EP_HT_TOTAL64);

@@ -37,12 +37,33 @@ rows=(
 	'll-procs|ll-matrix-mps|300|mps|t_ll_matrix -g -f @ll_cells_2.txt'
 	'll-procs|ll-staged-mps|120|mps|t_ll_staged -g'
 	'll-procs|ll-soak-mps|120|mps|t_ll_soak -g 4 -n 1000'
+	'ht|ht-matrix|300|plain|t_ht_matrix -f @ht_cells_2.txt'
+	'ht|ht-overflow|120|plain|t_ht_overflow'
+	'ht|ht-groups|120|plain|t_ht_groups -n 1000'
+	'ht|ht-bits|60|plain|t_ht_bits -x 0x8134d6cb9cbf2ca3'
+	'ht|ht-graph|300|plain|t_ht_graph'
+	'ht|ht-filler-1|120|plain|t_ht_matrix -F 120 -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
+	'ht|ht-filler-2|120|plain|t_ht_matrix -F 120 -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,tensors=window'
+	'ht-procs|ht-matrix-mps|300|mps|t_ht_matrix -g -f @ht_cells_2.txt'
+	'ht-procs|ht-overflow-mps|120|mps|t_ht_overflow -g'
+	'ht-procs|ht-groups-mps|120|mps|t_ht_groups -g 4 -n 1000'
+	'ht-procs|ht-bits-mps|60|mps|t_ht_bits -g -x 0x8134d6cb9cbf2ca3'
+	'ht-procs|ht-graph-mps|300|mps|t_ht_graph -g'
 	'memcheck|ll-memcheck-1|120|memcheck|t_ll_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'memcheck|ll-memcheck-2|120|memcheck|t_ll_matrix -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,staged=2'
 	'memcheck|ll-memcheck-4|120|memcheck|t_ll_matrix -r ranks=4,sms=4,layout=rm,hidden=512,quant=ds,topk=3,tmax=5,handles=nest'
+	'memcheck|ht-memcheck-1|120|memcheck|t_ht_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
+	'memcheck|ht-memcheck-2|120|memcheck|t_ht_matrix -r ranks=2,sms=4,layout=em,align=16,hidden=512,topk=3,tmax=16,tensors=window'
+	'memcheck|ht-memcheck-4|120|memcheck|t_ht_matrix -r ranks=4,sms=4,hidden=129,topk=3,tmax=5,tensors=mixed,overflow=drop,recv=tight,handles=nest'
+	'memcheck|ht-memcheck-stage|120|memcheck|t_ht_matrix -r ranks=2,sms=4,layout=em,hidden=64,quant=fwd,qtok=e4m3,qscale=fp32,zero_copy=off,recv=eager'
+	'memcheck-procs|ht-memcheck-mps|180|memcheck-mps|t_ht_matrix -g -r ranks=2,sms=4,hidden=512,topk=3,tmax=16,tensors=mixed'
+	'memcheck-procs|ht-graph-memcheck|240|memcheck-mps|t_ht_graph -g -n 3'
 	'memcheck-procs|ll-graph-memcheck|180|memcheck-mps|t_ll_staged -g -G 5'
 	'racecheck|ll-racecheck-1|120|racecheck|t_ll_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ll-racecheck-2|120|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
+	'racecheck|ht-racecheck-1|120|racecheck|t_ht_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
+	'racecheck|ht-racecheck-2|120|racecheck|t_ht_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
+	'racecheck|ht-racecheck-em|120|racecheck|t_ht_matrix -r ranks=2,sms=4,layout=em,align=4,hidden=512,topk=2,tmax=5,zero_copy=off'
 	'perf|ll-1-rank|120|table|ep_perf -a ll -D cuda -t 1 -b 1 -e 128 -f 2 -x 32 -n 200 -w 50'
 	'perf|ll-1-rank-graph|60|table|ep_perf -a ll -D cuda -t 1 -b 128 -e 128 -x 32 -n 200 -w 50 -G 1'
 	'perf|ll-1-rank-fp8|60|table|ep_perf -a ll -D cuda -t 1 -b 128 -e 128 -x 32 -n 200 -w 50 -q ds'
@@ -66,7 +87,7 @@ rows=(
 	'memcheck-procs|rowsig-memcheck|300|memcheck-mps|gpu_rowsig_procs cuda'
 	'racecheck|launch-racecheck|120|racecheck|gpu_launch'
 )
-default=(dev threads nccl procs ll ll-procs perf memcheck memcheck-procs racecheck)
+default=(dev threads nccl procs ll ll-procs ht ht-procs perf memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
