@@ -209,7 +209,7 @@ GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, u
 {
 	ht->a = a;
 	ht->topk = topk < a->shape.room ? topk : a->shape.room; /* what handle_mem says may be anything */
-	ht->ahead = 0;
+	ht->ticket = ht->ahead = 0;
 	ht_arrays(ht, shared);
 	ht->op.rank = a->shape.rank;
 	ht->op.nranks = a->shape.nranks;

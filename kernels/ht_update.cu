@@ -209,7 +209,7 @@ GX_DEV uint32_t ht_count(struct ht *ht)
 
 /* ---- exchange: one block ---- */
 
-#define HT_SCAN 16u /* loads in flight */
+#define HT_SCAN 32u /* loads in flight */
 
 /* Counts by piece become what came before the piece; total[]: of all pieces. */
 GX_DEV void ht_scan_chunks(struct ht *ht)
@@ -242,7 +242,8 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 
 	/* The operation before may have been an Update whose counts a slower rank still reads. */
 	if (gx_warp() == 0) {
-		uint32_t free = HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_SEND);
+		uint32_t free = ht->a->state->settled == ht->op.epoch - 1 ||
+				HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_SEND);
 
 		if (gx_lane() == 0)
 			ok = free;
@@ -435,8 +436,8 @@ GX_DEV uint32_t ht_check_overflow(struct ht *ht)
 	return over == UINT32_MAX;
 }
 
-/* All threads of the block. HT_GO or HT_STOP. */
-GX_DEV uint32_t ht_exchange(struct ht *ht)
+/* All threads of the block. HT_GO or HT_STOP; *rows: of this rank, padding included, before anything is dropped. */
+GX_DEV uint32_t ht_exchange(struct ht *ht, uint64_t *rows)
 {
 	GX_SHARED uint64_t total;
 	const struct ep_ht_shape *s = &ht->a->shape;
@@ -453,14 +454,20 @@ GX_DEV uint32_t ht_exchange(struct ht *ht)
 		if (gx_lane() == 0 && r == s->rank)
 			total = end;
 	}
+	gx_syncthreads();
+	*rows = total;
+	return ht_check_overflow(ht) ? HT_GO : HT_STOP;
+}
+
+/* What nobody waits for: while the other blocks give the tokens their rows. */
+GX_DEV void ht_conclude(struct ht *ht, uint64_t total)
+{
 	if (gx_warp() == 0)
 		ht_sources(ht);
 	gx_syncthreads();
-	ht_publish(ht, total);
-	gx_syncthreads();
 	if (gx_warp() == 0)
 		HT_TELL_ALL(ht, done); /* the counts have been read */
-	return ht_check_overflow(ht) ? HT_GO : HT_STOP;
+	ht_publish(ht, total);
 }
 
 /* ---- place ---- */
@@ -517,11 +524,14 @@ GX_KERNEL(ht_update)(GX_ARGS(struct ep_ht_args) a)
 		dead = ht_dead(&ht);
 	gx_syncthreads();
 	if (ht_count(&ht)) {
-		uint32_t go = dead ? HT_STOP : ht_exchange(&ht);
+		uint64_t total = 0;
+		uint32_t go = dead ? HT_STOP : ht_exchange(&ht, &total);
 
 		gx_syncthreads();
 		if (gx_tid() == 0)
 			gx_st_release_u32(&a.state->ready, go); /* R3 */
+		if (go == HT_GO)
+			ht_conclude(&ht, total);
 	}
 	if (ht_ready(&ht))
 		while ((chunk = ht_take(&ht, HT_TAKE)) < EP_HT_CHUNKS)

@@ -216,6 +216,7 @@ static int group_furnish(struct ncclEpGroup *group)
 {
 	struct ep_window_ctx ctx = window_ctx(group);
 	bool ht = group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT;
+	size_t bytes = group->cfg.rdma_buffer_size;
 	int rc;
 
 	if ((rc = cfg_agree(group)))
@@ -227,7 +228,9 @@ static int group_furnish(struct ncclEpGroup *group)
 		return rc;
 	if ((rc = ht ? ep_ht_open(group) : ep_ll_open(group)))
 		return rc;
-	if (group->cfg.rdma_buffer_size && (rc = payload_add(group, group->cfg.rdma_buffer_size)))
+	if ((rc = ht ? ep_ht_window(group, &bytes) : 0))
+		return rc;
+	if (bytes && (rc = payload_add(group, bytes)))
 		return rc;
 	return ep_boot_barrier(group->boot);
 }
@@ -370,7 +373,7 @@ int ep_group_reserve(struct ncclEpGroup *group, size_t bytes, const void *key, s
 
 	if (bytes <= have)
 		return 0;
-	if (group->cfg.rdma_buffer_size && group->cfg.algorithm == NCCL_EP_ALGO_LOW_LATENCY)
+	if (group->cfg.rdma_buffer_size)
 		return EP_FAIL(EP_GROUP, EP_EUSAGE,
 			       "config->rdma_buffer_size is %llu, but a handle of this layout and num_topk needs %zu: "
 			       "raise it or pass NCCL_EP_AUTO",

@@ -49,6 +49,25 @@ int ep_ht_open(struct ncclEpGroup *group)
 	return ep_reach_open(group, &group->reach);
 }
 
+/* Both layouts fit, so that no handle makes it grow. In eager mode an expert-major handle wants far more than a flat
+ * one: it is left to the first. */
+int ep_ht_window(const struct ncclEpGroup *group, size_t *bytes)
+{
+	static const char fn[] = "ncclEpCreateGroup";
+	int room = (int)(group->cfg.num_topk ? group->cfg.num_topk : group->cfg.num_experts);
+	struct ep_handle_args flat = { NCCL_EP_LAYOUT_FLAT, 1, room, room };
+	struct ep_handle_args expert = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, room, room };
+	struct ep_plan_ht one, other;
+	int rc;
+
+	if (!group->cfg.max_recv)
+		return 0;
+	if ((rc = ep_plan_ht(fn, group, &flat, &one)) || (rc = ep_plan_ht(fn, group, &expert, &other)))
+		return rc;
+	*bytes = one.total > other.total ? one.total : other.total;
+	return 0;
+}
+
 int ep_ht_clear(struct ncclEpGroup *group)
 {
 	struct ep_ht_state *state = group->state.ptr;

@@ -8,6 +8,8 @@
 
 /* The group's counters and epochs, zeroed, and what is known of its peers. */
 int ep_ht_open(struct ncclEpGroup *group);
+/* The window that handles will want, where that is known before there is one; else 0. */
+int ep_ht_window(const struct ncclEpGroup *group, size_t *bytes);
 /* Lets the kernels report again, after ncclEpErrorClear. */
 int ep_ht_clear(struct ncclEpGroup *group);
 
