@@ -153,7 +153,7 @@ GX_DEV void ht_sum_token(struct ht *ht, uint32_t token)
 	sum.out = a->out + (uint64_t)token * a->row_bytes;
 	sum.term = (const uint8_t *const *)ht->list.dst;
 	sum.terms = ht_terms(ht, (const uint8_t **)ht->list.dst);
-	sum_rows(&sum, a->dtype);
+	sum_rows_plain(&sum, a->dtype);
 	if (ht_is(ht, EP_HT_BACKWARD))
 		ht_weights(ht, token);
 }

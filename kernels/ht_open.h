@@ -166,7 +166,7 @@ GX_DEV uint32_t ht_open(struct ht *ht)
 		uint32_t go = ht_agree(ht);
 
 		if (gx_lane() == 0)
-			gx_st_release_u32(&a->state->ready, go); /* R3 */
+			gx_dev_add_acqrel_u32(&a->state->ready, go); /* R3 */
 	}
 	if (!ht_ready(ht))
 		return 0;

@@ -60,8 +60,9 @@ GX_DEV void ht_keep(struct ht *ht, uint32_t n, const struct ht_sort *w)
 {
 	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
 		int32_t kept = w->id[m];
+		uint32_t end = m - m % ht->topk + ht->topk;
 
-		for (uint32_t j = m + 1; j % ht->topk != 0; j++)
+		for (uint32_t j = m + 1; j < end; j++)
 			kept = w->id[j] == kept ? -1 : kept;
 		w->kept[m] = kept;
 		w->expert[m] = -1;
@@ -189,12 +190,13 @@ GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
 GX_DEV uint32_t ht_count(struct ht *ht)
 {
 	GX_SHARED uint32_t mine, last;
-	uint32_t chunk, n = 0;
+	uint32_t chunk, next = gx_op_take(&ht->a->state->ticket[HT_WORK]), n = 0;
 
 	if (gx_tid() == 0)
 		mine = 0;
 	gx_syncthreads();
-	while ((chunk = ht_take(ht, HT_WORK)) < EP_HT_CHUNKS) {
+	while ((chunk = gx_shfl_u32(next, 0)) < EP_HT_CHUNKS) {
+		next = gx_op_take(&ht->a->state->ticket[HT_WORK]);
 		ht_count_chunk(ht, chunk);
 		n++;
 	}
@@ -242,8 +244,10 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 
 	/* The operation before may have been an Update whose counts a slower rank still reads. */
 	if (gx_warp() == 0) {
-		uint32_t free = ht->a->state->settled == ht->op.epoch - 1 ||
-				HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_SEND);
+		uint32_t dead = gx_lane() == 0 && ht_dead(ht), free;
+
+		free = gx_ballot((int)dead) == 0 && (ht->a->state->settled == ht->op.epoch - 1 ||
+						     HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_SEND));
 
 		if (gx_lane() == 0)
 			ok = free;
@@ -515,21 +519,17 @@ GX_DEV void ht_place_chunk(struct ht *ht, uint32_t chunk)
 GX_KERNEL(ht_update)(GX_ARGS(struct ep_ht_args) a)
 {
 	GX_DYN_SHARED(shared);
-	GX_SHARED uint32_t dead;
 	uint32_t chunk;
 	struct ht ht;
 
 	ht_begin(&ht, &a, EP_KIND_UPDATE, a.topk, shared);
-	if (gx_tid() == 0)
-		dead = ht_dead(&ht);
-	gx_syncthreads();
 	if (ht_count(&ht)) {
 		uint64_t total = 0;
-		uint32_t go = dead ? HT_STOP : ht_exchange(&ht, &total);
+		uint32_t go = ht_exchange(&ht, &total);
 
 		gx_syncthreads();
 		if (gx_tid() == 0)
-			gx_st_release_u32(&a.state->ready, go); /* R3 */
+			gx_dev_add_acqrel_u32(&a.state->ready, go); /* R3 */
 		if (go == HT_GO)
 			ht_conclude(&ht, total);
 	}

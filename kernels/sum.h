@@ -189,27 +189,38 @@ GX_DEV uint32_t sum_aligned(const struct sum *s, uint32_t dtype)
 	return bits % 16 == 0;
 }
 
-GX_DEV void sum_as(const struct sum *s, uint32_t dtype)
+GX_DEV void sum_as(const struct sum *s, uint32_t dtype, uint32_t plain)
 {
 	if (GX_WARP == 1)
 		sum_tiles(s, dtype);
-	else if (sum_aligned(s, dtype) && s->weight)
-		sum_vectors(s, dtype);
-	else if (sum_aligned(s, dtype))
+	else if (sum_aligned(s, dtype) && plain)
 		sum_plain(s, dtype);
+	else if (sum_aligned(s, dtype))
+		sum_vectors(s, dtype);
 	else
 		sum_elements(s, dtype);
 }
 
-/* dtype is a constant from here on: the inner loops have no branch. */
-GX_DEV void sum_rows(const struct sum *s, uint32_t dtype)
+/* dtype is a constant from here on: the inner loops have no branch. So is plain, which says that there are no weights:
+ * a kernel that knows gets the code of one of the two only. */
+GX_DEV void sum_typed(const struct sum *s, uint32_t dtype, uint32_t plain)
 {
 	if (dtype == EP_NUM_F32)
-		sum_as(s, EP_NUM_F32);
+		sum_as(s, EP_NUM_F32, plain);
 	else if (dtype == EP_NUM_F16)
-		sum_as(s, EP_NUM_F16);
+		sum_as(s, EP_NUM_F16, plain);
 	else
-		sum_as(s, EP_NUM_BF16);
+		sum_as(s, EP_NUM_BF16, plain);
+}
+
+GX_DEV void sum_rows(const struct sum *s, uint32_t dtype)
+{
+	sum_typed(s, dtype, 0);
+}
+
+GX_DEV void sum_rows_plain(const struct sum *s, uint32_t dtype)
+{
+	sum_typed(s, dtype, 1);
 }
 
 #endif

@@ -378,7 +378,9 @@ int ep_group_reserve(struct ncclEpGroup *group, size_t bytes, const void *key, s
 			       "config->rdma_buffer_size is %llu, but a handle of this layout and num_topk needs %zu: "
 			       "raise it or pass NCCL_EP_AUTO",
 			       (unsigned long long)group->cfg.rdma_buffer_size, bytes);
-	if ((rc = key_agree(group, key, key_size)))
+	if ((rc = key_agree(group, key, key_size)) || (rc = payload_add(group, bytes)))
 		return rc;
-	return payload_add(group, bytes);
+	/* Setting up a window frees pinned memory, which waits for kernels; a rank that came first must not launch one
+	 * that waits for a rank that is still at it. */
+	return ep_boot_barrier(group->boot);
 }
