@@ -236,31 +236,31 @@ GX_DEV void ht_scan_chunks(struct ht *ht)
 	gx_syncthreads();
 }
 
+/* One warp: whether counts may be written. The operation before may have been an Update whose counts a slower rank
+ * still reads. */
+GX_DEV uint32_t ht_may_write(struct ht *ht)
+{
+	uint32_t dead = gx_lane() == 0 && ht_dead(ht);
+
+	if (gx_ballot((int)dead) != 0)
+		return 0;
+	return ht->a->state->settled == ht->op.epoch - 1 || HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_SEND);
+}
+
 /* All threads: 0 when the operation has failed. */
 GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 {
 	GX_SHARED uint32_t ok;
 	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
 
-	/* The operation before may have been an Update whose counts a slower rank still reads. */
-	if (gx_warp() == 0) {
-		uint32_t dead = gx_lane() == 0 && ht_dead(ht), free;
-
-		free = gx_ballot((int)dead) == 0 && (ht->a->state->settled == ht->op.epoch - 1 ||
-						     HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_SEND));
-
-		if (gx_lane() == 0)
-			ok = free;
-	}
-	gx_syncthreads();
-	for (uint32_t r = 0; ok && r < ht->op.nranks; r++) {
+	for (uint32_t r = 0; r < ht->op.nranks; r++) {
 		uint32_t *to = ht_counts(ht, ht_control(ht, r), ht->op.rank);
 
 		for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads())
 			to[bin] = ht->total[bin];
 	}
 	gx_syncthreads();
-	if (gx_warp() == 0 && ok) {
+	if (gx_warp() == 0) {
 		uint32_t here;
 
 		HT_TELL_ALL(ht, counts);
@@ -444,10 +444,18 @@ GX_DEV uint32_t ht_check_overflow(struct ht *ht)
 GX_DEV uint32_t ht_exchange(struct ht *ht, uint64_t *rows)
 {
 	GX_SHARED uint64_t total;
+	GX_SHARED uint32_t go;
 	const struct ep_ht_shape *s = &ht->a->shape;
 
+	/* The last warp has few bins to scan, or none. */
+	if (gx_warp() == gx_warps() - 1) {
+		uint32_t free = ht_may_write(ht);
+
+		if (gx_lane() == 0)
+			go = free;
+	}
 	ht_scan_chunks(ht);
-	if (!ht_swap_counts(ht))
+	if (!go || !ht_swap_counts(ht))
 		return HT_STOP;
 	ht_sum_counts(ht);
 	for (uint32_t r = gx_warp(); r < s->nranks; r += gx_warps()) {

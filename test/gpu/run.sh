@@ -55,7 +55,7 @@ rows=(
 	'memcheck|ht-memcheck-1|120|memcheck|t_ht_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'memcheck|ht-memcheck-2|120|memcheck|t_ht_matrix -r ranks=2,sms=4,layout=em,align=16,hidden=512,topk=3,tmax=16,tensors=window'
 	'memcheck|ht-memcheck-4|120|memcheck|t_ht_matrix -r ranks=4,sms=4,hidden=129,topk=3,tmax=5,tensors=mixed,overflow=drop,recv=tight,handles=nest'
-	'memcheck|ht-memcheck-stage|120|memcheck|t_ht_matrix -r ranks=2,sms=4,layout=em,hidden=64,quant=fwd,qtok=e4m3,qscale=fp32,zero_copy=off,recv=eager'
+	'memcheck-procs|ht-memcheck-stage|180|memcheck-mps|t_ht_matrix -g -r ranks=2,sms=4,layout=em,hidden=64,quant=fwd,qtok=e4m3,qscale=fp32,zero_copy=off,recv=eager'
 	'memcheck-procs|ht-memcheck-mps|180|memcheck-mps|t_ht_matrix -g -r ranks=2,sms=4,hidden=512,topk=3,tmax=16,tensors=mixed'
 	'memcheck-procs|ht-graph-memcheck|240|memcheck-mps|t_ht_graph -g -n 3'
 	'memcheck-procs|ll-graph-memcheck|180|memcheck-mps|t_ll_staged -g -G 5'
