@@ -98,8 +98,10 @@ struct ep_ht_state {
 	uint32_t errors; /* not reset: the first failure stays */
 	uint32_t wants;	 /* not reset: requests made to the host */
 	uint32_t memos;	 /* not reset: places of the memo used so far */
+	uint32_t mapped; /* not reset: entries of the reach table that were there when the last operation began */
+	uint32_t pad;
 };
-EP_SIZE_IS(ep_ht_state, 72);
+EP_SIZE_IS(ep_ht_state, 80);
 
 /* The head of handle_mem. */
 struct ep_ht_handle {

@@ -213,8 +213,8 @@ static int cuda_copy(struct shim *shim, void *to, const void *from, size_t size)
 	return size ? CALL(shim, cuMemcpyAsync, (ptr_t)to, (ptr_t)from, size, shim->stream) : 0;
 }
 
-/* Host memory that is not pinned: the driver would wait for the stream inside the call, with a lock that the launches of
- * other ranks need. So the waiting is done before. */
+/* Host memory that is not pinned: the driver would wait for the stream inside the call, with a lock that the launches
+ * of other ranks need. So the waiting is done before. */
 static int cuda_move(struct shim *shim, void *to, const void *from, size_t size)
 {
 	return cuda_sync(shim, 60) || cuda_copy(shim, to, from, size) ? -1 : cuda_sync(shim, 60);
