@@ -107,6 +107,12 @@ GX_ADD(gx_dev_add_acqrel_u64, uint64_t, "acq_rel.gpu.global.add.u64", "l")
 #undef GX_ST
 #undef GX_ADD
 
+/* One store of 16 bytes: one packet over PCIe instead of two. Halves may still be seen one by one. */
+GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
+{
+	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
+}
+
 GX_DEV void gx_fence_block(void)
 {
 	__threadfence_block();
@@ -158,6 +164,31 @@ GX_DEV gx_u4 gx_ld_own_u4(const void *p)
 GX_DEV void gx_st_u4(void *p, gx_u4 v)
 {
 	*(gx_u4 *)p = v;
+}
+
+/* The first source of the instruction goes to the upper half. Ties to even; NaN is 0x7fff. */
+GX_DEV uint32_t gx_pack_bf16(float low, float high)
+{
+	uint32_t v;
+
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+	return v;
+}
+
+GX_DEV uint32_t gx_pack_f16(float low, float high)
+{
+	uint32_t v;
+
+	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+	return v;
+}
+
+GX_DEV float gx_from_f16(uint32_t half)
+{
+	float v;
+
+	asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"((uint16_t)half));
+	return v;
 }
 
 #include "kernels/gx_row.h"

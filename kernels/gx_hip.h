@@ -113,6 +113,12 @@ GX_ADD(gx_dev_add_acqrel_u64, uint64_t, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGE
 #undef GX_ST
 #undef GX_ADD
 
+GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
+{
+	gx_st_relaxed_u64(p, a);
+	gx_st_relaxed_u64(p + 1, b);
+}
+
 GX_DEV void gx_fence_block(void)
 {
 	__builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup");
@@ -154,6 +160,7 @@ GX_DEV void gx_st_u4(void *p, gx_u4 v)
 	*(gx_u4 *)p = v;
 }
 
+#include "kernels/gx_pack.h"
 #include "kernels/gx_row.h"
 #include "kernels/gx_bulk_copy.h"
 

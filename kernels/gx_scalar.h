@@ -81,5 +81,6 @@ GX_DEV void gx_row_copy_own(void *dst, const void *src, size_t n)
 }
 
 #include "kernels/gx_bulk_copy.h"
+#include "kernels/gx_pack.h"
 
 #endif

@@ -53,6 +53,7 @@ GX_DEV void gx_pause(uint32_t spin)
 	simt_pause();
 }
 
+#include "kernels/gx_pack.h"
 #include "kernels/gx_row.h"
 #include "kernels/gx_bulk_copy.h"
 

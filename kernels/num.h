@@ -34,8 +34,8 @@ GX_DEV uint32_t num_to_bf16(float f)
 	uint32_t u = num_bits(f);
 	uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
 
-	/* A NaN would round up into infinity or zero; it is made quiet instead. */
-	return (u & 0x7fffffffu) > 0x7f800000u ? (u >> 16 | 0x40) : rounded;
+	/* A NaN would round up into infinity or zero; all become the one that GPUs make. */
+	return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded;
 }
 
 /* The exponent is moved by a multiplication, which also normalises what was subnormal; exact. */
@@ -52,9 +52,9 @@ GX_DEV uint32_t num_to_f16(float f)
 	uint32_t u = num_bits(f), sign = u >> 16 & 0x8000u;
 	uint32_t a = u & 0x7fffffffu, normal, small;
 
-	/* Past 65520 it is infinity; NaN stays NaN. */
+	/* Past 65520 it is infinity; a NaN becomes the one that GPUs make. */
 	if (a >= 0x477ff000u)
-		return sign | (a > 0x7f800000u ? 0x7e00u : 0x7c00u);
+		return a > 0x7f800000u ? 0x7fffu : sign | 0x7c00u;
 	normal = (a - 0x38000000u + 0xfffu + (a >> 13 & 1)) >> 13;
 	/* Subnormal: adding 2^-1 lets the adder round at bit 2^-24. */
 	small = num_bits(num_f32(a) + num_f32(0x3f000000u)) - 0x3f000000u;

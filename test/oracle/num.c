@@ -46,7 +46,7 @@ uint16_t num_to_bf16(float value)
 	uint32_t bits = num_bits(value), low = bits & 0xffff, high = bits >> 16;
 
 	if (isnan(value))
-		return (uint16_t)(high | 0x40);
+		return 0x7fff;
 	if (low > 0x8000 || (low == 0x8000 && (high & 1)))
 		high++; /* a carry out of the mantissa is the next exponent, and out of the last one infinity */
 	return (uint16_t)high;
@@ -73,7 +73,7 @@ uint16_t num_to_f16(float value)
 	int exponent;
 
 	if (isnan(value))
-		return sign | 0x7e00;
+		return 0x7fff;
 	if (isinf(value))
 		return sign | 0x7c00;
 	/* x = m * 2^exponent with m in [0.5, 1): eleven bits of it are kept, fewer below 2^-14 where the unit is fixed.
