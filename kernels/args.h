@@ -32,6 +32,7 @@ enum ep_kernel_error {
 	EP_KERR_STAGED,	  /* staged operations hold every buffer */
 	EP_KERR_OVERFLOW, /* more rows for this rank than its capacity */
 	EP_KERR_SHORT,	  /* this rank's tensor has fewer rows than the routing gave it */
+	EP_KERR_SHAPE,	  /* rank makes another call than this one */
 	EP_KERR_UNROUTED, /* the handle's memory holds no routing, or another one */
 };
 
@@ -62,6 +63,7 @@ EP_SIZE_IS(ep_kernel_report, 24);
 
 #include "kernels/args_ht.h"
 #include "kernels/args_ll.h"
+#include "kernels/args_ring.h"
 #include "kernels/args_rowsig.h"
 
 #endif

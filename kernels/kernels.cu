@@ -3,6 +3,7 @@
 #include "kernels/gx.h"
 
 #include "kernels/rowsig.cu"
+#include "kernels/ring_push.cu"
 #include "kernels/ll_dispatch.cu"
 #include "kernels/ll_combine.cu"
 #include "kernels/ll_mask.cu"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* EP_KERNEL(name, argument struct): every kernel there is; included several times, so no guard. */
 EP_KERNEL(rowsig, ep_rowsig_args)
+EP_KERNEL(ring_push, ep_ring_push_args)
 EP_KERNEL(ll_dispatch, ep_ll_args)
 EP_KERNEL(ll_combine, ep_ll_args)
 EP_KERNEL(ll_mask, ep_ll_mask_args)

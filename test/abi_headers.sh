@@ -26,7 +26,7 @@ try() { # NAME COMMAND...
 	fi
 }
 
-for h in nccl_ep.h nccl_ep/ep_enums.h nccl_ep_ext.h; do
+for h in nccl_ep.h nccl_ep/ep_enums.h nccl_ep_ext.h nccl_ep_net.h; do
 	file=$(echo "$h" | tr / _)
 	echo "#include \"$h\"" >"$tmp/$file.c"
 	cp "$tmp/$file.c" "$tmp/$file.cc"
@@ -48,7 +48,7 @@ cp "$tmp/use.c" "$tmp/use.cc"
 each() { # NAME FLAGS...: all files, both languages
 	what=$1
 	shift
-	for file in nccl_ep.h nccl_ep_ep_enums.h nccl_ep_ext.h use; do
+	for file in nccl_ep.h nccl_ep_ep_enums.h nccl_ep_ext.h nccl_ep_net.h use; do
 		try "$what: $file as C11" $cc -std=c11 -Wall -Wextra -pedantic -Werror \
 			-Wno-missing-field-initializers -I"$src/include" "$@" "$tmp/$file.c"
 		[ -z "$cxx" ] && continue

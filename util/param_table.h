@@ -30,3 +30,8 @@ EP_PARAM(MAX_SMS, "NCCL_EP_MAX_SMS", EP_T_INT, "0", 0, 65536, "",
 	 "choice.")
 EP_PARAM(CUDA_VMM, "NCCL_EP_CUDA_VMM", EP_T_BOOL, "1", 0, 0, "",
 	 "0 shares windows on NVIDIA GPUs by cuMemAlloc and CUDA IPC instead of virtual memory handles.")
+EP_PARAM(NET, "NCCL_EP_NET", EP_T_STR, "", 0, 0, "",
+	 "Net between nodes: NAME, NAME:option=value,... or a wrapper NAME(INNER):...; empty takes the first with a "
+	 "device.")
+EP_PARAM(NET_PLUGIN, "NCCL_EP_NET_PLUGIN", EP_T_STR, "", 0, 0, "",
+	 "External nets, by comma: X is the library X or libnccl_ep_net-X.so; none means none.")

@@ -88,6 +88,7 @@ static int dgram_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *pro
 		.immBits = 32,
 		.maxInline = PUT_MAX,
 		.maxContexts = CONTEXTS,
+		.flushes = 1,
 		.maxPutSize = PUT_MAX,
 		.maxRegSize = SIZE_MAX,
 	};

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The producer's side of a ring (util/ring.h): any number of threads of a device push, one thread of the CPU pops.
+ *
+ * A push claims its place by one atomic in device memory and then owns it: it must write it, or say that it will not.
+ * Whoever gives up waiting for room marks the ring dead, for the other producers in device memory and for the consumer
+ * in pinned memory; a hole that nobody tells of would stop everything behind it without a word.
+ *
+ * Orderings (P: producer, C: proxy/ring.c):
+ *   R1 what the command names -> the entry	P's gx_fence_sys before it pushes, once for all it pushes then: a fence
+ *						per command would cost the way over PCIe each time. Pairs with A1, C's
+ *						acquire of each half
+ *   R2 C has read the entry -> credit		pairs with A2, P's acquire of credit
+ *   R3 the net's completion -> done		pairs with A3 in gx_ring_quiet
+ *   R4 everything before giving up -> dead	pairs with A4, C's acquire of dead
+ * A producer that goes by seen has not acquired credit itself. That is enough: its stores depend on the value it read,
+ * no device stores on speculation, and all it must not do is write before C has read.
+ */
+#ifndef EP_KERNELS_GX_RING_H
+#define EP_KERNELS_GX_RING_H
+
+#include "util/ring.h"
+
+typedef char gx_ring_warp_claims_at_once_[GX_WARP <= EP_CMD_CLAIM_MAX ? 1 : -1];
+
+/* Whether position a is at or behind b; they are never 2^63 apart. */
+GX_DEV int gx_ring_reached(uint64_t a, uint64_t b)
+{
+	return (int64_t)(a - b) >= 0;
+}
+
+/* The first to give up is the one the consumer is told of: the others only found the ring dead. */
+GX_DEV enum gx_wait_result gx_ring_give_up(const struct ep_cmd_ring *ring, uint64_t at, enum gx_wait_result why)
+{
+	if (gx_dev_add_relaxed_u64(&ring->head->dead, 1) == 0)
+		gx_st_release_u64(&ring->tail->dead, EP_CMD_DEAD(at, why)); /* R4 */
+	return why;
+}
+
+/* gx_limit_reached for the waits here, as seldom: a look at device memory between two polls is a third of a poll. */
+GX_DEV enum gx_wait_result gx_ring_limit(const struct ep_cmd_ring *ring, const struct gx_limit *limit, uint32_t spin,
+					 uint64_t *next)
+{
+	if (spin % 64 == 63 && gx_ld_relaxed_u64(&ring->head->dead) != 0)
+		return GX_FAILED;
+	return gx_limit_reached(limit, spin, next);
+}
+
+/* Until the consumer has popped up to `need`; `at` is the caller's claim, dead if it never does. */
+GX_DEV enum gx_wait_result gx_ring_wait_room(const struct ep_cmd_ring *ring, uint64_t at, uint64_t need,
+					     const struct gx_limit *limit)
+{
+	enum gx_wait_result result;
+	uint64_t credit, next = 0;
+
+	for (uint32_t spin = 0;; spin++) {
+		/* Another producer may have looked meanwhile; the second look goes over PCIe. */
+		if (gx_ring_reached(gx_ld_relaxed_u64(&ring->head->seen), need))
+			return GX_ARRIVED;
+		credit = gx_ld_acquire_u64(&ring->tail->credit); /* A2 */
+		if (gx_ring_reached(credit, need)) {
+			/* An older value may overwrite a newer one: the next to miss looks for itself. */
+			gx_st_relaxed_u64(&ring->head->seen, credit);
+			return GX_ARRIVED;
+		}
+		gx_pause(spin);
+		result = gx_ring_limit(ring, limit, spin, &next);
+		if (result != GX_ARRIVED)
+			return gx_ring_give_up(ring, at, result);
+	}
+}
+
+/*
+ * One thread. Claims n places, at most EP_CMD_CLAIM_MAX, and waits until they are free; *at is the first. After
+ * anything but GX_ARRIVED the ring is dead and nothing may be stored. The reads do not wait for the atomic.
+ */
+GX_DEV enum gx_wait_result gx_ring_claim(const struct ep_cmd_ring *ring, uint32_t n, const struct gx_limit *limit,
+					 uint64_t *at)
+{
+	uint64_t seen = gx_ld_relaxed_u64(&ring->head->seen), dead = gx_ld_relaxed_u64(&ring->head->dead);
+	uint64_t first = gx_dev_add_relaxed_u64(&ring->head->claim, n), need = first + n - ring->entries;
+
+	*at = first;
+	if (dead != 0)
+		return gx_ring_give_up(ring, first, GX_FAILED);
+	if (gx_ring_reached(seen, need))
+		return GX_ARRIVED;
+	return gx_ring_wait_room(ring, first, need, limit);
+}
+
+/* Into a place that was claimed; what the command names is behind a gx_fence_sys (R1). */
+GX_DEV void gx_ring_store(const struct ep_cmd_ring *ring, uint64_t at, struct ep_cmd cmd)
+{
+	uint64_t phase = ep_cmd_phase(at, ring->shift);
+
+	gx_st_fenced_u64x2(ring->entry[at & (ring->entries - 1)].half, cmd.half[0] | phase, cmd.half[1] | phase);
+}
+
+/* One thread, one command. */
+GX_DEV enum gx_wait_result gx_ring_push(const struct ep_cmd_ring *ring, struct ep_cmd cmd, const struct gx_limit *limit)
+{
+	enum gx_wait_result result;
+	uint64_t at;
+
+	result = gx_ring_claim(ring, 1, limit, &at);
+	if (result == GX_ARRIVED)
+		gx_ring_store(ring, at, cmd);
+	return result;
+}
+
+/* A whole warp: the commands of its first n lanes, in the order of the lanes, for one atomic. */
+GX_DEV enum gx_wait_result gx_ring_push_warp(const struct ep_cmd_ring *ring, struct ep_cmd cmd, uint32_t n,
+					     const struct gx_limit *limit)
+{
+	uint32_t result = GX_ARRIVED;
+	uint64_t at = 0;
+
+	if (gx_lane() == 0)
+		result = (uint32_t)gx_ring_claim(ring, n, limit, &at);
+	result = gx_shfl_u32(result, 0);
+	at = gx_shfl_u64(at, 0);
+	if (result == GX_ARRIVED && gx_lane() < n)
+		gx_ring_store(ring, at + gx_lane(), cmd);
+	return (enum gx_wait_result)result;
+}
+
+/* One thread. Until the net has completed as many commands as there are before this position. */
+GX_DEV enum gx_wait_result gx_ring_wait_done(const struct ep_cmd_ring *ring, uint64_t position,
+					     const struct gx_limit *limit)
+{
+	enum gx_wait_result result;
+	uint64_t next = 0;
+
+	for (uint32_t spin = 0;; spin++) {
+		if (gx_ring_reached(gx_ld_acquire_u64(&ring->tail->done), position)) /* A3 */
+			return GX_ARRIVED;
+		gx_pause(spin);
+		result = gx_ring_limit(ring, limit, spin, &next);
+		if (result != GX_ARRIVED)
+			return result;
+	}
+}
+
+/* One thread. Until everything that was claimed before the call is completed. */
+GX_DEV enum gx_wait_result gx_ring_quiet(const struct ep_cmd_ring *ring, const struct gx_limit *limit)
+{
+	return gx_ring_wait_done(ring, gx_ld_relaxed_u64(&ring->head->claim), limit);
+}
+
+#endif

@@ -1,0 +1,554 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A bad day for any net, by options: NCCL_EP_NET="faulty(loop):reorder=8,fail=100".
+ *   seed=S     of all that is random: with the same calls on a context the same puts suffer, whatever the clock says
+ *   reorder=N  up to N puts are held back and leave in random order
+ *   delay=N    a put is held back for a random number of calls of progress, at most N
+ *   fail=M     of a million puts so many end with -EIO; every second of those has not even been sent
+ *   dup=M      of a million puts so many arrive twice, with their immediate
+ *   drop=R     rank R is gone: puts to it fail, what comes from it is swallowed ...
+ *   after=N    ... once this context has put N times
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/rows.h"
+#include "util/error.h"
+
+#define SLOTS 256
+#define INLINE_MAX 64u
+#define MILLION 1000000u
+
+struct faults {
+	uint64_t seed, reorder, delay, fail, dup, drop, after;
+};
+
+struct faulty_net {
+	struct faults faults;
+	const ncclEpNet_v1_t *inner;
+	void *net;
+};
+
+struct faulty_listener {
+	struct faulty_net *net;
+	void *inner;
+};
+
+struct faulty_comm {
+	struct faulty_net *net;
+	void *inner;
+	int rank, nranks;
+	int dropped; /* a context has come to that; atomic */
+	char why[64];
+};
+
+enum slot_kind { SLOT_PUT, SLOT_SIGNAL, SLOT_GET, SLOT_FLUSH };
+enum slot_state { SLOT_FREE, SLOT_HELD, SLOT_SENT, SLOT_DONE };
+
+struct slot {
+	enum slot_kind kind;
+	enum slot_state state;
+	ncclEpNetPut_v1_t put;
+	ncclEpNetSignal_v1_t signal;
+	uint64_t serial, due; /* due: in calls of progress */
+	void *request[2];     /* the inner net's; NULL: done, or not yet sent */
+	int copies, sent;
+	bool quiet;
+	int rc, fate; /* what it came to, and what it must come to */
+	uint8_t data[INLINE_MAX];
+};
+
+/* Of a peer. */
+struct lane {
+	int quiet_rc;	  /* what quiet puts came to, for the request that covers them */
+	uint64_t blocked; /* the round in which nothing more can go there */
+};
+
+struct faulty_ctx {
+	struct faulty_comm *comm;
+	const ncclEpNetHot_v1_t *hot;
+	void *inner;
+	uint64_t fates,
+		luck; /* random: what becomes of puts, and their order; apart, as the inner net's moods cost luck */
+	uint64_t serial, tick, puts, rounds;
+	int nheld, held[SLOTS]; /* slots in the order they were given */
+	struct slot slots[SLOTS];
+	struct lane lanes[];
+};
+
+static uint64_t draw(uint64_t *state)
+{
+	uint64_t z = *state += 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	return z ^ (z >> 31);
+}
+
+static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
+{
+	struct faulty_net *net = calloc(1, sizeof(*net));
+	struct faults *f = net ? &net->faults : NULL;
+	int rc;
+
+	if (!net)
+		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+	const struct ep_net_option options[] = {
+		{ "seed", &f->seed, UINT64_MAX },   { "reorder", &f->reorder, SLOTS / 2 },
+		{ "delay", &f->delay, 1u << 20 },   { "fail", &f->fail, MILLION },
+		{ "dup", &f->dup, MILLION },	    { "drop", &f->drop, INT32_MAX },
+		{ "after", &f->after, UINT64_MAX },
+	};
+
+	f->drop = UINT64_MAX;
+	net->inner = args->inner;
+	net->net = args->innerNet;
+	rc = ep_net_options("faulty", args->options, options, sizeof(options) / sizeof(options[0]));
+	if (rc) {
+		free(net);
+		return rc;
+	}
+	*out = net;
+	return 0;
+}
+
+static int faulty_finalize(void *net)
+{
+	free(net);
+	return 0;
+}
+
+static int faulty_devices(void *n, int *count)
+{
+	struct faulty_net *net = n;
+
+	return net->inner->devices(net->net, count);
+}
+
+static int faulty_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *props)
+{
+	struct faulty_net *net = n;
+	int rc = net->inner->getProperties(net->net, dev, props);
+
+	if (rc)
+		return rc;
+	if (net->faults.reorder) {
+		props->ordered = 0;
+		props->signals &= (int)~NCCL_EP_NET_SIGNAL_STRONG;
+	}
+	if (!props->maxPuts || props->maxPuts > SLOTS)
+		props->maxPuts = SLOTS;
+	if (props->maxInline > INLINE_MAX)
+		props->maxInline = INLINE_MAX;
+	return 0;
+}
+
+static int faulty_listen(void *n, int dev, int nranks, void *handle, void **out)
+{
+	struct faulty_listener *listener = calloc(1, sizeof(*listener));
+	struct faulty_net *net = n;
+	int rc;
+
+	if (!listener)
+		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+	listener->net = net;
+	rc = net->inner->listen(net->net, dev, nranks, handle, &listener->inner);
+	if (rc) {
+		free(listener);
+		return rc;
+	}
+	*out = listener;
+	return 0;
+}
+
+static int faulty_connect(void *l, const void *handles, int nranks, int rank, void **out)
+{
+	struct faulty_listener *listener = l;
+	struct faulty_comm *comm = calloc(1, sizeof(*comm));
+	int rc;
+
+	if (!comm)
+		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+	comm->net = listener->net;
+	comm->rank = rank;
+	comm->nranks = nranks;
+	snprintf(comm->why, sizeof(comm->why), "faulty: rank %d was dropped, as NCCL_EP_NET asks",
+		 (int)comm->net->faults.drop);
+	rc = comm->net->inner->connect(listener->inner, handles, nranks, rank, &comm->inner);
+	if (rc || !comm->inner) { /* or not yet: the caller asks again */
+		free(comm);
+		return rc;
+	}
+	*out = comm;
+	return 0;
+}
+
+static int faulty_closeListen(void *l)
+{
+	struct faulty_listener *listener = l;
+	int rc = listener->net->inner->closeListen(listener->inner);
+
+	free(listener);
+	return rc;
+}
+
+static int faulty_closeComm(void *c)
+{
+	struct faulty_comm *comm = c;
+	int rc = comm->net->inner->closeComm(comm->inner);
+
+	free(comm);
+	return rc;
+}
+
+static int faulty_createContext(void *c, int index, void **out)
+{
+	struct faulty_comm *comm = c;
+	struct faulty_ctx *ctx = calloc(1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]));
+	int rc;
+
+	if (!ctx)
+		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+	ctx->comm = comm;
+	ctx->hot = comm->net->inner->hot;
+	ctx->fates = comm->net->faults.seed ^ ((uint64_t)comm->rank << 32) ^ (uint64_t)index;
+	ctx->luck = ~ctx->fates;
+	rc = comm->net->inner->createContext(comm->inner, index, &ctx->inner);
+	if (rc) {
+		free(ctx);
+		return rc;
+	}
+	*out = ctx;
+	return 0;
+}
+
+static int faulty_destroyContext(void *c)
+{
+	struct faulty_ctx *ctx = c;
+	int rc = ctx->comm->net->inner->destroyContext(ctx->inner);
+
+	free(ctx);
+	return rc;
+}
+
+static int faulty_regMr(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	struct faulty_comm *comm = c;
+
+	return comm->net->inner->regMr(comm->inner, mem, key, mr);
+}
+
+static int faulty_regMrDmaBuf(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	struct faulty_comm *comm = c;
+
+	return comm->net->inner->regMrDmaBuf(comm->inner, mem, key, mr);
+}
+
+static int faulty_shareMr(void *c, void *mr, const void *keys)
+{
+	struct faulty_comm *comm = c;
+
+	return comm->net->inner->shareMr(comm->inner, mr, keys);
+}
+
+static int faulty_deregMr(void *c, void *mr)
+{
+	struct faulty_comm *comm = c;
+
+	return comm->net->inner->deregMr(comm->inner, mr);
+}
+
+static int faulty_queryLastError(void *c, int peer, const char **sentence)
+{
+	struct faulty_comm *comm = c;
+
+	if (peer >= 0 && (uint64_t)peer == comm->net->faults.drop &&
+	    __atomic_load_n(&comm->dropped, __ATOMIC_RELAXED)) {
+		*sentence = comm->why;
+		return -EP_EREMOTE;
+	}
+	return comm->net->inner->queryLastError(comm->inner, peer, sentence);
+}
+
+static bool is_dropped(struct faulty_ctx *ctx, int peer)
+{
+	const struct faults *f = &ctx->comm->net->faults;
+
+	if ((uint64_t)peer != f->drop || ctx->puts < f->after)
+		return false;
+	__atomic_store_n(&ctx->comm->dropped, 1, __ATOMIC_RELAXED);
+	return true;
+}
+
+/* Gives the copies to the inner net. False: it has no room now. */
+static bool slot_send(struct faulty_ctx *ctx, struct slot *slot)
+{
+	while (slot->sent < slot->copies && !slot->rc) {
+		void **request = &slot->request[slot->sent];
+
+		if (slot->kind == SLOT_SIGNAL)
+			slot->rc = ctx->hot->iputSignal(ctx->inner, &slot->put, &slot->signal, request);
+		else if (slot->kind == SLOT_GET)
+			slot->rc = ctx->hot->iget(ctx->inner, &slot->put, request);
+		else
+			slot->rc = ctx->hot->iput(ctx->inner, &slot->put, request);
+		if (!slot->rc && !*request)
+			return false;
+		slot->sent++;
+	}
+	slot->state = SLOT_SENT;
+	return true;
+}
+
+static void slot_poll(struct faulty_ctx *ctx, struct slot *slot)
+{
+	int done, rc;
+
+	for (int i = 0; i < slot->sent; i++) {
+		if (!slot->request[i])
+			continue;
+		rc = ctx->hot->test(ctx->inner, slot->request[i], &done);
+		if (!done)
+			return;
+		slot->request[i] = NULL;
+		slot->rc = slot->rc ? slot->rc : rc;
+	}
+	slot->rc = slot->rc ? slot->rc : slot->fate;
+	slot->state = SLOT_DONE;
+}
+
+/*
+ * Held puts that may leave now, oldest first: as many as may overtake each other. A peer without room waits alone, and
+ * where puts keep their order, one that is not due keeps those behind it to the same peer.
+ */
+static int held_choose(struct faulty_ctx *ctx, int *out)
+{
+	int window = (int)ctx->comm->net->faults.reorder + 1, n = 0;
+
+	for (int k = 0; k < ctx->nheld && n < window; k++) {
+		const struct slot *slot = &ctx->slots[ctx->held[k]];
+		struct lane *lane = &ctx->lanes[slot->put.peer];
+
+		if (lane->blocked == ctx->rounds)
+			continue;
+		if (slot->due <= ctx->tick)
+			out[n++] = k;
+		else if (window == 1)
+			lane->blocked = ctx->rounds;
+	}
+	return n;
+}
+
+static void held_send(struct faulty_ctx *ctx, int keep)
+{
+	int ready[SLOTS], n, k;
+
+	ctx->rounds++;
+	while (ctx->nheld > keep) {
+		n = held_choose(ctx, ready);
+		if (!n)
+			return;
+		k = ready[draw(&ctx->luck) % (uint64_t)n];
+		if (!slot_send(ctx, &ctx->slots[ctx->held[k]])) {
+			ctx->lanes[ctx->slots[ctx->held[k]].put.peer].blocked = ctx->rounds;
+			continue;
+		}
+		ctx->nheld--;
+		memmove(&ctx->held[k], &ctx->held[k + 1], (size_t)(ctx->nheld - k) * sizeof(ctx->held[0]));
+	}
+}
+
+static int slot_find(struct faulty_ctx *ctx)
+{
+	for (int i = 0; i < SLOTS; i++)
+		if (ctx->slots[i].state == SLOT_FREE)
+			return i;
+	return -1;
+}
+
+/* What will become of it is decided here, by three numbers each time, so that no option shifts the luck of another. */
+static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
+{
+	const struct faults *f = &ctx->comm->net->faults;
+	uint64_t fail = draw(&ctx->fates), dup = draw(&ctx->fates), delay = draw(&ctx->fates);
+
+	slot->copies = dup % MILLION < f->dup ? 2 : 1;
+	slot->due = ctx->tick + delay % (f->delay + 1);
+	if (fail % MILLION < f->fail) {
+		slot->fate = -EIO;
+		if (fail >> 32 & 1)
+			slot->copies = 0;
+	}
+	if (is_dropped(ctx, slot->put.peer)) {
+		slot->fate = -EP_EREMOTE;
+		slot->copies = 0;
+	}
+	ctx->puts++;
+}
+
+static int slot_take(struct faulty_ctx *ctx, enum slot_kind kind, const ncclEpNetPut_v1_t *put,
+		     const ncclEpNetSignal_v1_t *signal, void **request)
+{
+	int i = slot_find(ctx);
+	struct slot *slot = &ctx->slots[i < 0 ? 0 : i];
+
+	*request = NULL;
+	if (put->peer < 0 || put->peer >= ctx->comm->nranks)
+		return EP_FAIL(EP_NET, EP_EARG, "faulty: rank %d of %d", put->peer, ctx->comm->nranks);
+	if (put->flags & NCCL_EP_NET_INLINE && put->size > INLINE_MAX)
+		return EP_FAIL(EP_NET, EP_EARG, "faulty: %llu bytes inline", (unsigned long long)put->size);
+	if (i < 0)
+		return 0;
+	*slot = (struct slot){ .kind = kind, .state = SLOT_HELD, .put = *put, .serial = ctx->serial++ };
+	slot->quiet = put->flags & NCCL_EP_NET_QUIET;
+	/* Held puts wait here for their own completion, and are no neighbours of the one that follows. */
+	slot->put.flags &= ~(NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE);
+	if (signal)
+		slot->signal = *signal;
+	if (put->flags & NCCL_EP_NET_INLINE) {
+		memcpy(slot->data, put->src, put->size);
+		slot->put.src = slot->data;
+	}
+	slot_doom(ctx, slot);
+	ctx->held[ctx->nheld++] = i;
+	held_send(ctx, (int)ctx->comm->net->faults.reorder);
+	*request = slot->quiet ? NCCL_EP_NET_QUIET_REQUEST : slot;
+	return 0;
+}
+
+static int faulty_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
+{
+	return slot_take(ctx, SLOT_PUT, put, NULL, request);
+}
+
+static int faulty_iputSignal(void *c, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
+{
+	struct faulty_ctx *ctx = c;
+
+	*request = NULL;
+	if (signal->strength == NCCL_EP_NET_SIGNAL_STRONG && ctx->comm->net->faults.reorder)
+		return EP_FAIL(EP_NET, ENOTSUP, "faulty: no strong signals while puts overtake each other");
+	return slot_take(ctx, SLOT_SIGNAL, put, signal, request);
+}
+
+static int faulty_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request)
+{
+	return slot_take(ctx, SLOT_GET, get, NULL, request);
+}
+
+static int faulty_iflush(void *c, void *mr, void **request)
+{
+	struct faulty_ctx *ctx = c;
+	int i = slot_find(ctx), rc;
+	struct slot *slot = &ctx->slots[i < 0 ? 0 : i];
+
+	*request = NULL;
+	if (i < 0)
+		return 0;
+	*slot = (struct slot){ .kind = SLOT_FLUSH, .put.peer = -1, .copies = 1, .sent = 1 };
+	rc = ctx->hot->iflush(ctx->inner, mr, &slot->request[0]);
+	if (rc || !slot->request[0])
+		return rc;
+	slot->state = SLOT_SENT;
+	*request = slot;
+	return 0;
+}
+
+/* Whether quiet puts given before this one to the same peer are still on their way. */
+static bool is_uncovered(const struct faulty_ctx *ctx, const struct slot *slot)
+{
+	for (int i = 0; i < SLOTS; i++) {
+		const struct slot *s = &ctx->slots[i];
+
+		if (s->state != SLOT_FREE && s->quiet && s->put.peer == slot->put.peer && s->serial < slot->serial)
+			return true;
+	}
+	return false;
+}
+
+static int faulty_test(void *c, void *request, int *done)
+{
+	struct faulty_ctx *ctx = c;
+	struct slot *slot = request;
+	int rc;
+
+	*done = 0;
+	if (slot->state == SLOT_SENT)
+		slot_poll(ctx, slot);
+	if (slot->state != SLOT_DONE || (slot->kind != SLOT_FLUSH && is_uncovered(ctx, slot)))
+		return 0;
+	rc = slot->rc;
+	if (slot->kind != SLOT_FLUSH) {
+		rc = rc ? rc : ctx->lanes[slot->put.peer].quiet_rc;
+		ctx->lanes[slot->put.peer].quiet_rc = 0;
+	}
+	slot->state = SLOT_FREE;
+	*done = 1;
+	return rc;
+}
+
+static void quiet_reap(struct faulty_ctx *ctx)
+{
+	for (int i = 0; i < SLOTS; i++) {
+		struct slot *slot = &ctx->slots[i];
+
+		if (!slot->quiet || slot->state != SLOT_SENT)
+			continue;
+		slot_poll(ctx, slot);
+		if (slot->state != SLOT_DONE)
+			continue;
+		if (slot->rc)
+			ctx->lanes[slot->put.peer].quiet_rc = slot->rc;
+		slot->state = SLOT_FREE;
+	}
+}
+
+static int faulty_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+{
+	struct faulty_ctx *ctx = c;
+	int n = 0, kept = 0, rc;
+
+	ctx->tick++;
+	held_send(ctx, 0);
+	quiet_reap(ctx);
+	rc = ctx->hot->progress(ctx->inner, imms, max, &n);
+	for (int i = 0; i < n; i++)
+		if (!is_dropped(ctx, imms[i].peer))
+			imms[kept++] = imms[i];
+	*count = kept;
+	return rc;
+}
+
+static const ncclEpNetHot_v1_t faulty_hot = {
+	.iput = faulty_iput,
+	.iputSignal = faulty_iputSignal,
+	.iget = faulty_iget,
+	.iflush = faulty_iflush,
+	.test = faulty_test,
+	.progress = faulty_progress,
+};
+
+const ncclEpNet_v1_t ep_net_faulty = {
+	.version = NCCL_EP_NET_VERSION,
+	.size = sizeof(ncclEpNet_v1_t),
+	.name = "faulty",
+	.hot = &faulty_hot,
+	.init = faulty_init,
+	.finalize = faulty_finalize,
+	.devices = faulty_devices,
+	.getProperties = faulty_getProperties,
+	.listen = faulty_listen,
+	.connect = faulty_connect,
+	.closeListen = faulty_closeListen,
+	.closeComm = faulty_closeComm,
+	.createContext = faulty_createContext,
+	.destroyContext = faulty_destroyContext,
+	.regMr = faulty_regMr,
+	.regMrDmaBuf = faulty_regMrDmaBuf,
+	.shareMr = faulty_shareMr,
+	.deregMr = faulty_deregMr,
+	.queryLastError = faulty_queryLastError,
+};

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a net that lacks an operation answers. Only the object it was asked on is at hand, so the sentence names none.
+ */
+#include "net/rows.h"
+#include "util/error.h"
+
+#define MISSING(what) EP_FAIL(EP_NET, ENOTSUP, "this net cannot " what)
+
+static int no_init(const ncclEpNetInit_v1_t *args, void **net)
+{
+	(void)args;
+	(void)net;
+	return MISSING("be opened: it has no init");
+}
+
+static int no_finalize(void *net)
+{
+	(void)net;
+	return 0;
+}
+
+static int no_devices(void *net, int *count)
+{
+	(void)net;
+	(void)count;
+	return MISSING("count its devices");
+}
+
+static int no_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *props)
+{
+	(void)net;
+	(void)dev;
+	(void)props;
+	return MISSING("describe its devices");
+}
+
+static int no_listen(void *net, int dev, int nranks, void *handle, void **listener)
+{
+	(void)net;
+	(void)dev;
+	(void)nranks;
+	(void)handle;
+	(void)listener;
+	return MISSING("listen");
+}
+
+static int no_connect(void *listener, const void *handles, int nranks, int rank, void **comm)
+{
+	(void)listener;
+	(void)handles;
+	(void)nranks;
+	(void)rank;
+	(void)comm;
+	return MISSING("connect");
+}
+
+/* Closing what there is nothing to close of is no failure. */
+static int no_close(void *what)
+{
+	(void)what;
+	return 0;
+}
+
+static int no_createContext(void *comm, int index, void **ctx)
+{
+	(void)comm;
+	(void)index;
+	(void)ctx;
+	return MISSING("make contexts");
+}
+
+static int no_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	(void)comm;
+	(void)mem;
+	(void)key;
+	(void)mr;
+	return MISSING("register memory by its address");
+}
+
+static int no_regMrDmaBuf(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	(void)comm;
+	(void)mem;
+	(void)key;
+	(void)mr;
+	return MISSING("register memory by a dma-buf");
+}
+
+static int no_shareMr(void *comm, void *mr, const void *keys)
+{
+	(void)comm;
+	(void)mr;
+	(void)keys;
+	return MISSING("be put to: it has no shareMr");
+}
+
+static int no_deregMr(void *comm, void *mr)
+{
+	(void)comm;
+	(void)mr;
+	return 0;
+}
+
+static int no_queryLastError(void *comm, int peer, const char **sentence)
+{
+	(void)comm;
+	(void)peer;
+	(void)sentence;
+	return MISSING("tell why a peer failed");
+}
+
+static int no_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
+{
+	(void)ctx;
+	(void)put;
+	*request = NULL;
+	return MISSING("put");
+}
+
+static int no_iputSignal(void *ctx, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
+{
+	(void)ctx;
+	(void)put;
+	(void)signal;
+	*request = NULL;
+	return MISSING("put with a signal; use immediate data");
+}
+
+static int no_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request)
+{
+	(void)ctx;
+	(void)get;
+	*request = NULL;
+	return MISSING("get");
+}
+
+static int no_iflush(void *ctx, void *mr, void **request)
+{
+	(void)ctx;
+	(void)mr;
+	*request = NULL;
+	return MISSING("flush; use the device's own flush");
+}
+
+static int no_test(void *ctx, void *request, int *done)
+{
+	(void)ctx;
+	(void)request;
+	*done = 0;
+	return MISSING("tell completions");
+}
+
+static int no_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count)
+{
+	(void)ctx;
+	(void)imms;
+	(void)max;
+	*count = 0;
+	return MISSING("progress");
+}
+
+#define FILL(row, op, stub)               \
+	do {                              \
+		if (!(row)->op)           \
+			(row)->op = stub; \
+	} while (0)
+
+void ep_net_fill(ncclEpNet_v1_t *ops, ncclEpNetHot_v1_t *hot)
+{
+	FILL(ops, init, no_init);
+	FILL(ops, finalize, no_finalize);
+	FILL(ops, devices, no_devices);
+	FILL(ops, getProperties, no_getProperties);
+	FILL(ops, listen, no_listen);
+	FILL(ops, connect, no_connect);
+	FILL(ops, closeListen, no_close);
+	FILL(ops, closeComm, no_close);
+	FILL(ops, createContext, no_createContext);
+	FILL(ops, destroyContext, no_close);
+	FILL(ops, regMr, no_regMr);
+	FILL(ops, regMrDmaBuf, no_regMrDmaBuf);
+	FILL(ops, shareMr, no_shareMr);
+	FILL(ops, deregMr, no_deregMr);
+	FILL(ops, queryLastError, no_queryLastError);
+	FILL(hot, iput, no_iput);
+	FILL(hot, iputSignal, no_iputSignal);
+	FILL(hot, iget, no_iget);
+	FILL(hot, iflush, no_iflush);
+	FILL(hot, test, no_test);
+	FILL(hot, progress, no_progress);
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a net gives between two ranks, one thread each: puts and bytes per second (quiet puts, a completion every 32nd),
+ * the same with an immediate on every put, and the way of a put with immediate there, as half of there and back.
+ *
+ *   net_perf [-p] [-n net] [-b bytes] [-e bytes] [-f factor] [-i puts]
+ */
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "test/net_rig.h"
+#include "util/error.h"
+
+#define MAX_SIZES 64
+#define COVER 32u
+#define AREA ((size_t)4 << 20)	 /* at least: more than the caches hold of one core */
+#define BYTES_MAX (512ull << 20) /* per size and measurement */
+
+struct row {
+	size_t size;
+	double puts, imms; /* per second */
+	double way_us;
+	long wrong;
+};
+
+struct options {
+	const char *net;
+	bool processes;
+	size_t first, last, factor;
+	unsigned long puts;
+};
+
+/* Both ranks of a run see them, also as processes: anonymous shared memory. */
+struct shared {
+	struct options opt;
+	struct row rows[MAX_SIZES];
+	int count, skipped;
+};
+
+static struct shared *shared;
+
+static size_t area(void)
+{
+	return shared->opt.last > AREA ? shared->opt.last : AREA;
+}
+
+static uint8_t byte_of(size_t size, size_t i)
+{
+	return (uint8_t)(size * 131 + i * 7 + 3);
+}
+
+static void imm_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+{
+	unsigned long *got = arg;
+
+	(void)me;
+	(void)imm;
+	++*got;
+}
+
+/* Ends when all are complete. The last one carries an immediate in any case: the receiver waits for it. */
+static double burst_send(struct net_rank *me, size_t size, unsigned long n, bool imms)
+{
+	ncclEpNetPut_v1_t put = { .peer = 1, .srcMr = me->mr, .dstMr = me->mr, .size = size };
+	uint64_t start = ep_now_ns(), slots = area() / size;
+	unsigned long stray = 0;
+
+	for (unsigned long i = 0; i < n; i++) {
+		bool last = i + 1 == n;
+		void *request = NULL;
+
+		put.flags = (last || imms ? NCCL_EP_NET_IMM : 0) | ((i + 1) % COVER && !last ? NCCL_EP_NET_QUIET : 0);
+		put.imm = (uint32_t)i;
+		put.dstOffset = area() + i % slots * size;
+		while (!request && !me->errors) {
+			EXPECT(me, me->hot->iput(me->ctx, &put, &request) == 0);
+			if (!request)
+				net_step(me, imm_take, &stray);
+		}
+		if (request && request != NCCL_EP_NET_QUIET_REQUEST)
+			EXPECT(me, net_end(me, request, imm_take, &stray) == 0);
+	}
+	return (double)n / (double)(ep_now_ns() - start) * 1e9;
+}
+
+static void burst_take(struct net_rank *me, unsigned long n)
+{
+	unsigned long got = 0;
+
+	NET_UNTIL(me, got >= n, imm_take, &got);
+}
+
+static double way_take(struct net_rank *me, size_t size, unsigned long n)
+{
+	ncclEpNetPut_v1_t put = {
+		.peer = !me->rank,
+		.flags = NCCL_EP_NET_IMM,
+		.srcMr = me->mr,
+		.dstMr = me->mr,
+		.size = size,
+	};
+	uint64_t start = ep_now_ns();
+	unsigned long got = 0;
+
+	put.dstOffset = area();
+	for (unsigned long i = 0; i < n; i++) {
+		if (me->rank == 1)
+			NET_UNTIL(me, got > i, imm_take, &got);
+		EXPECT(me, net_put(me, &put, imm_take, &got) == 0);
+		if (me->rank == 0)
+			NET_UNTIL(me, got > i, imm_take, &got);
+	}
+	return (double)(ep_now_ns() - start) / 2e3 / (double)n;
+}
+
+static long count_wrong(struct net_rank *me, size_t size, unsigned long n)
+{
+	size_t slots = area() / size;
+	long wrong = 0;
+
+	if (slots > n)
+		slots = n;
+	for (size_t s = 0; s < slots; s++)
+		for (size_t i = 0; i < size; i++)
+			wrong += me->mem[area() + s * size + i] != byte_of(size, i);
+	return wrong;
+}
+
+static void measure(struct net_rank *me, struct row *row)
+{
+	unsigned long n = shared->opt.puts;
+	size_t size = row->size;
+
+	if ((uint64_t)n * size > BYTES_MAX)
+		n = (unsigned long)(BYTES_MAX / size) + 1;
+	for (size_t i = 0; i < size; i++)
+		me->mem[i] = byte_of(size, i);
+	memset(me->mem + area(), 0xee, area()); /* its pages are there before the clock runs */
+	for (int imms = 0; imms < 2; imms++) {
+		net_meet(me);
+		if (me->rank == 1)
+			burst_take(me, imms ? n : 1);
+		else
+			*(imms ? &row->imms : &row->puts) = burst_send(me, size, n, imms);
+	}
+	net_meet(me);
+	if (me->rank == 1)
+		row->wrong = count_wrong(me, size, n);
+	net_meet(me);
+	n = n / 20 + 1;
+	if (me->rank == 0)
+		row->way_us = way_take(me, size, n);
+	else
+		way_take(me, size, n);
+}
+
+static void rank_run(struct net_rank *me)
+{
+	for (int i = 0; i < shared->count && !me->errors; i++) {
+		if (shared->rows[i].size <= me->props.maxPutSize)
+			measure(me, &shared->rows[i]);
+		else if (me->rank == 0)
+			shared->skipped++;
+	}
+}
+
+static int print(void)
+{
+	int n = shared->count - shared->skipped;
+	long wrong = 0;
+	double total = 0;
+
+	printf("#%11s %12s %9s %12s %10s %7s\n", "size", "puts", "algbw", "puts + imm", "way", "#wrong");
+	printf("#%11s %12s %9s %12s %10s %7s\n", "(B)", "(M/s)", "(GB/s)", "(M/s)", "(us)", "");
+	for (int i = 0; i < n; i++) {
+		const struct row *r = &shared->rows[i];
+
+		printf("%12zu %12.3f %9.2f %12.3f %10.2f %7ld\n", r->size, r->puts / 1e6,
+		       r->puts * (double)r->size / 1e9, r->imms / 1e6, r->way_us, r->wrong);
+		wrong += r->wrong;
+		total += r->puts * (double)r->size / 1e9;
+	}
+	if (shared->skipped)
+		printf("# %d sizes are larger than a put of this net\n", shared->skipped);
+	printf("# Avg algbw (GB/s) : %.3f   Out of bounds values : %ld %s\n#\n", n ? total / n : 0, wrong,
+	       wrong ? "FAILED" : "OK");
+	return wrong != 0;
+}
+
+static int parse(int argc, char **argv, struct options *opt)
+{
+	static const char *const usage =
+		"net_perf [-p] [-n net] [-b bytes] [-e bytes] [-f factor] [-i puts]\n"
+		"  -p  ranks are processes (default: threads)   -n  as NCCL_EP_NET, default loop\n"
+		"  -b, -e, -f  bytes per put from, to, times    -i  puts per size, at most, default 200000\n";
+	int c;
+
+	*opt = (struct options){ .net = "loop", .first = 8, .last = 2 << 20, .factor = 8, .puts = 200000 };
+	while ((c = getopt(argc, argv, "pn:b:e:f:i:h")) != -1) {
+		switch (c) {
+		case 'p':
+			opt->processes = true;
+			break;
+		case 'n':
+			opt->net = optarg;
+			break;
+		case 'b':
+			opt->first = strtoul(optarg, NULL, 0);
+			break;
+		case 'e':
+			opt->last = strtoul(optarg, NULL, 0);
+			break;
+		case 'f':
+			opt->factor = strtoul(optarg, NULL, 0);
+			break;
+		case 'i':
+			opt->puts = strtoul(optarg, NULL, 0);
+			break;
+		default:
+			fprintf(c == 'h' ? stdout : stderr, "%s", usage);
+			return c == 'h' ? 1 : -1;
+		}
+	}
+	if (!opt->first || opt->last < opt->first || opt->last > 1ul << 32 || opt->factor < 2 || !opt->puts) {
+		fprintf(stderr, "net_perf: an option is out of range\n%s", usage);
+		return -1;
+	}
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct net_case test = { .ranks = 2, .run = rank_run };
+	struct options opt;
+	int rc = parse(argc, argv, &opt);
+
+	if (rc)
+		return rc < 0;
+	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared == MAP_FAILED)
+		return 1;
+	shared->opt = opt;
+	for (size_t s = opt.first; s <= opt.last && shared->count < MAX_SIZES; s *= opt.factor)
+		shared->rows[shared->count++].size = s;
+	test.spec = opt.net;
+	test.each = opt.processes;
+	test.bytes = 2 * area();
+	printf("# net_perf " EP_VERSION
+	       ", net %s, 2 ranks as %s, at most %lu puts per size, a completion every %u\n#\n",
+	       opt.net, opt.processes ? "processes" : "threads", opt.puts, COVER);
+	fflush(stdout);
+	if (net_run(&test)) {
+		printf("# FAILED\n");
+		return 1;
+	}
+	return print();
+}

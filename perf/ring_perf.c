@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Commands from kernels into one thread of the CPU, claims and credits included; the rate of the stores alone beside
+ * it; and the way from a kernel to the CPU and back.
+ *
+ *   ring_perf [-p producers] [-r rings] [-n commands] [-e entries] [-D host|cuda]
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/ring_rig.h"
+#include "util/clock.h"
+#include "util/error.h"
+
+#define POP_MAX 64 /* what an engine takes at a time */
+#define WARPS 4	   /* of a block */
+
+struct options {
+	uint32_t producers, rings, entries;
+	uint64_t commands;
+	enum ep_dev_kind kind;
+};
+
+struct row {
+	const char *name;
+	uint32_t mode, batch;
+	uint32_t producers; /* 0: as many as asked for */
+	uint64_t fraction;  /* of the commands asked for: slow ways take fewer */
+	double us, rate;    /* of all; commands per microsecond */
+	uint64_t count, wrong;
+};
+
+/* Of all commands whatever their order: cheap enough to run beside the popping. */
+struct sum {
+	uint64_t count, bits, src;
+};
+
+static void sum_add(struct sum *s, const struct ep_cmd *cmd)
+{
+	s->count++;
+	s->bits ^= cmd->half[0];
+	s->src += cmd->half[1];
+}
+
+/* Pops until all have come or the kernels have ended without them; the time from the first to the last. */
+static uint64_t consume(struct ring_rig *rig, const struct rig_job *job, int jobs, uint64_t total, struct sum *s)
+{
+	struct ep_cmd cmd[POP_MAX];
+	uint64_t first = 0;
+	int late = 0;
+
+	while (s->count < total) {
+		uint64_t before = s->count;
+		int ended = 0;
+
+		for (uint32_t r = 0; r < rig->rings; r++) {
+			int n = ep_ring_pop(&rig->ring[r], cmd, POP_MAX);
+
+			if (n < 0)
+				return 0;
+			for (int i = 0; i < n; i++)
+				sum_add(s, &cmd[i]);
+			if (n > 0)
+				ep_ring_complete(&rig->ring[r], (uint32_t)n);
+		}
+		if (s->count != before) {
+			first = first ? first : ep_now_ns();
+			continue;
+		}
+		for (int j = 0; j < jobs; j++)
+			ended += rig_ended(&job[j]);
+		/* One more look: what was pushed last may have come meanwhile. */
+		if (ended == jobs && late++)
+			break;
+	}
+	return first ? ep_now_ns() - first : 0;
+}
+
+static uint64_t count_wrong(const struct sum *got, uint32_t producers, uint32_t count)
+{
+	struct sum must = { .count = 0 };
+
+	for (uint32_t p = 0; p < producers; p++)
+		for (uint32_t i = 0; i < count; i++) {
+			struct ep_cmd cmd = ep_ring_push_cmd(p, i);
+
+			sum_add(&must, &cmd);
+		}
+	if (got->count != must.count)
+		return got->count > must.count ? got->count - must.count : must.count - got->count;
+	return got->bits != must.bits || got->src != must.src;
+}
+
+/* On the CPU device a launch is a thread; a GPU takes all producers in one. */
+static int start_jobs(struct ring_rig *rig, const struct row *row, uint32_t producers, uint32_t count,
+		      struct rig_job *job)
+{
+	uint32_t jobs = rig->dev->warp > 1 ? 1 : producers < RIG_JOBS ? producers : RIG_JOBS, first = 0;
+
+	for (uint32_t j = 0; j < jobs; j++) {
+		uint32_t items = producers / jobs + (j < producers % jobs);
+
+		job[j] = (struct rig_job){ .rig = rig,
+					   .index = (int)j,
+					   .grid = (items + WARPS - 1) / WARPS,
+					   .warps = items < WARPS ? items : WARPS };
+		job[j].args = (struct ep_ring_push_args){ .first = first,
+							  .items = items,
+							  .count = count,
+							  .batch = row->batch,
+							  .mode = row->mode,
+							  .timeout_ns = 10000000000ull };
+		first += items;
+		/* Whatever did not start is missed by who counts. */
+		if (rig_start(&job[j]))
+			return (int)j;
+	}
+	return (int)jobs;
+}
+
+static int measure(const struct options *opt, struct row *row, uint64_t commands)
+{
+	uint32_t producers = row->producers ? row->producers : opt->producers;
+	uint32_t count = (uint32_t)(commands / row->fraction / producers) + 1;
+	struct rig_job job[RIG_JOBS];
+	struct ring_rig rig;
+	struct sum got = { .count = 0 };
+	uint64_t ns = 0, failed, most = 0;
+	int jobs, rc = 0;
+
+	if (rig_open(&rig, opt->kind, opt->rings, opt->entries, 0, 0))
+		return -1;
+	row->count = (uint64_t)producers * count;
+	jobs = start_jobs(&rig, row, producers, count, job);
+	if (row->mode != EP_PUSH_RAW)
+		ns = consume(&rig, job, jobs, row->count, &got);
+	for (int j = 0; j < jobs; j++) {
+		rc |= rig_join(&job[j], &failed);
+		rc |= failed != 0;
+		most = job[j].wall_ns > most ? job[j].wall_ns : most;
+	}
+	if (row->mode == EP_PUSH_RAW)
+		ns = most; /* the launch in it: some microseconds of milliseconds */
+	if (row->mode == EP_PUSH_ECHO)
+		ns = rig_page(&rig)->report[0].echo_ns;
+	row->wrong = row->mode == EP_PUSH_RAW ? 0 : count_wrong(&got, producers, count);
+	row->us = (double)ns / 1e3;
+	row->rate = ns ? (double)row->count * 1e3 / (double)ns : 0;
+	rig_close(&rig);
+	return rc ? -1 : 0;
+}
+
+static void print_row(const struct options *opt, const struct row *row)
+{
+	uint32_t producers = row->producers ? row->producers : opt->producers;
+
+	printf("  %-24s %9u %6u %10llu %12.1f %10.2f %10.3f %7llu\n", row->name, producers,
+	       producers < opt->rings ? producers : opt->rings, row->count + 0ull, row->us, row->rate,
+	       row->us / (double)row->count, row->wrong + 0ull);
+	fflush(stdout);
+}
+
+static int run(const struct options *opt)
+{
+	struct row rows[] = {
+		{ .name = "one thread", .mode = EP_PUSH_THREAD, .batch = 1, .producers = 1, .fraction = 8 },
+		{ .name = "one thread, 16 a claim",
+		  .mode = EP_PUSH_THREAD,
+		  .batch = 16,
+		  .producers = 1,
+		  .fraction = 4 },
+		{ .name = "first lanes", .mode = EP_PUSH_THREAD, .batch = 1, .fraction = 1 },
+		{ .name = "first lanes, 16 a claim", .mode = EP_PUSH_THREAD, .batch = 16, .fraction = 1 },
+		{ .name = "whole warps", .mode = EP_PUSH_WARP, .batch = 1, .fraction = 1 },
+		{ .name = "stores alone", .mode = EP_PUSH_RAW, .batch = 1, .fraction = 1 },
+		{ .name = "stores alone, one warp", .mode = EP_PUSH_RAW, .batch = 1, .producers = 1, .fraction = 4 },
+		{ .name = "round trip", .mode = EP_PUSH_ECHO, .batch = 1, .producers = 1, .fraction = 100 },
+	};
+	uint64_t wrong = 0;
+
+	printf("# ring_perf " EP_VERSION ", device %s, %u entries per ring, one consuming thread, %d at a time\n",
+	       ep_dev_row(opt->kind)->name, opt->entries, POP_MAX);
+	printf("# time is from the first command popped to the last; of stores alone the kernel's, of round trips "
+	       "their "
+	       "sum\n#\n");
+	printf("# %-24s %9s %6s %10s %12s %10s %10s %7s\n# %-24s %9s %6s %10s %12s %10s %10s %7s\n", "way", "producers",
+	       "rings", "commands", "time", "rate", "each", "#wrong", "", "", "", "", "(us)", "(M/s)", "(us)", "");
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		/* A short one first: code, pages and clocks are warm then. */
+		if (measure(opt, &rows[i], opt->commands / 10) || measure(opt, &rows[i], opt->commands)) {
+			fprintf(stderr, "ring_perf: %s: %s\n", rows[i].name, ep_last_error());
+			return 1;
+		}
+		print_row(opt, &rows[i]);
+		wrong += rows[i].wrong;
+	}
+	printf("# Out of bounds values : %llu %s\n#\n", wrong + 0ull, wrong ? "FAILED" : "OK");
+	return wrong != 0;
+}
+
+/* 0, 1 after help, -1 for a mistake. */
+static int parse(int argc, char **argv, struct options *opt)
+{
+	static const char *const usage =
+		"usage: ring_perf [-p producers] [-r rings] [-n commands] [-e entries] [-D device]\n"
+		"  -p  producing warps, or threads of the CPU device (64, CPU 2)\n"
+		"  -r  rings (8, CPU 2)         -e  entries of a ring, a power of two (4096)\n"
+		"  -n  commands in all (4000000)  -D  host or cuda (cuda where there is one)\n";
+	int c, gpus = 0, bad = 0;
+
+	*opt = (struct options){ .entries = 4096, .commands = 4000000, .kind = EP_DEV_KINDS };
+	while ((c = getopt(argc, argv, "p:r:n:e:D:h")) != -1) {
+		if (c == 'p')
+			opt->producers = (uint32_t)strtoul(optarg, NULL, 0);
+		else if (c == 'r')
+			opt->rings = (uint32_t)strtoul(optarg, NULL, 0);
+		else if (c == 'e')
+			opt->entries = (uint32_t)strtoul(optarg, NULL, 0);
+		else if (c == 'n')
+			opt->commands = strtoull(optarg, NULL, 0);
+		else if (c == 'D' && !strcmp(optarg, "host"))
+			opt->kind = EP_DEV_HOST;
+		else if (c == 'D' && !strcmp(optarg, "cuda"))
+			opt->kind = EP_DEV_CUDA;
+		else
+			bad = c == 'h' ? 1 : -1;
+	}
+	if (opt->kind == EP_DEV_KINDS)
+		opt->kind = ep_dev_row(EP_DEV_CUDA)->count(&gpus) || gpus == 0 ? EP_DEV_HOST : EP_DEV_CUDA;
+	if (opt->producers == 0)
+		opt->producers = opt->kind == EP_DEV_CUDA ? 64 : 2;
+	if (opt->rings == 0)
+		opt->rings = opt->kind == EP_DEV_CUDA ? 8 : 2;
+	if (!bad && (opt->rings > RIG_RINGS || opt->producers > 4096 || opt->commands < 1000 ||
+		     opt->commands > 1000000000 || optind < argc))
+		bad = -1;
+	if (bad)
+		fprintf(bad > 0 ? stdout : stderr, "%s", usage);
+	return bad;
+}
+
+int main(int argc, char **argv)
+{
+	struct options opt;
+	int rc = parse(argc, argv, &opt);
+
+	if (rc)
+		return rc < 0 ? 2 : 0;
+	return run(&opt);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A few ranks on one net, as threads or as processes: opened, connected, with one shared registration each. */
+#ifndef EP_TEST_NET_RIG_H
+#define EP_TEST_NET_RIG_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/types.h>
+
+#include "net/net.h"
+#include "util/clock.h"
+
+#define NET_RANKS 8
+#define NET_WAIT_MS 20000
+
+struct net_board;
+
+struct net_rank {
+	const struct net_case *test;
+	struct net_board *board;
+	struct ep_net *net;
+	const ncclEpNetHot_v1_t *hot;
+	ncclEpNetProperties_v1_t props;
+	void *comm, *ctx, *mr;
+	uint8_t *mem;
+	int rank, nranks, share_rc, errors;
+	unsigned meetings;
+	char sentence[256]; /* of share_rc */
+};
+
+struct net_case {
+	const char *spec;
+	int ranks;
+	int each;     /* ranks in a process, as threads; 0: all ranks in this one */
+	bool hidden;  /* memory without a descriptor: shareMr may refuse */
+	size_t bytes; /* registered by each rank */
+	void (*run)(struct net_rank *me);
+};
+
+/* How many expectations failed, or ranks; prints them. */
+int net_run(const struct net_case *test);
+
+/* All ranks that have not left; counts an error past NET_WAIT_MS. */
+void net_meet(struct net_rank *me);
+/* One rank more does not come to meetings any more: said by the one that knows, before it dies. */
+void net_leave(struct net_rank *me);
+pid_t net_pid(struct net_rank *me, int rank);
+
+/* Puts until taken, and waits until it is done; what the net says. Immediates that come meanwhile go to `take`. */
+typedef void (*net_take)(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg);
+int net_put(struct net_rank *me, const ncclEpNetPut_v1_t *put, net_take take, void *arg);
+int net_end(struct net_rank *me, void *request, net_take take, void *arg);
+/* One call of progress. */
+void net_step(struct net_rank *me, net_take take, void *arg);
+
+#define EXPECT(me, cond)                                                                                              \
+	do {                                                                                                          \
+		if (!(cond) && (me)->errors++ < 10)                                                                   \
+			fprintf(stderr, "%s:%d: %s, rank %d: %s\n", __FILE__, __LINE__, (me)->test->spec, (me)->rank, \
+				#cond);                                                                               \
+	} while (0)
+
+/* cond within NET_WAIT_MS, with progress meanwhile. */
+#define NET_UNTIL(me, cond, take, arg)                             \
+	do {                                                       \
+		uint64_t net_end_ns = ep_deadline_ms(NET_WAIT_MS); \
+		while (!(cond) && ep_now_ns() < net_end_ns)        \
+			net_step(me, take, arg);                   \
+		EXPECT(me, cond);                                  \
+	} while (0)
+
+#endif
