@@ -75,7 +75,7 @@ struct ep_ht_line {
 	/* Published with the beginning of a dispatch (its outputs) or a combine (its inputs). */
 	uint64_t entered; /* epoch, last */
 	struct ep_place tensor[2];
-	uint64_t pad0;
+	uint64_t key; /* of the call: all ranks must make the same; also published with counts */
 	/* How the source will reach this rank's tensors: epoch * 2 + 1 through the window, epoch * 2 directly. */
 	uint64_t way;
 	uint64_t pad1[7];
@@ -105,16 +105,14 @@ EP_SIZE_IS(ep_ht_state, 80);
 
 /* The head of handle_mem. */
 struct ep_ht_handle {
-	uint64_t magic;
-	uint32_t layout; /* EP_HT_EXPERT_MAJOR or 0 */
-	uint32_t nranks, experts;
+	uint64_t magic; /* EP_HT_MAGIC: a routing is there, whole */
+	uint64_t key;	/* of the shape it was made for */
+	uint64_t total; /* rows before anything was dropped, padding included */
 	uint32_t tokens, topk;
-	uint32_t rows;	  /* of this rank's tensor that hold something: flat rows, or the end of the last zone */
-	uint32_t arrived; /* flat rows this rank gets: what the stage holds */
+	uint32_t rows; /* of this rank's tensor that hold something: flat rows, or the end of the last zone */
 	uint32_t pad;
-	uint64_t total; /* before anything was dropped, padding included */
 };
-EP_SIZE_IS(ep_ht_handle, 48);
+EP_SIZE_IS(ep_ht_handle, 40);
 
 /* A run of rows: those of one source, or of one source for one expert. */
 struct ep_ht_run {
@@ -149,6 +147,8 @@ struct ep_ht_args {
 	uint8_t near_here[EP_HT_HERE];
 	struct ep_reach_table *reach; /* may be NULL: nothing is mapped */
 	uint64_t timeout_ns;
+	uint64_t routing_key; /* of the handle's shape on this rank */
+	uint64_t call_key;    /* of what must be alike on all ranks */
 
 	/* handle_mem */
 	struct ep_ht_handle *handle;

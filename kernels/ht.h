@@ -145,6 +145,21 @@ GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, ui
 
 #define HT_WAIT_ALL(ht, member, value, phase) ht_wait_all(ht, offsetof(struct ep_ht_line, member), value, phase)
 
+/* All lanes: whether every rank makes the call that this one makes; rows of another size would go anywhere. */
+GX_DEV uint32_t ht_alike(const struct ht *ht)
+{
+	uint32_t bad = 0;
+
+	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
+		if (gx_ld_relaxed_u64(&ht_from(ht, r)->key) != ht->a->call_key) {
+			gx_op_fail(&ht->op, EP_KERR_SHAPE, r, EP_KPHASE_START);
+			bad = 1;
+		}
+	bad = gx_ballot((int)bad) != 0;
+	gx_syncwarp();
+	return !bad;
+}
+
 /* All lanes of a warp that has everything behind it: the epoch to every rank (R5). */
 GX_DEV void ht_tell_all(const struct ht *ht, uint64_t at)
 {
@@ -263,6 +278,9 @@ GX_DEV void ht_close(const struct ht *ht, uint32_t settled)
 {
 	struct ep_ht_state *state = ht->a->state;
 
+	/* Also after a failure: whoever goes on must not wait for an operation that is over. */
+	if (!settled && gx_warp() == 0)
+		HT_TELL_ALL(ht, done);
 	gx_syncthreads();
 	if (gx_tid() != 0)
 		return;

@@ -66,6 +66,7 @@ GX_DEV void ht_show(const struct ht *ht, uint32_t peer)
 		gx_st_relaxed_u64(&line->tensor[i].id, ht->a->place[i].id);
 		gx_st_relaxed_u64(&line->tensor[i].offset, ht->a->place[i].offset);
 	}
+	gx_st_relaxed_u64(&line->key, ht->a->call_key);
 	gx_st_release_u64(&line->entered, ht->op.epoch); /* R1 */
 }
 
@@ -88,8 +89,7 @@ GX_DEV uint32_t ht_routed(const struct ht *ht)
 	const struct ep_ht_handle *h = a->handle;
 	uint32_t code = EP_KERR_UNROUTED;
 
-	if (h->magic == EP_HT_MAGIC && h->layout == (a->flags & EP_HT_EXPERT_MAJOR) && h->nranks == a->shape.nranks &&
-	    h->experts == a->shape.experts && h->topk <= a->shape.room && h->tokens == a->tokens &&
+	if (h->magic == EP_HT_MAGIC && h->key == a->routing_key && h->topk <= a->shape.room && h->tokens == a->tokens &&
 	    (a->topk == 0 || h->topk == a->topk)) {
 		if (h->rows <= a->limit)
 			return 1;
@@ -142,7 +142,7 @@ GX_DEV uint32_t ht_agree(struct ht *ht)
 	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
 		ht_show(ht, r);
 	gx_syncwarp();
-	if (!HT_WAIT_ALL(ht, entered, ht->op.epoch, EP_KPHASE_START)) /* A1 */
+	if (!HT_WAIT_ALL(ht, entered, ht->op.epoch, EP_KPHASE_START) || !ht_alike(ht)) /* A1 */
 		return HT_STOP;
 	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
 		ht_choose(ht, r);

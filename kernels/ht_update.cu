@@ -263,8 +263,10 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 	if (gx_warp() == 0) {
 		uint32_t here;
 
+		for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
+			gx_st_relaxed_u64(&ht_line(ht, r)->key, ht->a->call_key);
 		HT_TELL_ALL(ht, counts);
-		here = HT_WAIT_ALL(ht, counts, ht->op.epoch, EP_KPHASE_RECV);
+		here = HT_WAIT_ALL(ht, counts, ht->op.epoch, EP_KPHASE_RECV) && ht_alike(ht);
 		if (gx_lane() == 0)
 			ok = here;
 	}
@@ -342,7 +344,7 @@ GX_DEV uint64_t ht_zones_of(struct ht *ht, uint32_t rank)
 			length = (ht->total[bin] + s->alignment - 1) / s->alignment * s->alignment;
 		end = begin + ht_scan(length);
 		if (e < s->per_rank) {
-			ht->base[bin] += (uint32_t)(end - length);
+			ht->base[bin] = ht_clamp(ht, end - length + ht->base[bin]); /* what is past it is no row */
 			if (rank == s->rank)
 				ht_zone(ht, e, end - length, length);
 		}
@@ -397,13 +399,10 @@ GX_DEV void ht_publish(struct ht *ht, uint64_t total)
 		return;
 	ht_put(a->out_total, 0, total, ht_is(ht, EP_HT_TOTAL64));
 	a->handle->magic = EP_HT_MAGIC;
-	a->handle->layout = a->flags & EP_HT_EXPERT_MAJOR;
-	a->handle->nranks = a->shape.nranks;
-	a->handle->experts = a->shape.experts;
+	a->handle->key = a->routing_key;
 	a->handle->tokens = a->tokens;
 	a->handle->topk = ht->topk;
 	a->handle->rows = ht_clamp(ht, total);
-	a->handle->arrived = a->from[ht->op.nranks - 1].first + a->from[ht->op.nranks - 1].count;
 	a->handle->total = total;
 }
 
@@ -499,15 +498,16 @@ GX_DEV void ht_place_entries(struct ht *ht, uint64_t at, uint64_t end, const uin
 	}
 	for (uint32_t u = 0; u < HT_BATCH; u++) {
 		uint32_t bin = expert_major ? (uint32_t)e[u] : s->experts + (uint32_t)e[u] / s->per_rank;
+		uint64_t to = e[u] >= 0 ? (uint64_t)row[u] + ht->base[bin] + before[bin] : 0;
 
-		row[u] += e[u] >= 0 ? ht->base[bin] + before[bin] : 0;
+		row[u] = to < s->capacity ? (uint32_t)to : EP_HT_NONE;
 	}
 	for (uint32_t u = 0; u < HT_BATCH; u++) {
 		uint32_t bin = s->experts + (uint32_t)e[u] / s->per_rank;
 
 		if (e[u] < 0)
 			continue;
-		ht->row[at + u * GX_WARP] = row[u] < s->capacity ? row[u] : EP_HT_NONE;
+		ht->row[at + u * GX_WARP] = row[u];
 		if (expert_major)
 			ht->flat[at + u * GX_WARP] += ht->base[bin] + before[bin];
 	}
@@ -536,6 +536,8 @@ GX_KERNEL(ht_update)(GX_ARGS(struct ep_ht_args) a)
 		uint32_t go = ht_exchange(&ht, &total);
 
 		gx_syncthreads();
+		if (gx_tid() == 0 && go != HT_GO)
+			a.handle->magic = 0; /* rows are counted but not placed */
 		if (gx_tid() == 0)
 			gx_dev_add_acqrel_u32(&a.state->ready, go); /* R3 */
 		if (go == HT_GO)

@@ -317,7 +317,9 @@ ncclResult_t ncclEpErrorClear(ncclEpGroup_t group)
 	ep_group_check(group); /* what a kernel has reported counts, seen or not */
 	pthread_mutex_lock(&group->error_lock);
 	err = atomic_load_explicit(&group->error, memory_order_relaxed); /* all writers hold the lock */
-	if (!group->cfg.enable_mask && (err == -EP_EREMOTE || err == -EP_ETIMEOUT)) {
+	/* HT: whatever stopped an operation here stopped it on all ranks. */
+	if (!group->cfg.enable_mask &&
+	    (err == -EP_EREMOTE || err == -EP_ETIMEOUT || (err && ep_group_ht(group) && group->nranks > 1))) {
 		rc = EP_BAD_USE("ncclEpErrorClear: group: is lost and can only be destroyed: %s", group->error_text);
 	} else {
 		async_clear(group);

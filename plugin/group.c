@@ -12,6 +12,7 @@
 #include "util/param.h"
 
 #define DEFAULT_TIMEOUT_NS 100000000000ull
+#define MAX_TIMEOUT_NS (1ull << 62)
 
 /* The first word between ranks, over the communicator's own network: everything later goes over the group's mesh. */
 struct greeting {
@@ -70,9 +71,12 @@ static uint64_t timeout_of(const struct ep_group_cfg *cfg)
 {
 	int64_t ms = ep_param_int(EP_P_TIMEOUT_MS);
 
+	/* Deadlines are sums: no limit must not come out as one that is over. */
 	if (ms > 0)
-		return (uint64_t)ms * 1000000ull;
-	return cfg->timeout_ns ? cfg->timeout_ns : DEFAULT_TIMEOUT_NS;
+		return (uint64_t)ms < MAX_TIMEOUT_NS / 1000000 ? (uint64_t)ms * 1000000ull : MAX_TIMEOUT_NS;
+	if (cfg->timeout_ns)
+		return cfg->timeout_ns < MAX_TIMEOUT_NS ? cfg->timeout_ns : MAX_TIMEOUT_NS;
+	return DEFAULT_TIMEOUT_NS;
 }
 
 /* Fields in the order a reader would look for them; reported by name when ranks disagree. */
@@ -203,6 +207,20 @@ static int payload_add(struct ncclEpGroup *group, size_t bytes)
 	return 0;
 }
 
+/* Until there is a network path every rank must map every other. */
+static int reach_all(const struct ncclEpGroup *group)
+{
+	for (int r = 0; r < group->nranks; r++)
+		if (!group->control.peer[r])
+			return EP_FAIL(EP_GROUP, EP_EUSAGE,
+				       "ncclEpCreateGroup: rank %d cannot map the memory of rank %d (another node, or "
+				       "NCCL_EP_RANKS_PER_NODE or NCCL_EP_P2P_DISABLE says so), and groups across "
+				       "nodes "
+				       "are not built yet",
+				       group->rank, r);
+	return 0;
+}
+
 static size_t control_size(const struct ncclEpGroup *group)
 {
 	uint32_t n = (uint32_t)group->nranks;
@@ -224,7 +242,7 @@ static int group_furnish(struct ncclEpGroup *group)
 	if ((rc = ep_topo_build(group->boot, group->rank, group->nranks, group->dev->ops->kind, group->dev->ordinal,
 				&group->topo)))
 		return rc;
-	if ((rc = ep_window_open(&ctx, control_size(group), &group->control)))
+	if ((rc = ep_window_open(&ctx, control_size(group), &group->control)) || (rc = reach_all(group)))
 		return rc;
 	if ((rc = ht ? ep_ht_open(group) : ep_ll_open(group)))
 		return rc;

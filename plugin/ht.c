@@ -50,17 +50,17 @@ int ep_ht_open(struct ncclEpGroup *group)
 }
 
 /* Both layouts fit, so that no handle makes it grow. In eager mode an expert-major handle wants far more than a flat
- * one: it is left to the first. */
+ * one, and without num_topk a routing might be as wide as all experts: then it is left to the first handle. */
 int ep_ht_window(const struct ncclEpGroup *group, size_t *bytes)
 {
 	static const char fn[] = "ncclEpCreateGroup";
-	int room = (int)(group->cfg.num_topk ? group->cfg.num_topk : group->cfg.num_experts);
+	int room = (int)group->cfg.num_topk;
 	struct ep_handle_args flat = { NCCL_EP_LAYOUT_FLAT, 1, room, room };
 	struct ep_handle_args expert = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, room, room };
 	struct ep_plan_ht one, other;
 	int rc;
 
-	if (!group->cfg.max_recv)
+	if (!group->cfg.max_recv || !group->cfg.num_topk)
 		return 0;
 	if ((rc = ep_plan_ht(fn, group, &flat, &one)) || (rc = ep_plan_ht(fn, group, &expert, &other)))
 		return rc;
@@ -96,6 +96,18 @@ static struct ep_ht_shape shape_of(const struct ncclEpHandle *handle)
 		.tmax = group->cfg.max_dispatch,
 	};
 }
+
+/* FNV-1a: not to be guessed against, only to tell honest mistakes. */
+static uint64_t key_of(const uint32_t *word, size_t n)
+{
+	uint64_t key = 0xcbf29ce484222325ull;
+
+	for (size_t i = 0; i < n; i++)
+		key = (key ^ word[i]) * 0x100000001b3ull;
+	return key;
+}
+
+#define KEY(...) key_of((const uint32_t[]){ __VA_ARGS__ }, sizeof((uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
 
 static bool expert_major(const struct ncclEpHandle *handle)
 {
@@ -144,6 +156,8 @@ static int args_common(const char *fn, struct ncclEpHandle *handle, struct ep_ht
 		return rc;
 	args_group(handle, a);
 	a->stage_at = window.stage;
+	a->routing_key = KEY(handle->args.layout, a->shape.rank, a->shape.nranks, a->shape.experts, a->shape.tmax,
+			     a->shape.capacity, a->shape.alignment);
 	a->handle = (struct ep_ht_handle *)mem;
 	a->routed = mem + plan.routed;
 	a->from = (struct ep_ht_run *)(mem + plan.from);
@@ -216,6 +230,7 @@ int ep_ht_update(struct ncclEpHandle *handle, const struct ep_update *update, vo
 	a.flags |= (update->topk_idx->datatype == ncclInt32 ? EP_HT_IDX32 : 0) |
 		   wide(info->expert_counters, EP_HT_COUNT64) | wide(info->expert_offsets, EP_HT_COUNT64) |
 		   wide(info->recv_total_counter, EP_HT_TOTAL64);
+	a.call_key = KEY(EP_K_ht_update, handle->args.layout, a.topk, a.shape.alignment);
 	return launch(handle, EP_K_ht_update, &a, stream);
 }
 
@@ -309,6 +324,8 @@ int ep_ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 	a.lane_bytes = lists(handle, &a);
 	a.flags |= (backward ? EP_HT_BACKWARD : 0) |
 		   (op->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL ? EP_HT_GLOBAL : 0);
+	a.call_key = KEY(EP_K_ht_dispatch, handle->args.layout, backward, (uint32_t)op->in.tokens->datatype,
+			 a.row_bytes, op->in.scales ? (uint32_t)op->in.scales->datatype + 1 : 0, a.scale_bytes);
 	return launch(handle, EP_K_ht_dispatch, &a, stream);
 }
 
@@ -344,5 +361,6 @@ int ep_ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 	a.stage = ep_launch_stage(EP_K_ht_combine, a.row_bytes, false);
 	a.lane_bytes = lists(handle, &a);
 	a.flags |= backward ? EP_HT_BACKWARD : 0;
+	a.call_key = KEY(EP_K_ht_combine, handle->args.layout, backward, a.dtype, a.row_bytes);
 	return launch(handle, EP_K_ht_combine, &a, stream);
 }

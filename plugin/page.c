@@ -83,11 +83,17 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, ch
 			 "(recv_total_counter)",
 			 rank, kind, epoch);
 		return -EP_EUSAGE;
+	case EP_KERR_SHAPE:
+		snprintf(out, size,
+			 "rank %d: rank %u makes another call than %s %llu of this rank: layout, direction, data type, "
+			 "hidden "
+			 "size, scales, num_topk and alignment must be alike on all ranks",
+			 rank, r->rank, kind, epoch);
+		return -EP_EUSAGE;
 	case EP_KERR_UNROUTED:
 		snprintf(out, size,
-			 "rank %d: %s %llu: handle_mem holds no routing of this layout, num_topk and number of tokens: "
-			 "call "
-			 "ncclEpUpdateHandle first",
+			 "rank %d: %s %llu: handle_mem holds no routing of this group, layout, alignment, num_topk and "
+			 "number of tokens: call ncclEpUpdateHandle first",
 			 rank, kind, epoch);
 		return -EP_EUSAGE;
 	default:

@@ -131,9 +131,10 @@ int ep_plan_ht(const char *fn, const struct ncclEpGroup *group, const struct ep_
 	p.total = add(&s, p.stage, dispatch > combine ? dispatch : combine);
 	if ((rc = judge(&s, fn, args)))
 		return rc;
-	if (p.row_count >= UINT32_MAX || sent >= UINT32_MAX || args->alignment > (size_t)1 << 31)
-		return EP_BAD_USE("%s: config: %zu rows of a rank, or zones of a multiple of %zu, are more than 2^32",
-				  fn, p.row_count, args->alignment);
+	if (p.row_count >= UINT32_MAX || sent >= UINT32_MAX || args->alignment > EP_ALIGNMENT_MAX)
+		return EP_BAD_USE("%s: config: %zu rows of a rank are more than 2^32, or an alignment of %zu is more "
+				  "than %zu",
+				  fn, p.row_count, args->alignment, (size_t)EP_ALIGNMENT_MAX);
 	*out = p;
 	return 0;
 }

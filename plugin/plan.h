@@ -13,6 +13,7 @@
 #define EP_PLAN_ALIGN 128
 #define EP_PLAN_HEADER 256 /* what the routing is of: magic, T, K, rows; epochs of staged sends */
 #define EP_ROW_ALIGN 16
+#define EP_ALIGNMENT_MAX ((size_t)1 << 20) /* of a zone: padding is counted in 32 bits */
 
 /*
  * Offsets into handle_mem. fan = min(room, El): rows of one token on one rank in expert-major. A part that the mode has

@@ -431,7 +431,9 @@ void ep_reach_close(struct ep_reach *reach)
 
 void ep_reach_abandon(struct ep_reach *reach)
 {
-	if (!reach)
+	/* A forked child has a copy of a condition that the parent's thread waits on: destroying it would wait for
+	 * ever. */
+	if (!reach || reach->pid != getpid())
 		return;
 	pthread_cond_destroy(&reach->cond);
 	pthread_mutex_destroy(&reach->lock);

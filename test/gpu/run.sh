@@ -48,6 +48,8 @@ rows=(
 	'ht|ht-filler-2|120|plain|t_ht_matrix -F 120 -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,tensors=window'
 	'ht-procs|ht-matrix-mps|300|mps|t_ht_matrix -g -f @ht_cells_2.txt'
 	'ht-procs|ht-overflow-mps|120|mps|t_ht_overflow -g'
+	'ht|ht-unlike|60|plain|t_ht_unlike'
+	'ht-procs|ht-unlike-mps|60|mps|t_ht_unlike -g'
 	'ht-procs|ht-groups-mps|120|mps|t_ht_groups -g 4 -n 1000'
 	'ht-procs|ht-bits-mps|60|mps|t_ht_bits -g -x 0x8134d6cb9cbf2ca3'
 	'ht-procs|ht-graph-mps|300|mps|t_ht_graph -g'

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks that do not make the same call: another hidden size, alignment or num_topk on one of them is an error of all,
+ * at once, and nothing is written where it does not belong. And a mistake of a rank that is alone can be cleared. Exit
+ * status 0 or 1.
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "test/oracle/ht_rig.h"
+
+#define RANKS 3
+#define AT_ONCE 5.0 /* seconds; the deadline of a wait is 30 */
+
+struct job {
+	struct ht_cfg cfg, other; /* other: rank 1's */
+	enum ht_op op;		  /* that must fail */
+};
+
+static struct ht_cfg cfg_make(void)
+{
+	struct ht_cfg cfg = {
+		.handles = 1, .counters = 32, .spare = LL_ALL, .tell_topk = true, .max_token_bytes = 256
+	};
+
+	cfg.shape = (struct ht_shape){ .base = { .ranks = RANKS,
+						 .experts = 4 * RANKS,
+						 .topk = 3,
+						 .tmax = 12,
+						 .hidden = 96,
+						 .token = NUM_BF16,
+						 .combine = NUM_BF16 } };
+	cfg.data = (struct ll_data){ .seed = 7, .fill = LL_FILL_FULL, .route = LL_ROUTE_UNIFORM };
+	cfg.shape.expert_major = true;
+	cfg.shape.capacity = 4096;
+	return cfg;
+}
+
+static int tell(struct ht_rig *rig)
+{
+	if (rig->verdict.wrong)
+		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
+	return seat_failed(rig->seat) ? -1 : 0;
+}
+
+static ncclResult_t outcome(struct ht_rig *rig, enum ht_op op, struct ht_args *args)
+{
+	ncclResult_t rc = ht_call_with(rig, 0, op, args);
+
+	if (rc != ncclSuccess || !shim_is_gpu(&rig->shim))
+		return rc;
+	return ht_sync(rig) ? ncclSystemError : ncclEpComplete(rig->handle[0].handle, NULL, rig->shim.stream);
+}
+
+static int unlike_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct ht_rig rig = { .seat = seat };
+	struct ht_args args;
+	ncclResult_t rc;
+	double start;
+
+	if (ht_open(&rig, seat, seat_rank(seat) == 1 ? &job->other : &job->cfg) ||
+	    (job->op != HT_UPDATE && (ht_script(&rig, "UA") || ht_load(&rig, 0, job->op) || ht_sync(&rig))))
+		goto close;
+	ht_args(&rig, 0, job->op, &args);
+	start = world_now();
+	rc = outcome(&rig, job->op, &args);
+	ll_wrong(&rig.verdict, rc != ncclInvalidUsage && rc != ncclRemoteError, "the call answers %d", (int)rc);
+	ll_wrong(&rig.verdict, world_now() - start > AT_ONCE, "it took %.1f s", world_now() - start);
+	ll_wrong(&rig.verdict, ncclEpErrorClear(rig.group) == ncclSuccess, "the others are lost, and it was cleared");
+close:
+	ht_close(&rig);
+	return tell(&rig);
+}
+
+/* One rank: nobody else is lost. */
+static int clear_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct ht_rig rig = { .seat = seat };
+	struct ht_args args;
+
+	if (ht_open(&rig, seat, &job->cfg) || ht_script(&rig, "UA DA") || ht_load(&rig, 0, HT_COMBINE) || ht_sync(&rig))
+		goto close;
+	ht_args(&rig, 0, HT_COMBINE, &args);
+	args.tensor[HT_ANSWERS].sizes[0] = (size_t)rig.handle[0].plan[0].rows - 1;
+	ht_want(&rig, "Combine with a short input", ncclInvalidUsage, outcome(&rig, HT_COMBINE, &args));
+	ht_want(&rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig.group));
+	ht_script(&rig, "CA UA DA CA");
+close:
+	ht_close(&rig);
+	return tell(&rig);
+}
+
+struct run {
+	struct world *world;
+	int passed, failed;
+};
+
+static void run_job(struct run *run, const char *name, int ranks, world_fn fn, const struct job *job)
+{
+	int rc = world_run(run->world, ranks, fn, job, sizeof(*job), 100);
+
+	printf("%s %s%s%s\n", rc ? "FAILED" : "ok    ", name, rc ? ": " : "", rc ? world_text(run->world) : "");
+	fflush(stdout);
+	run->passed += !rc;
+	run->failed += rc != 0;
+}
+
+static void run_all(struct run *run)
+{
+	struct job job = { .cfg = cfg_make(), .other = cfg_make(), .op = HT_DISPATCH };
+
+	job.other.shape.base.hidden = 48;
+	run_job(run, "another hidden size, dispatch", RANKS, unlike_job, &job);
+	job.op = HT_COMBINE;
+	run_job(run, "another hidden size, combine", RANKS, unlike_job, &job);
+	job.other = cfg_make();
+	job.op = HT_UPDATE;
+	job.other.shape.align = 16;
+	run_job(run, "another alignment", RANKS, unlike_job, &job);
+	job.other = cfg_make();
+	job.cfg.tell_topk = job.other.tell_topk = false;
+	job.cfg.init = job.other.init = HT_INIT_AUTO;
+	job.other.shape.base.topk = 2;
+	run_job(run, "another num_topk", RANKS, unlike_job, &job);
+	job.cfg = cfg_make();
+	job.cfg.shape.base.ranks = 1;
+	job.cfg.shape.base.experts = 4;
+	run_job(run, "a rank alone clears its mistake", 1, clear_job, &job);
+}
+
+int main(int argc, char **argv)
+{
+	struct world_opts opts = { .seats = RANKS };
+	struct run run = { 0 };
+	int c;
+
+	while ((c = getopt(argc, argv, "tg")) != -1) {
+		if (c == '?') {
+			fprintf(stderr, "usage: ht_unlike [-t | -g]   ranks are threads (default) or processes\n");
+			return 2;
+		}
+		opts.processes = c == 'g';
+	}
+	if (world_open(&opts, &run.world))
+		return 1;
+	run_all(&run);
+	if (world_close(run.world))
+		run.failed++;
+	printf("ht_unlike: %d passed, %d failed\n", run.passed, run.failed);
+	return run.failed ? 1 : 0;
+}
