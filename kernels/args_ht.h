@@ -39,7 +39,7 @@ struct ep_place {
 };
 EP_SIZE_IS(ep_place, 24);
 
-/* Allocations of other ranks that this one has mapped, in pinned memory. The host adds entries (valid last, release)
+/* Allocations of other ranks that this one has mapped, in pinned memory. The host adds entries (count last, release)
  * and never changes one; kernels ask for more in wanted[], a ring of EP_REACH_WANTED whose producer is the device. */
 #define EP_REACH_ENTRIES 256u
 #define EP_REACH_WANTED 64u
@@ -47,7 +47,7 @@ struct ep_reach_entry {
 	uint64_t id;
 	uint64_t base; /* as this rank's device sees it */
 	uint32_t owner;
-	uint32_t valid;
+	uint32_t pad;
 };
 EP_SIZE_IS(ep_reach_entry, 24);
 struct ep_reach_want {
@@ -57,7 +57,7 @@ struct ep_reach_want {
 };
 EP_SIZE_IS(ep_reach_want, 16);
 struct ep_reach_table {
-	uint32_t count; /* entries that are valid (release) */
+	uint32_t count; /* entries that are there (release) */
 	uint32_t pad[15];
 	struct ep_reach_entry entry[EP_REACH_ENTRIES];
 	struct ep_reach_want wanted[EP_REACH_WANTED];
@@ -184,33 +184,31 @@ struct ep_ht_args {
 	uint64_t stage_at;
 };
 
-#define EP_HT_FN EP_BOTH
-
 /* control page: failed word, then the lines, then the counts */
-EP_HT_FN uint64_t ep_ht_line_at(uint32_t source)
+EP_BOTH uint64_t ep_ht_line_at(uint32_t source)
 {
 	return 64 + (uint64_t)source * sizeof(struct ep_ht_line);
 }
 
 /* Counts of a source: per expert, per rank. */
-EP_HT_FN uint64_t ep_ht_bins(uint32_t nranks, uint32_t experts)
+EP_BOTH uint64_t ep_ht_bins(uint32_t nranks, uint32_t experts)
 {
 	return (uint64_t)nranks + experts;
 }
 
-EP_HT_FN uint64_t ep_ht_counts_at(uint32_t nranks, uint32_t experts, uint32_t source)
+EP_BOTH uint64_t ep_ht_counts_at(uint32_t nranks, uint32_t experts, uint32_t source)
 {
 	return ep_ht_line_at(nranks) + source * ((ep_ht_bins(nranks, experts) * 4 + 63) / 64 * 64);
 }
 
-EP_HT_FN uint64_t ep_ht_control_size(uint32_t nranks, uint32_t experts)
+EP_BOTH uint64_t ep_ht_control_size(uint32_t nranks, uint32_t experts)
 {
 	return ep_ht_counts_at(nranks, experts, nranks);
 }
 
 /* state: behind the struct, memo [nranks][EP_REACH_MEMO], to [nranks][2], serve [nranks], then the bins' bases, totals
  * and counts by chunk */
-EP_HT_FN uint64_t ep_ht_state_size(uint32_t nranks, uint32_t experts)
+EP_BOTH uint64_t ep_ht_state_size(uint32_t nranks, uint32_t experts)
 {
 	uint64_t per_rank = EP_REACH_MEMO * sizeof(struct ep_reach_memo) + 2 * sizeof(uint64_t) + 8;
 
@@ -218,44 +216,44 @@ EP_HT_FN uint64_t ep_ht_state_size(uint32_t nranks, uint32_t experts)
 }
 
 /* window: the head of a staged row, expert-major: how many rows it becomes, and which */
-EP_HT_FN uint32_t ep_ht_head(const struct ep_ht_shape *s, uint32_t expert_major)
+EP_BOTH uint32_t ep_ht_head(const struct ep_ht_shape *s, uint32_t expert_major)
 {
 	return expert_major ? (4 + 4 * s->fan + 15) / 16 * 16 : 0;
 }
 
 /* handle_mem: bytes of one of the routed arrays */
-EP_HT_FN uint64_t ep_ht_routed_bytes(uint64_t tmax, uint64_t topk)
+EP_BOTH uint64_t ep_ht_routed_bytes(uint64_t tmax, uint64_t topk)
 {
 	return (tmax * topk * 4 + 127) / 128 * 128;
 }
 
 /* What goes with a row, in the window: flat: how many of the rank's experts it names, then {local id, weight} of each;
  * expert-major: the weight. On the way back, flat: a weight by position. */
-EP_HT_FN uint64_t ep_ht_meta_pitch(uint32_t topk, uint32_t expert_major)
+EP_BOTH uint64_t ep_ht_meta_pitch(uint32_t topk, uint32_t expert_major)
 {
 	return expert_major ? 4 : 8 + 8 * (uint64_t)topk;
 }
 
 /* shared memory of a warp: for each of topk a destination and four words */
-EP_HT_FN uint64_t ep_ht_list_bytes(uint32_t topk)
+EP_BOTH uint64_t ep_ht_list_bytes(uint32_t topk)
 {
 	return ((uint64_t)topk * 24 + 15) / 16 * 16;
 }
 
 /* Update instead: six words for each of topk of some tokens, then where it fits the counts by bin */
 #define EP_HT_IDS 256u
-EP_HT_FN uint32_t ep_ht_batch(uint32_t topk)
+EP_BOTH uint32_t ep_ht_batch(uint32_t topk)
 {
 	return topk < EP_HT_IDS ? EP_HT_IDS / topk : 1;
 }
 
-EP_HT_FN uint64_t ep_ht_sort_bytes(uint32_t topk)
+EP_BOTH uint64_t ep_ht_sort_bytes(uint32_t topk)
 {
 	return ((uint64_t)ep_ht_batch(topk) * topk * 24 + 15) / 16 * 16;
 }
 
 /* and of a block: where each rank's tensors and window are */
-EP_HT_FN uint64_t ep_ht_table_bytes(uint32_t nranks)
+EP_BOTH uint64_t ep_ht_table_bytes(uint32_t nranks)
 {
 	return (uint64_t)nranks * 24 + 16;
 }

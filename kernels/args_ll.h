@@ -145,73 +145,67 @@ enum ep_num { EP_NUM_BF16, EP_NUM_F16, EP_NUM_F32 };
 
 #define EP_LL_LINE 64u /* a signal has a cache line of its own: on the CPU neighbours would fight for it */
 
-#ifdef GX_DEV
-#define EP_LL_FN GX_DEV
-#else
-#define EP_LL_FN static inline
-#endif
-
-EP_LL_FN uint64_t ep_ll_pad(uint64_t bytes)
+EP_BOTH uint64_t ep_ll_pad(uint64_t bytes)
 {
 	return (bytes + 15) / 16 * 16;
 }
 
 /* control page */
-EP_LL_FN uint64_t ep_ll_signal_at(uint32_t source)
+EP_BOTH uint64_t ep_ll_signal_at(uint32_t source)
 {
 	return (uint64_t)source * EP_LL_LINE;
 }
 
-EP_LL_FN uint64_t ep_ll_ack_at(uint32_t nranks, uint32_t buffer, uint32_t rank)
+EP_BOTH uint64_t ep_ll_ack_at(uint32_t nranks, uint32_t buffer, uint32_t rank)
 {
 	return (uint64_t)(nranks * (1 + buffer) + rank) * EP_LL_LINE;
 }
 
-EP_LL_FN uint64_t ep_ll_failed_at(uint32_t nranks)
+EP_BOTH uint64_t ep_ll_failed_at(uint32_t nranks)
 {
 	return (uint64_t)nranks * 3 * EP_LL_LINE;
 }
 
 /* Two words each: the number of the clean, last, and before it the epoch. */
-EP_LL_FN uint64_t ep_ll_clean_at(uint32_t nranks, uint32_t source)
+EP_BOTH uint64_t ep_ll_clean_at(uint32_t nranks, uint32_t source)
 {
 	return ep_ll_failed_at(nranks) + (uint64_t)(1 + source) * EP_LL_LINE;
 }
 
-EP_LL_FN uint64_t ep_ll_jump_at(uint32_t nranks, uint32_t source)
+EP_BOTH uint64_t ep_ll_jump_at(uint32_t nranks, uint32_t source)
 {
 	return ep_ll_clean_at(nranks, nranks + source);
 }
 
-EP_LL_FN uint64_t ep_ll_control_size(uint32_t nranks)
+EP_BOTH uint64_t ep_ll_control_size(uint32_t nranks)
 {
 	return ep_ll_clean_at(nranks, 2 * nranks);
 }
 
 /* dispatch */
-EP_LL_FN uint64_t ep_ll_source_head(const struct ep_ll_shape *s)
+EP_BOTH uint64_t ep_ll_source_head(const struct ep_ll_shape *s)
 {
 	return ep_ll_pad(16 + (uint64_t)s->per_rank * 4);
 }
 
-EP_LL_FN uint64_t ep_ll_row_head_bytes(const struct ep_ll_shape *s, uint32_t rank_major)
+EP_BOTH uint64_t ep_ll_row_head_bytes(const struct ep_ll_shape *s, uint32_t rank_major)
 {
 	return sizeof(struct ep_ll_row_head) + ep_ll_pad(rank_major ? (uint64_t)s->topk * 8 : (uint64_t)s->fan * 12);
 }
 
-EP_LL_FN uint64_t ep_ll_dispatch_bytes(const struct ep_ll_shape *s, uint64_t row_pitch)
+EP_BOTH uint64_t ep_ll_dispatch_bytes(const struct ep_ll_shape *s, uint64_t row_pitch)
 {
 	return s->nranks * (ep_ll_source_head(s) + s->tmax * row_pitch);
 }
 
 /* combine */
-EP_LL_FN uint64_t ep_ll_combine_slots(const struct ep_ll_shape *s)
+EP_BOTH uint64_t ep_ll_combine_slots(const struct ep_ll_shape *s)
 {
 	return s->masked ? (uint64_t)s->nranks * s->tmax * s->fan : (uint64_t)s->tmax * s->topk;
 }
 
 /* state: the arrays behind the struct, in words of 32 bits */
-EP_LL_FN uint64_t ep_ll_state_size(const struct ep_ll_shape *s)
+EP_BOTH uint64_t ep_ll_state_size(const struct ep_ll_shape *s)
 {
 	uint64_t words = 5 * (uint64_t)s->nranks + s->experts + s->per_rank + (uint64_t)s->nranks * s->per_rank;
 
@@ -219,28 +213,28 @@ EP_LL_FN uint64_t ep_ll_state_size(const struct ep_ll_shape *s)
 }
 
 /* handle */
-EP_LL_FN uint64_t ep_ll_list_room(const struct ep_ll_shape *s)
+EP_BOTH uint64_t ep_ll_list_room(const struct ep_ll_shape *s)
 {
 	return (uint64_t)s->nranks * s->tmax * s->fan;
 }
 
 /* shared memory: [warps] stages for gx_bulk, [warps] routings of a token, the block's terms of a sum, twice */
-EP_LL_FN uint32_t ep_ll_route_bytes(const struct ep_ll_args *a)
+EP_BOTH uint32_t ep_ll_route_bytes(const struct ep_ll_args *a)
 {
 	return a->shape.topk * 24;
 }
 
-EP_LL_FN uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)
+EP_BOTH uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)
 {
 	return (uint64_t)warps * (a->stage + ep_ll_route_bytes(a));
 }
 
-EP_LL_FN uint64_t ep_ll_terms_bytes(const struct ep_ll_args *a)
+EP_BOTH uint64_t ep_ll_terms_bytes(const struct ep_ll_args *a)
 {
 	return ep_ll_pad((uint64_t)a->shape.topk * 12 + 4);
 }
 
-EP_LL_FN uint64_t ep_ll_shared_bytes(const struct ep_ll_args *a, uint32_t warps)
+EP_BOTH uint64_t ep_ll_shared_bytes(const struct ep_ll_args *a, uint32_t warps)
 {
 	return ep_ll_terms_at(a, warps) + 2 * ep_ll_terms_bytes(a);
 }

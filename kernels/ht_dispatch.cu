@@ -257,11 +257,14 @@ GX_DEV void ht_take_expert(struct ht *ht, uint64_t first, uint64_t end)
 
 GX_DEV void ht_zero_row(uint8_t *to, uint32_t bytes)
 {
-	static const uint32_t none[4] = { 0, 0, 0, 0 };
+	union {
+		gx_u4 v;
+		uint32_t w[4];
+	} none = { .w = { 0, 0, 0, 0 } };
 	uint32_t vectors = (((uintptr_t)to | bytes) & 15) == 0 ? bytes / 16 : 0;
 
 	for (uint32_t i = gx_lane(); i < vectors; i += GX_WARP)
-		gx_st_u4(to + (uint64_t)i * 16, gx_ld_u4(none));
+		gx_st_u4(to + (uint64_t)i * 16, none.v);
 	for (uint32_t i = gx_lane(); vectors == 0 && i < bytes; i += GX_WARP)
 		to[i] = 0;
 }

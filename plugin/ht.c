@@ -194,16 +194,6 @@ static uint32_t lists(const struct ncclEpHandle *handle, const struct ep_ht_args
 	return (uint32_t)ep_ht_list_bytes(a->topk ? a->topk : (uint32_t)handle->args.room);
 }
 
-static int data_of(struct ncclEpGroup *group, const ncclEpTensor_t *tensor, void *out)
-{
-	void *data = NULL;
-	int rc = tensor ? ep_tensor_data(group, tensor, &data) : 0;
-
-	if (!rc)
-		memcpy(out, &data, sizeof(data));
-	return rc;
-}
-
 static uint32_t wide(const ncclEpTensor_t *tensor, uint32_t flag)
 {
 	return tensor && tensor->datatype == ncclInt64 ? flag : 0;
@@ -219,10 +209,10 @@ int ep_ht_update(struct ncclEpHandle *handle, const struct ep_update *update, vo
 
 	if (rc)
 		return rc;
-	if ((rc = data_of(group, update->topk_idx, &a.topk_idx)) ||
-	    (rc = data_of(group, info->expert_counters, &a.out_counts)) ||
-	    (rc = data_of(group, info->expert_offsets, &a.out_offsets)) ||
-	    (rc = data_of(group, info->recv_total_counter, &a.out_total)))
+	if ((rc = ep_tensor_pointer(group, update->topk_idx, &a.topk_idx)) ||
+	    (rc = ep_tensor_pointer(group, info->expert_counters, &a.out_counts)) ||
+	    (rc = ep_tensor_pointer(group, info->expert_offsets, &a.out_offsets)) ||
+	    (rc = ep_tensor_pointer(group, info->recv_total_counter, &a.out_total)))
 		return rc;
 	a.tokens = (uint32_t)update->t;
 	a.topk = (uint32_t)update->k;
@@ -282,14 +272,16 @@ static int dispatch_tensors(struct ncclEpGroup *group, const struct ep_dispatch 
 {
 	int rc;
 
-	if ((rc = data_of(group, op->in.tokens, &a->in)) || (rc = data_of(group, op->in.scales, &a->in_scales)) ||
-	    (rc = data_of(group, op->in.topk_weights, &a->in_weights)) ||
-	    (rc = data_of(group, op->out.tokens, &a->out)) || (rc = data_of(group, op->out.scales, &a->out_scales)) ||
-	    (rc = data_of(group, op->out.topk_weights, &a->out_weights)) ||
-	    (rc = data_of(group, op->out.topk_idx, &a->out_idx)))
+	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a->in)) ||
+	    (rc = ep_tensor_pointer(group, op->in.scales, &a->in_scales)) ||
+	    (rc = ep_tensor_pointer(group, op->in.topk_weights, &a->in_weights)) ||
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a->out)) ||
+	    (rc = ep_tensor_pointer(group, op->out.scales, &a->out_scales)) ||
+	    (rc = ep_tensor_pointer(group, op->out.topk_weights, &a->out_weights)) ||
+	    (rc = ep_tensor_pointer(group, op->out.topk_idx, &a->out_idx)))
 		return rc;
-	ep_reach_place(group->reach, group->dev, a->out, &a->place[0]);
-	ep_reach_place(group->reach, group->dev, a->out_scales, &a->place[1]);
+	ep_reach_place(group->reach, a->out, &a->place[0]);
+	ep_reach_place(group->reach, a->out_scales, &a->place[1]);
 	return 0;
 }
 
@@ -329,11 +321,6 @@ int ep_ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 	return launch(handle, EP_K_ht_dispatch, &a, stream);
 }
 
-static uint32_t num_of(ncclDataType_t t)
-{
-	return t == ncclFloat32 ? EP_NUM_F32 : t == ncclFloat16 ? EP_NUM_F16 : EP_NUM_BF16;
-}
-
 int ep_ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
@@ -343,19 +330,20 @@ int ep_ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 
 	if (rc)
 		return rc;
-	if ((rc = data_of(group, op->in.tokens, &a.in)) || (rc = data_of(group, op->out.tokens, &a.out)))
+	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)))
 		return rc;
-	if (backward && ((rc = data_of(group, op->in.topk_weights, &a.in_weights)) ||
-			 (rc = data_of(group, op->out.topk_weights, &a.out_weights))))
+	if (backward && ((rc = ep_tensor_pointer(group, op->in.topk_weights, &a.in_weights)) ||
+			 (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.out_weights))))
 		return rc;
-	ep_reach_place(group->reach, group->dev, a.in, &a.place[0]);
+	ep_reach_place(group->reach, a.in, &a.place[0]);
 	a.tokens = (uint32_t)op->t;
 	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? (uint32_t)op->out.topk_weights->sizes[1] : 0;
 	a.limit = smaller(op->in.tokens->sizes[0], UINT32_MAX);
 	if (backward)
 		a.limit = smaller(op->in.topk_weights->sizes[0], a.limit);
 	a.hidden = (uint32_t)op->h;
-	a.dtype = num_of(op->in.tokens->datatype);
+	a.dtype = ep_tensor_num(op->in.tokens->datatype);
 	a.row_bytes = row_bytes(op->in.tokens);
 	a.pitch = (a.row_bytes + 15) / 16 * 16;
 	a.stage = ep_launch_stage(EP_K_ht_combine, a.row_bytes, false);

@@ -180,17 +180,6 @@ static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
 				  ep_ll_pad(a->row_bytes) + ep_ll_pad(a->scale_bytes));
 }
 
-/* A tensor that is not there has no data. */
-static int data_of(struct ncclEpGroup *group, const ncclEpTensor_t *tensor, void *out)
-{
-	void *data = NULL;
-	int rc = tensor ? ep_tensor_data(group, tensor, &data) : 0;
-
-	if (!rc)
-		memcpy(out, &data, sizeof(data));
-	return rc;
-}
-
 int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
@@ -206,11 +195,14 @@ int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 	a.tokens = (uint32_t)op->t;
 	if (op->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL)
 		a.flags |= EP_LL_GLOBAL;
-	if ((rc = data_of(group, op->in.tokens, &a.in)) || (rc = data_of(group, op->in.scales, &a.in_scales)) ||
-	    (rc = data_of(group, op->in.topk_weights, &a.topk_weights)) ||
-	    (rc = data_of(group, op->out.tokens, &a.out)) || (rc = data_of(group, op->out.scales, &a.out_scales)) ||
-	    (rc = data_of(group, op->out.topk_weights, &a.out_weights)) ||
-	    (rc = data_of(group, op->out.topk_idx, &a.out_idx)) || (rc = data_of(group, counts, &a.out_counts)))
+	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
+	    (rc = ep_tensor_pointer(group, op->in.scales, &a.in_scales)) ||
+	    (rc = ep_tensor_pointer(group, op->in.topk_weights, &a.topk_weights)) ||
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)) ||
+	    (rc = ep_tensor_pointer(group, op->out.scales, &a.out_scales)) ||
+	    (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.out_weights)) ||
+	    (rc = ep_tensor_pointer(group, op->out.topk_idx, &a.out_idx)) ||
+	    (rc = ep_tensor_pointer(group, counts, &a.out_counts)))
 		return rc;
 	if (ep_ll_dispatch_bytes(&a.shape, a.row_pitch) > a.buffer_bytes)
 		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
@@ -224,11 +216,6 @@ int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 	return rc;
 }
 
-static uint32_t num_of(ncclDataType_t t)
-{
-	return t == ncclFloat32 ? EP_NUM_F32 : t == ncclFloat16 ? EP_NUM_F16 : EP_NUM_BF16;
-}
-
 int ep_ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
@@ -239,12 +226,13 @@ int ep_ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 		return rc;
 	a.tokens = (uint32_t)op->t;
 	a.hidden = (uint32_t)op->h;
-	a.dtype = num_of(op->in.tokens->datatype);
+	a.dtype = ep_tensor_num(op->in.tokens->datatype);
 	a.row_bytes = a.in_bytes = (uint32_t)op->h * dtype_size(op->in.tokens->datatype);
 	a.row_pitch = (uint32_t)ep_ll_pad(a.row_bytes);
-	if ((rc = data_of(group, op->in.tokens, &a.in)) || (rc = data_of(group, op->out.tokens, &a.out)))
+	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)))
 		return rc;
-	if (!(a.flags & EP_LL_RANK_MAJOR) && (rc = data_of(group, op->out.topk_weights, &a.topk_weights)))
+	if (!(a.flags & EP_LL_RANK_MAJOR) && (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.topk_weights)))
 		return rc;
 	if (ep_ll_combine_slots(&a.shape) * a.row_pitch > a.buffer_bytes)
 		return EP_FAIL(EP_HANDLE, EP_EUSAGE,

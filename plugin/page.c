@@ -31,6 +31,45 @@ static const char *kind_name(uint32_t kind)
 	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "operation";
 }
 
+/* What the caller of some rank did. */
+static int usage_report(const struct ep_kernel_report *r, int rank, char *out, size_t size)
+{
+	unsigned long long epoch = r->epoch;
+	const char *kind = kind_name(r->kind);
+
+	switch (r->code) {
+	case EP_KERR_OVERFLOW:
+		snprintf(out, size,
+			 "rank %d: the routing of update %llu sends it more rows than max_recv_tokens_per_rank: raise "
+			 "it, or let NCCL_EP_OVERFLOW_DROP leave rows out",
+			 rank, epoch);
+		break;
+	case EP_KERR_SHORT:
+		snprintf(out, size,
+			 "rank %d: the tensor of %s %llu has fewer rows than the routing of the last update gave this "
+			 "rank (recv_total_counter)",
+			 rank, kind, epoch);
+		break;
+	case EP_KERR_SHAPE:
+		snprintf(out, size,
+			 "rank %d: rank %u makes another call than %s %llu of this rank: layout, direction, data type, "
+			 "hidden size, scales, num_topk and alignment must be alike on all ranks",
+			 rank, r->rank, kind, epoch);
+		break;
+	case EP_KERR_UNROUTED:
+		snprintf(out, size,
+			 "rank %d: %s %llu: handle_mem holds no routing of this group, layout, alignment, num_topk and "
+			 "number of tokens: call ncclEpUpdateHandle first",
+			 rank, kind, epoch);
+		break;
+	default:
+		snprintf(out, size, "rank %d: %s %llu failed with code %u, which this version does not know", rank,
+			 kind, epoch, r->code);
+		return -EP_EINTERNAL;
+	}
+	return -EP_EUSAGE;
+}
+
 int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, char *out, size_t size)
 {
 	const struct ep_kernel_report *r = &ep_page_words(page)->report;
@@ -69,35 +108,10 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, ch
 			 "configurations",
 			 rank, r->rank, kind, epoch);
 		return -EP_EINTERNAL;
-	case EP_KERR_OVERFLOW:
-		snprintf(out, size,
-			 "rank %d: the routing of update %llu sends it more rows than max_recv_tokens_per_rank: raise "
-			 "it, or "
-			 "let NCCL_EP_OVERFLOW_DROP leave rows out",
-			 rank, epoch);
-		return -EP_EUSAGE;
-	case EP_KERR_SHORT:
-		snprintf(out, size,
-			 "rank %d: the tensor of %s %llu has fewer rows than the routing of the last update gave this "
-			 "rank "
-			 "(recv_total_counter)",
-			 rank, kind, epoch);
-		return -EP_EUSAGE;
-	case EP_KERR_SHAPE:
-		snprintf(out, size,
-			 "rank %d: rank %u makes another call than %s %llu of this rank: layout, direction, data type, "
-			 "hidden "
-			 "size, scales, num_topk and alignment must be alike on all ranks",
-			 rank, r->rank, kind, epoch);
-		return -EP_EUSAGE;
-	case EP_KERR_UNROUTED:
-		snprintf(out, size,
-			 "rank %d: %s %llu: handle_mem holds no routing of this group, layout, alignment, num_topk and "
-			 "number of tokens: call ncclEpUpdateHandle first",
-			 rank, kind, epoch);
-		return -EP_EUSAGE;
-	default:
+	case EP_KERR_ABORTED:
 		snprintf(out, size, "rank %d: %s %llu was stopped, %s", rank, kind, epoch, phase);
 		return -EP_EREMOTE;
+	default:
+		return usage_report(r, rank, out, size);
 	}
 }

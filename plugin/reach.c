@@ -174,12 +174,11 @@ static bool own_offered(struct ep_reach *reach, const struct ep_buffer *user)
 	return offered;
 }
 
-void ep_reach_place(struct ep_reach *reach, struct ep_dev *dev, const void *ptr, struct ep_place *out)
+void ep_reach_place(struct ep_reach *reach, const void *ptr, struct ep_place *out)
 {
 	struct ep_place place = { .address = (uint64_t)(uintptr_t)ptr };
 	struct ep_buffer user;
 
-	(void)dev; /* the one that reach was opened with */
 	if (reach && ptr && !SOURCE(reach)->find(reach, ptr, &user) && user.id && own_offered(reach, &user)) {
 		place.id = user.id;
 		place.offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)user.base);
@@ -244,8 +243,7 @@ static void want_add(struct ep_reach *reach, const struct want *want, const stru
 	entry->id = want->id;
 	entry->base = (uint64_t)(uintptr_t)mem->ptr;
 	entry->owner = want->owner;
-	/* T1: pair with the kernels' acquire of count (and of valid): who sees it sees the entry and the mapping. */
-	__atomic_store_n(&entry->valid, 1, __ATOMIC_RELEASE);
+	/* T1: pairs with the kernels' acquire of count: who sees it sees the entry and the mapping. */
 	__atomic_store_n(&table->count, reach->imported, __ATOMIC_RELEASE);
 }
 

@@ -31,6 +31,6 @@ struct ep_reach_table *ep_reach_device(const struct ep_reach *reach);
 
 /* Where ptr is, for others; id 0 where they cannot map it. Local, and quick for an allocation it has seen before.
  * Asks the driver each time: an address that was freed and given out again has another id. */
-void ep_reach_place(struct ep_reach *reach, struct ep_dev *dev, const void *ptr, struct ep_place *out);
+void ep_reach_place(struct ep_reach *reach, const void *ptr, struct ep_place *out);
 
 #endif

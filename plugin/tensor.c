@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/args.h"
 #include "plugin/check.h"
 #include "plugin/check_tensor.h"
 #include "plugin/comm.h"
@@ -96,4 +97,19 @@ int ep_tensor_data(const struct ncclEpGroup *group, const ncclEpTensor_t *tensor
 	if (!rc)
 		*out = (char *)base + tensor->win_offset;
 	return rc;
+}
+
+int ep_tensor_pointer(const struct ncclEpGroup *group, const ncclEpTensor_t *tensor, void *out)
+{
+	void *data = NULL;
+	int rc = tensor ? ep_tensor_data(group, tensor, &data) : 0;
+
+	if (!rc)
+		memcpy(out, &data, sizeof(data));
+	return rc;
+}
+
+uint32_t ep_tensor_num(ncclDataType_t datatype)
+{
+	return datatype == ncclFloat32 ? EP_NUM_F32 : datatype == ncclFloat16 ? EP_NUM_F16 : EP_NUM_BF16;
 }

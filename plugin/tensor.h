@@ -2,6 +2,8 @@
 #ifndef EP_PLUGIN_TENSOR_H
 #define EP_PLUGIN_TENSOR_H
 
+#include <stdint.h>
+
 #include "nccl_ep.h"
 
 /* Of descriptors that ncclEpTensorAlloc made: no macro spells it, so Destroy knows its own. */
@@ -18,6 +20,11 @@ struct ncclEpGroup;
 
 /* Where the elements are: data, or the window's memory as the communicator's library says. */
 int ep_tensor_data(const struct ncclEpGroup *group, const ncclEpTensor_t *tensor, void **out);
+
+/* The same into any pointer; a tensor that is not there has none: NULL. */
+int ep_tensor_pointer(const struct ncclEpGroup *group, const ncclEpTensor_t *tensor, void *out);
+/* The enum ep_num of bf16, fp16 and fp32. */
+uint32_t ep_tensor_num(ncclDataType_t datatype);
 
 /* A descriptor that outlives the caller's: sizes are copied to the array given, which has room for them. */
 void ep_tensor_keep(ncclEpTensor_t *dst, size_t *sizes, const ncclEpTensor_t *src);

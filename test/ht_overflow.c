@@ -36,23 +36,6 @@ static struct ht_cfg cfg_make(bool expert_major, int align)
 	return cfg;
 }
 
-static int tell(struct ht_rig *rig)
-{
-	if (rig->verdict.wrong)
-		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
-	return seat_failed(rig->seat) ? -1 : 0;
-}
-
-/* What an operation ends with: on the CPU in the call itself, on a GPU in the next call on the group. */
-static ncclResult_t outcome(struct ht_rig *rig, enum ht_op op, struct ht_args *args)
-{
-	ncclResult_t rc = ht_call_with(rig, 0, op, args);
-
-	if (rc != ncclSuccess || !shim_is_gpu(&rig->shim))
-		return rc;
-	return ht_sync(rig) ? ncclSystemError : ncclEpComplete(rig->handle[0].handle, NULL, rig->shim.stream);
-}
-
 /* The rows of the first round, by the model, on the rank that has most, with no capacity in the way. */
 static int most_rows(const struct ht_cfg *cfg, int64_t *total)
 {
@@ -96,7 +79,7 @@ static int trap_job(struct seat *seat, const void *arg)
 	if (ht_open(&rig, seat, &cfg) || ht_script(&rig, "UA DA CA EA BA"))
 		goto close;
 	ht_close(&rig);
-	if (tell(&rig))
+	if (ht_tell(&rig))
 		return -1;
 	cfg.shape.capacity = (int)most - 1;
 	if (ht_open(&rig, seat, &cfg))
@@ -105,7 +88,7 @@ static int trap_job(struct seat *seat, const void *arg)
 	ht_args(&rig, 0, HT_UPDATE, &args);
 	start = world_now();
 	ht_want(&rig, mine ? "Update with a row too many" : "Update while another rank has a row too many",
-		mine ? ncclInvalidUsage : ncclRemoteError, outcome(&rig, HT_UPDATE, &args));
+		mine ? ncclInvalidUsage : ncclRemoteError, ht_outcome(&rig, HT_UPDATE, &args));
 	ll_wrong(&rig.verdict, world_now() - start > AT_ONCE, "it took %.1f s", world_now() - start);
 	ll_wrong(&rig.verdict, !*ncclEpGetLastError(), "the failure has no sentence");
 	async_want(&rig, mine ? NCCL_EP_ASYNC_LIMIT : NCCL_EP_ASYNC_REMOTE);
@@ -115,7 +98,7 @@ static int trap_job(struct seat *seat, const void *arg)
 		ht_call_with(&rig, 0, HT_DISPATCH, &args));
 close:
 	ht_close(&rig);
-	return tell(&rig);
+	return ht_tell(&rig);
 }
 
 /* Dispatch, both ways, with an output that is one row short; the others call and wait until it is called again. */
@@ -145,7 +128,7 @@ static int eager_job(struct seat *seat, const void *arg)
 		ht_script(&rig, "CA BA UA DA CA");
 close:
 	ht_close(&rig);
-	return tell(&rig);
+	return ht_tell(&rig);
 }
 
 static int short_job(struct seat *seat, const void *arg)
@@ -165,11 +148,11 @@ static int short_job(struct seat *seat, const void *arg)
 			args.tensor[id].sizes[0] = (size_t)rig.handle[0].plan[1].rows - 1;
 	start = world_now();
 	ht_want(&rig, mine ? "Combine with a short input" : "Combine while another rank's input is short",
-		mine ? ncclInvalidUsage : ncclRemoteError, outcome(&rig, job->op, &args));
+		mine ? ncclInvalidUsage : ncclRemoteError, ht_outcome(&rig, job->op, &args));
 	ll_wrong(&rig.verdict, world_now() - start > AT_ONCE, "it took %.1f s", world_now() - start);
 close:
 	ht_close(&rig);
-	return tell(&rig);
+	return ht_tell(&rig);
 }
 
 struct run {

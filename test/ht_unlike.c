@@ -37,22 +37,6 @@ static struct ht_cfg cfg_make(void)
 	return cfg;
 }
 
-static int tell(struct ht_rig *rig)
-{
-	if (rig->verdict.wrong)
-		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
-	return seat_failed(rig->seat) ? -1 : 0;
-}
-
-static ncclResult_t outcome(struct ht_rig *rig, enum ht_op op, struct ht_args *args)
-{
-	ncclResult_t rc = ht_call_with(rig, 0, op, args);
-
-	if (rc != ncclSuccess || !shim_is_gpu(&rig->shim))
-		return rc;
-	return ht_sync(rig) ? ncclSystemError : ncclEpComplete(rig->handle[0].handle, NULL, rig->shim.stream);
-}
-
 static int unlike_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -66,13 +50,13 @@ static int unlike_job(struct seat *seat, const void *arg)
 		goto close;
 	ht_args(&rig, 0, job->op, &args);
 	start = world_now();
-	rc = outcome(&rig, job->op, &args);
+	rc = ht_outcome(&rig, job->op, &args);
 	ll_wrong(&rig.verdict, rc != ncclInvalidUsage && rc != ncclRemoteError, "the call answers %d", (int)rc);
 	ll_wrong(&rig.verdict, world_now() - start > AT_ONCE, "it took %.1f s", world_now() - start);
 	ll_wrong(&rig.verdict, ncclEpErrorClear(rig.group) == ncclSuccess, "the others are lost, and it was cleared");
 close:
 	ht_close(&rig);
-	return tell(&rig);
+	return ht_tell(&rig);
 }
 
 /* One rank: nobody else is lost. */
@@ -86,12 +70,12 @@ static int clear_job(struct seat *seat, const void *arg)
 		goto close;
 	ht_args(&rig, 0, HT_COMBINE, &args);
 	args.tensor[HT_ANSWERS].sizes[0] = (size_t)rig.handle[0].plan[0].rows - 1;
-	ht_want(&rig, "Combine with a short input", ncclInvalidUsage, outcome(&rig, HT_COMBINE, &args));
+	ht_want(&rig, "Combine with a short input", ncclInvalidUsage, ht_outcome(&rig, HT_COMBINE, &args));
 	ht_want(&rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig.group));
 	ht_script(&rig, "CA UA DA CA");
 close:
 	ht_close(&rig);
-	return tell(&rig);
+	return ht_tell(&rig);
 }
 
 struct run {

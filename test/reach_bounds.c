@@ -87,7 +87,7 @@ static void crowd(struct reach_rank *me)
 		mine[i] = memory(me, 4096);
 		mine[i][0] = (uint8_t)me->rank;
 		mine[i][1] = (uint8_t)i;
-		ep_reach_place(me->reach, me->group.dev, mine[i], &place);
+		ep_reach_place(me->reach, mine[i], &place);
 		ids[i] = place.id;
 		EXPECT(me, place.id);
 	}
@@ -112,19 +112,19 @@ static void hoarder(struct reach_rank *me)
 	EXPECT(me, ep_reach_open(&me->group, &me->reach) == 0 && me->reach);
 	for (int i = 0; i < MANY; i++) {
 		mine[i] = memory(me, 4096);
-		ep_reach_place(me->reach, me->group.dev, mine[i], &place);
+		ep_reach_place(me->reach, mine[i], &place);
 		EXPECT(me, place.address == (uintptr_t)mine[i]);
 		EXPECT(me, !place.id == (i >= OWN));
 		named += place.id != 0;
 	}
 	EXPECT(me, named == OWN);
-	ep_reach_place(me->reach, me->group.dev, mine[0], &place);
+	ep_reach_place(me->reach, mine[0], &place);
 	EXPECT(me, place.id);
 	for (int i = 0; i < MANY; i++)
 		EXPECT(me, ncclMemFree(mine[i]) == ncclSuccess);
 	for (int i = 0; i < 2 * OWN; i++) {
 		one = memory(me, 4096);
-		ep_reach_place(me->reach, me->group.dev, one, &place);
+		ep_reach_place(me->reach, one, &place);
 		EXPECT(me, place.id);
 		EXPECT(me, ncclMemFree(one) == ncclSuccess);
 	}

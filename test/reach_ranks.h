@@ -124,7 +124,7 @@ static inline void barrier(struct reach_rank *me)
 static inline void places_exchange(struct reach_rank *me, const void *tensor, struct ep_place *mine,
 				   struct ep_place *all)
 {
-	ep_reach_place(me->reach, me->group.dev, tensor, mine);
+	ep_reach_place(me->reach, tensor, mine);
 	EXPECT(me, ep_boot_allgather(me->group.boot, mine, sizeof(*mine), all) == 0);
 }
 

@@ -69,12 +69,12 @@ static void out_of_reach(struct reach_rank *me)
 	struct ep_mem window;
 	int local;
 
-	ep_reach_place(me->reach, me->group.dev, &local, &place);
+	ep_reach_place(me->reach, &local, &place);
 	EXPECT(me, place.address == (uintptr_t)&local && !place.id && !place.offset);
-	ep_reach_place(me->reach, me->group.dev, NULL, &place);
+	ep_reach_place(me->reach, NULL, &place);
 	EXPECT(me, !place.address && !place.id && !place.offset);
 	EXPECT(me, me->group.dev->ops->mem_alloc(me->group.dev, 4096, &window) == 0);
-	ep_reach_place(me->reach, me->group.dev, window.ptr, &place);
+	ep_reach_place(me->reach, window.ptr, &place);
 	EXPECT(me, place.address == (uintptr_t)window.ptr && !place.id);
 	me->group.dev->ops->mem_free(me->group.dev, &window);
 }
@@ -103,7 +103,7 @@ static void share(struct reach_rank *me)
 	mine = memory(me);
 	exchange(me, mine, 1, seen, first);
 	EXPECT(me, count_service() == 1);
-	ep_reach_place(me->reach, me->group.dev, mine, &again);
+	ep_reach_place(me->reach, mine, &again);
 	EXPECT(me, again.id == first[me->rank].id && again.offset == 0);
 	out_of_reach(me);
 

@@ -36,7 +36,7 @@ static inline unsigned reach_count(const struct ep_reach_table *t)
 static inline uint8_t *reach_find(const struct ep_reach_table *t, int owner, uint64_t id)
 {
 	for (unsigned i = 0; i < reach_count(t); i++)
-		if (t->entry[i].id == id && t->entry[i].owner == (uint32_t)owner && t->entry[i].valid)
+		if (t->entry[i].id == id && t->entry[i].owner == (uint32_t)owner)
 			return (uint8_t *)(uintptr_t)t->entry[i].base;
 	return NULL;
 }

@@ -113,7 +113,7 @@ static void places(const void *tensor, struct ep_place *all)
 {
 	struct ep_place mine;
 
-	ep_reach_place(reach, dev, tensor, &mine);
+	ep_reach_place(reach, tensor, &mine);
 	CHECK(mine.address == (uintptr_t)tensor, "address %llx", (unsigned long long)mine.address);
 	REQUIRE(ep_boot_allgather(group.boot, &mine, sizeof(mine), all) == 0, "allgather");
 }
@@ -170,7 +170,7 @@ static void memory_try(const struct maker *how)
 	id = exchange(how, &m, 10, true);
 	start = ep_now_ns();
 	for (int i = 0; i < 1000; i++)
-		ep_reach_place(reach, dev, (void *)(uintptr_t)m.ptr, &place);
+		ep_reach_place(reach, (void *)(uintptr_t)m.ptr, &place);
 	printf("rank %d: %s: a place costs %llu ns\n", group.rank, how->name,
 	       (unsigned long long)(ep_now_ns() - start) / 1000);
 	CHECK(place.id == id && place.offset == 0, "%s: id %llx", how->name, (unsigned long long)place.id);
@@ -199,7 +199,7 @@ static void captured(void)
 	makers[2].make(&makers[2], &m[1]);
 	REQUIRE(begin(stream, 0) == 0, "begin capture");
 	for (int i = 0; i < 2; i++)
-		ep_reach_place(reach, dev, (void *)(uintptr_t)m[i].ptr, &place[i]);
+		ep_reach_place(reach, (void *)(uintptr_t)m[i].ptr, &place[i]);
 	result = end(stream, &graph);
 	REQUIRE(result == 0, "a place ended the capture: error %u", result);
 	CHECK(place[0].id && place[1].id, "ids %llx, %llx", (unsigned long long)place[0].id,
@@ -296,9 +296,9 @@ static int child(const char *rank)
 	captured();
 	while_a_kernel_waits(&makers[0]);
 	while_a_kernel_waits(&makers[2]);
-	ep_reach_place(reach, dev, &local, &place);
+	ep_reach_place(reach, &local, &place);
 	CHECK(place.address == (uintptr_t)&local && !place.id, "the stack is named");
-	ep_reach_place(reach, dev, pin.host, &place);
+	ep_reach_place(reach, pin.host, &place);
 	CHECK(!place.id, "pinned host memory is named");
 	ep_reach_close(reach);
 	barrier();

@@ -524,3 +524,19 @@ int ht_close(struct ht_rig *rig)
 		shim_close(&rig->shim);
 	return seat_failed(rig->seat) ? -1 : 0;
 }
+
+ncclResult_t ht_outcome(struct ht_rig *rig, enum ht_op op, struct ht_args *args)
+{
+	ncclResult_t rc = ht_call_with(rig, 0, op, args);
+
+	if (rc != ncclSuccess || !shim_is_gpu(&rig->shim))
+		return rc;
+	return ht_sync(rig) ? ncclSystemError : ncclEpComplete(rig->handle[0].handle, NULL, rig->shim.stream);
+}
+
+int ht_tell(struct ht_rig *rig)
+{
+	if (rig->verdict.wrong)
+		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
+	return seat_failed(rig->seat) ? -1 : 0;
+}

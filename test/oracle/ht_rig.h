@@ -186,4 +186,9 @@ float ht_gradient(const struct ht_rig *rig, int handle, int src, int token, int6
 /* The global expert or the rank that a row of this rank answers for. */
 int64_t ht_from(const struct ht_rig *rig, const struct ht_row *row);
 
+/* What a call on handle A ends with: on the CPU in the call itself, on a GPU in the next call on the group. */
+ncclResult_t ht_outcome(struct ht_rig *rig, enum ht_op op, struct ht_args *args);
+/* The verdict as the job's result. */
+int ht_tell(struct ht_rig *rig);
+
 #endif
