@@ -43,6 +43,7 @@ EP_SIZE_IS(ep_place, 24);
  * and never changes one; kernels ask for more in wanted[], a ring of EP_REACH_WANTED whose producer is the device. */
 #define EP_REACH_ENTRIES 256u
 #define EP_REACH_WANTED 64u
+#define EP_REACH_CAPTURED UINT32_MAX
 struct ep_reach_entry {
 	uint64_t id;
 	uint64_t base; /* as this rank's device sees it */
@@ -169,6 +170,7 @@ struct ep_ht_args {
 	float *out_weights;
 	int64_t *out_idx;
 	struct ep_place place[2]; /* of what others reach: dispatch out and out_scales, combine in */
+	uint32_t mapped;	  /* entries of the reach table there were at the launch, or EP_REACH_CAPTURED */
 	uint32_t tokens;
 	uint32_t topk;			 /* 0: as the handle says */
 	uint32_t limit;			 /* rows of the tensor others reach */

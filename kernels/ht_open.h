@@ -22,11 +22,12 @@ GX_DEV uint64_t ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
 {
 	struct ep_reach_memo *memo = ht->memo + (uint64_t)owner * EP_REACH_MEMO;
 	struct ep_reach_table *table = ht->a->reach;
+	uint32_t mapped = ht->a->mapped == EP_REACH_CAPTURED ? ht->a->state->mapped : ht->a->mapped;
 
 	for (uint32_t i = 0; i < EP_REACH_MEMO; i++)
 		if (memo[i].id == id)
 			return memo[i].base;
-	for (uint32_t i = 0; i < ht->a->state->mapped && i < EP_REACH_ENTRIES; i++) {
+	for (uint32_t i = 0; i < mapped && i < EP_REACH_ENTRIES; i++) {
 		const struct ep_reach_entry *e = &table->entry[i];
 
 		if (gx_ld_relaxed_u64(&e->id) != id || gx_ld_relaxed_u32(&e->owner) != owner)
@@ -147,8 +148,9 @@ GX_DEV uint32_t ht_agree(struct ht *ht)
 	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
 		ht_choose(ht, r);
 	gx_syncwarp();
-	/* For the next operation: a mapping is used only by kernels that began after it was made. Pairs with the host's
-	 * release of an entry. */
+	/* For the next operation: a mapping is used only by kernels launched after it was made, and by those of a
+	 * graph, whose launches nobody sees, when the operation before found it. Pairs with the host's release of an
+	 * entry. */
 	if (gx_lane() == 0 && ht->a->reach)
 		ht->a->state->mapped = gx_ld_acquire_u32(&ht->a->reach->count);
 	bad = !ht_wait_ways(ht, ht->op.kind == EP_KIND_COMBINE);

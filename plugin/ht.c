@@ -167,6 +167,20 @@ static int args_common(const char *fn, struct ncclEpHandle *handle, struct ep_ht
 	return 0;
 }
 
+/* What other processes' tensors this launch may touch: the driver promises nothing about memory mapped after it. */
+static int args_mapped(struct ncclEpGroup *group, struct ep_ht_args *a, void *stream)
+{
+	bool capturing = false;
+	int rc;
+
+	if (!group->reach)
+		return 0;
+	if ((rc = group->dev->ops->capturing(group->dev, stream, &capturing)))
+		return rc;
+	a->mapped = capturing ? EP_REACH_CAPTURED : ep_reach_count(group->reach);
+	return 0;
+}
+
 static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, const struct ep_ht_args *a, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
@@ -299,7 +313,7 @@ int ep_ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 
 	if (rc || (!group->cfg.max_recv && (rc = eager_check(handle, op, stream))))
 		return rc;
-	if ((rc = dispatch_tensors(group, op, &a)))
+	if ((rc = dispatch_tensors(group, op, &a)) || (rc = args_mapped(group, &a, stream)))
 		return rc;
 	a.tokens = (uint32_t)op->t;
 	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? 0 : (uint32_t)op->in.topk_weights->sizes[1];
@@ -331,7 +345,7 @@ int ep_ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 	if (rc)
 		return rc;
 	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
-	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)))
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)) || (rc = args_mapped(group, &a, stream)))
 		return rc;
 	if (backward && ((rc = ep_tensor_pointer(group, op->in.topk_weights, &a.in_weights)) ||
 			 (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.out_weights))))

@@ -448,6 +448,13 @@ void ep_reach_free(struct ep_reach *reach)
 	ep_reach_abandon(reach);
 }
 
+uint32_t ep_reach_count(const struct ep_reach *reach)
+{
+	const struct ep_reach_table *table = reach ? reach->mem.host : NULL;
+
+	return table ? __atomic_load_n(&table->count, __ATOMIC_ACQUIRE) : 0; /* T1 */
+}
+
 struct ep_reach_table *ep_reach_device(const struct ep_reach *reach)
 {
 	return reach ? reach->mem.dev : NULL;

@@ -29,6 +29,9 @@ void ep_reach_abandon(struct ep_reach *reach);
 /* The table as kernels see it. */
 struct ep_reach_table *ep_reach_device(const struct ep_reach *reach);
 
+/* Entries of the table that are there by now. */
+uint32_t ep_reach_count(const struct ep_reach *reach);
+
 /* Where ptr is, for others; id 0 where they cannot map it. Local, and quick for an allocation it has seen before.
  * Asks the driver each time: an address that was freed and given out again has another id. */
 void ep_reach_place(struct ep_reach *reach, const void *ptr, struct ep_place *out);

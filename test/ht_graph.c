@@ -8,17 +8,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "test/oracle/ht_rig.h"
 
 #define RANKS 4
 #define JOB_SECONDS 300.0
+#define SETTLE_US 500000 /* many naps of the thread that maps */
 
 struct job {
 	struct ht_cfg cfg;
 	char ops[8]; /* letters of operations */
 	int replays;
-	bool warm; /* everything has run once before it is captured */
+	bool warm;    /* the backward operations have run once before anything is captured */
+	bool settled; /* every operation has, and what processes map of each other is mapped */
 };
 
 static struct ht_cfg cfg_make(bool expert_major, enum ht_where where, uint64_t seed)
@@ -112,6 +115,9 @@ static int graph_job(struct seat *seat, const void *arg)
 	}
 	if (job->warm && (ht_script(&rig, "UA EA BA") || seat_barrier(seat)))
 		goto close;
+	if (job->settled &&
+	    (ht_script(&rig, "UA DA CA EA BA") || ht_sync(&rig) || usleep(SETTLE_US) || seat_barrier(seat)))
+		goto close;
 	if (ht_sync(&rig) || capture(&rig, job->ops, &graph))
 		goto close;
 	for (int i = 0; i < job->replays && !rig.verdict.wrong; i++)
@@ -130,13 +136,14 @@ close:
 /* The orders a graph may have; backward ones replay the routing of the Update before them. */
 static const char *const orders[] = { "UDC", "UDCEB", "UEB", "UDDCC" };
 
-static int run_all(struct world *world, int replays, uint64_t seed, int *passed)
+static int run_all(struct world *world, const struct job *how, uint64_t seed, int *passed)
 {
 	int failed = 0;
 
 	for (int i = 0; i < 8; i++) {
 		struct job job = { .cfg = cfg_make(i & 1, i & 2 ? HT_WINDOW : HT_PLAIN, seed + (uint64_t)i),
-				   .replays = replays,
+				   .replays = how->replays,
+				   .settled = how->settled,
 				   .warm = i & 4 };
 		const char *order = orders[(size_t)i / 2 % (sizeof(orders) / sizeof(orders[0]))];
 		double start = world_now();
@@ -158,8 +165,10 @@ static int run_all(struct world *world, int replays, uint64_t seed, int *passed)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ht_graph [-t | -g] [-n REPLAYS] [-s SEED]\n"
-		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  replays of each graph (100)\n");
+	fprintf(out,
+		"usage: ht_graph [-t | -g] [-n REPLAYS] [-s SEED] [-w]\n"
+		"  -t  ranks are threads (default)   -g  ranks are processes   -n  replays of each graph (100)\n"
+		"  -w  nothing is mapped any more when graphs run: memcheck knows only what there was at a launch\n");
 	return status;
 }
 
@@ -167,26 +176,29 @@ int main(int argc, char **argv)
 {
 	struct world_opts opts = { .seats = RANKS };
 	struct world *world;
-	int c, replays = 100, passed = 0, failed, skip;
+	struct job how = { .replays = 100 };
+	int c, passed = 0, failed, skip;
 	uint64_t seed = 41;
 
-	while ((c = getopt(argc, argv, "tgn:s:h")) != -1) {
+	while ((c = getopt(argc, argv, "tgn:s:wh")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == 't' || c == 'g')
 			opts.processes = c == 'g';
 		else if (c == 'n')
-			replays = atoi(optarg);
+			how.replays = atoi(optarg);
+		else if (c == 'w')
+			how.settled = true;
 		else if (c == 's')
 			seed = strtoull(optarg, NULL, 0);
 		else
 			return usage(stderr, 2);
 	}
-	if (optind != argc || replays < 1)
+	if (optind != argc || how.replays < 1)
 		return usage(stderr, 2);
 	if (world_open(&opts, &world))
 		return 1;
-	failed = run_all(world, replays, seed, &passed);
+	failed = run_all(world, &how, seed, &passed);
 	skip = *(int *)world_board(world);
 	if (world_close(world))
 		failed++;

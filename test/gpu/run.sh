@@ -61,7 +61,7 @@ rows=(
 	'memcheck|ht-memcheck-4|120|memcheck|t_ht_matrix -r ranks=4,sms=4,hidden=129,topk=3,tmax=5,tensors=mixed,overflow=drop,recv=tight,handles=nest'
 	'memcheck-procs|ht-memcheck-stage|180|memcheck-mps|t_ht_matrix -g -r ranks=2,sms=4,layout=em,hidden=64,quant=fwd,qtok=e4m3,qscale=fp32,zero_copy=off,recv=eager'
 	'memcheck-procs|ht-memcheck-mps|180|memcheck-mps|t_ht_matrix -g -r ranks=2,sms=4,hidden=512,topk=3,tmax=16,tensors=mixed'
-	'memcheck-procs|ht-graph-memcheck|240|memcheck-mps|t_ht_graph -g -n 3'
+	'memcheck-procs|ht-graph-memcheck|240|memcheck-mps|t_ht_graph -g -w -n 3'
 	'memcheck-procs|ll-graph-memcheck|180|memcheck-mps|t_ll_staged -g -G 5'
 	'racecheck|ll-racecheck-1|120|racecheck|t_ll_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ll-racecheck-2|120|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
