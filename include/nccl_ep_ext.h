@@ -28,6 +28,15 @@ const char *ncclEpGetLastError(void);
 /* Bytes of the windows this rank has for the group now: what peers write into, beside the caller's tensors. */
 ncclResult_t ncclEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
 
+/* What a rank's engines have given to the net for the group so far; all zero in a group of one node. */
+typedef struct {
+	uint64_t puts;	  /* after neighbours were joined */
+	uint64_t bytes;	  /* of these puts: rows, their heads and counts, as they lie in the windows */
+	uint64_t signals; /* 8-byte words behind them: arrivals, acknowledgements, failures */
+	uint64_t reserved[5];
+} ncclEpNetCounts_t;
+ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts);
+
 /*
  * Streams of the CPU device: a thread of their own runs the operations given to them in order, so that one thread can
  * launch for several ranks. They fit wherever a cudaStream_t is asked for on a communicator without a GPU.

@@ -34,6 +34,7 @@ enum ep_kernel_error {
 	EP_KERR_SHORT,	  /* this rank's tensor has fewer rows than the routing gave it */
 	EP_KERR_SHAPE,	  /* rank makes another call than this one */
 	EP_KERR_UNROUTED, /* the handle's memory holds no routing, or another one */
+	EP_KERR_RING,	  /* the engine did not take what was for rank, or the ring had died before */
 };
 
 /* Where a kernel was when it failed. */
@@ -56,11 +57,12 @@ struct ep_kernel_report {
 };
 EP_SIZE_IS(ep_kernel_report, 24);
 
-/* The word in a control page by which a rank tells its failure to the others; never 0. */
+/* The word in a control page by which a rank tells its failure to the others; never 0, and a signal can carry it. */
 #define EP_FAILED_WORD(rank, epoch) \
-	((uint64_t)1 << 63 | (uint64_t)((rank) & 0x7fffffffu) << 32 | ((epoch) & 0xffffffffu))
-#define EP_FAILED_RANK(word) ((uint32_t)((word) >> 32 & 0x7fffffffu))
+	((uint64_t)1 << 62 | (uint64_t)((rank) & 0x3fffffffu) << 32 | ((epoch) & 0xffffffffu))
+#define EP_FAILED_RANK(word) ((uint32_t)((word) >> 32 & 0x3fffffffu))
 
+#include "kernels/args_far.h"
 #include "kernels/args_ht.h"
 #include "kernels/args_ll.h"
 #include "kernels/args_ring.h"

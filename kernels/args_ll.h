@@ -29,6 +29,10 @@ enum ep_async_flag {
 	EP_ASYNC_BAD_ID = 2,  /* an expert id outside [-1, experts) was dropped */
 };
 
+/* Words that the net writes may be across PCIe, and a hundred warps that look at them there leave no room for what they
+ * wait for (a dispatch of one token took 1.4 ms): so few look, and show what they saw in the own control page. */
+#define EP_LL_LOOKERS 4u
+
 struct ep_ll_state {
 	uint64_t epoch;	  /* operations begun */
 	uint64_t used[2]; /* the epoch that used each buffer last */
@@ -41,8 +45,11 @@ struct ep_ll_state {
 	uint32_t errors;     /* not reset: the first failure stays */
 	uint32_t behind;     /* with masks: the others went on without this rank; only a dispatch may follow */
 	uint64_t cleans;     /* mask cleans this rank knows of */
+	uint32_t looking[EP_LL_LOOKERS]; /* locks: who looks at what the net writes */
+	uint32_t pad[28]; /* the counters behind stay at their place in a line of 128 bytes: they are what warps fight
+			     for */
 };
-EP_SIZE_IS(ep_ll_state, 72);
+EP_SIZE_IS(ep_ll_state, 200);
 
 /* A row this rank holds for another: where it lies in the expert's tensor and where it goes home. */
 struct ep_ll_entry {
@@ -92,7 +99,8 @@ struct ep_ll_args {
 	uint8_t *const *window;	  /* [nranks], in device memory */
 	uint8_t *const *control;  /* [nranks], in device memory */
 	uint8_t *mine;		  /* this rank's own control page */
-	uint64_t number;	  /* of the handle */
+	struct ep_far far;
+	uint64_t number; /* of the handle */
 	struct ep_kernel_report *report;
 	uint32_t *async;       /* pinned: enum ep_async_flag */
 	const uint64_t *abort; /* pinned */
@@ -166,7 +174,9 @@ EP_BOTH uint64_t ep_ll_failed_at(uint32_t nranks)
 	return (uint64_t)nranks * 3 * EP_LL_LINE;
 }
 
-/* Two words each: the number of the clean, last, and before it the epoch. */
+/* Two words each: the number of the clean, last, and before it the epoch; each is a place that a signal can name. */
+#define EP_LL_CLEAN_NUMBER 16u
+
 EP_BOTH uint64_t ep_ll_clean_at(uint32_t nranks, uint32_t source)
 {
 	return ep_ll_failed_at(nranks) + (uint64_t)(1 + source) * EP_LL_LINE;
@@ -193,15 +203,16 @@ EP_BOTH uint64_t ep_ll_row_head_bytes(const struct ep_ll_shape *s, uint32_t rank
 	return sizeof(struct ep_ll_row_head) + ep_ll_pad(rank_major ? (uint64_t)s->topk * 8 : (uint64_t)s->fan * 12);
 }
 
-EP_BOTH uint64_t ep_ll_dispatch_bytes(const struct ep_ll_shape *s, uint64_t row_pitch)
+/* What one source sends to one rank. */
+EP_BOTH uint64_t ep_ll_area(const struct ep_ll_shape *s, uint64_t row_pitch)
 {
-	return s->nranks * (ep_ll_source_head(s) + s->tmax * row_pitch);
+	return ep_ll_source_head(s) + s->tmax * row_pitch;
 }
 
-/* combine */
-EP_BOTH uint64_t ep_ll_combine_slots(const struct ep_ll_shape *s)
+/* combine: of so many writers */
+EP_BOTH uint64_t ep_ll_combine_slots(const struct ep_ll_shape *s, uint32_t writers)
 {
-	return s->masked ? (uint64_t)s->nranks * s->tmax * s->fan : (uint64_t)s->tmax * s->topk;
+	return s->masked ? (uint64_t)writers * s->tmax * s->fan : (uint64_t)s->tmax * s->topk;
 }
 
 /* state: the arrays behind the struct, in words of 32 bits */

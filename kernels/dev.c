@@ -64,6 +64,20 @@ static void no_pinned_free(struct ep_dev *dev, struct ep_pinned *mem)
 	MISSING(dev, "free pinned memory");
 }
 
+static int no_pin(struct ep_dev *dev, void *host, size_t size, struct ep_pinned *out)
+{
+	(void)host;
+	(void)size;
+	(void)out;
+	return MISSING(dev, "use host memory in place");
+}
+
+static void no_unpin(struct ep_dev *dev, struct ep_pinned *mem)
+{
+	(void)mem;
+	MISSING(dev, "let go of host memory");
+}
+
 static int no_launch(struct ep_dev *dev, const struct ep_launch *launch)
 {
 	(void)launch;
@@ -166,6 +180,8 @@ static void row_fill(struct ep_dev_ops *row)
 	FILL(peer_open);
 	FILL(pinned_alloc);
 	FILL(pinned_free);
+	FILL(pin);
+	FILL(unpin);
 	FILL(launch);
 	FILL(copy);
 	FILL(fill);

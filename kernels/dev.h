@@ -95,6 +95,9 @@ struct ep_dev_ops {
 
 	int (*pinned_alloc)(struct ep_dev *dev, size_t size, struct ep_pinned *out); /* zeroed */
 	void (*pinned_free)(struct ep_dev *dev, struct ep_pinned *mem);
+	/* The same for host memory that is there already, whole pages; unpin leaves it to its owner. */
+	int (*pin)(struct ep_dev *dev, void *host, size_t size, struct ep_pinned *out);
+	void (*unpin)(struct ep_dev *dev, struct ep_pinned *mem);
 
 	int (*launch)(struct ep_dev *dev, const struct ep_launch *launch);
 	/* Any direction, in stream order. Host memory that is not pinned works too, but not in a capture, and the call

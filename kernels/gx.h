@@ -11,16 +11,21 @@
  *
  *   GX_KERNEL(name)(GX_ARGS(struct tag) a)	the entry point of a row of kernels/list.h
  *   GX_DEV, GX_SHARED, GX_DYN_SHARED(name)	function, variable, the launch's shared bytes (16-byte aligned)
- *   GX_WARP, gx_lane, gx_warp, gx_warps	the warp: its width, this thread's place, this warp's place in the block
- *   gx_tid, gx_threads, gx_block, gx_blocks	the block and the grid, both of one dimension
+ *   GX_SLOW					function that is called, not copied: what is seldom needed must not
+ *stand in the way of the rest (a kernel's code is fetched anew at every launch). It takes values: a pointer to a local
+ *struct would put that into memory GX_WARP, gx_lane, gx_warp, gx_warps	the warp: its width, this thread's place, this
+ *warp's place in the block gx_tid, gx_threads, gx_block, gx_blocks	the block and the grid, both of one dimension
  *   gx_syncthreads, gx_syncwarp		barriers; both order memory
  *   gx_shfl_u32/u64, gx_ballot			whole warps only; they do NOT order memory
  *   gx_ld_acquire/relaxed_u32/u64		system scope: peers, network cards and the host look on
  *   gx_st_release/relaxed_u32/u64, gx_add_acqrel_u32/u64
  *   gx_dev_add_relaxed/acqrel_u32/u64		device scope: blocks of one launch among themselves
+ *   gx_dev_cas_acquire_u32, gx_dev_st_release_u32	a lock among them
  *   gx_st_fenced_u64x2				two words, 16-byte aligned, after a gx_fence_sys of the caller
  *   gx_fence_block, gx_fence_dev, gx_fence_sys
+ *   gx_bell					after a push: wakes the engine's thread, on the host; NULL is nobody
  *   gx_pause(spin), gx_clock_ns		every spin loop calls the first, with its own count
+ *   gx_ld_look_u64				a wait that is followed by stores only
  *   gx_u4, gx_ld_u4, gx_ld_own_u4, gx_st_u4	16 bytes, aligned; _own: of inputs nobody writes meanwhile
  *   gx_pack_bf16, gx_pack_f16, gx_from_f16	two floats in a word and back: to nearest, ties to even, NaN is 0x7fff
  *   gx_row_copy, gx_row_copy_own		a row by one warp, any alignment

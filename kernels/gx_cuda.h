@@ -5,6 +5,7 @@
 
 #define GX_WARP 32u
 #define GX_DEV static __device__ __forceinline__
+#define GX_SLOW static __device__ __noinline__
 #define GX_SHARED __shared__
 #define GX_DYN_SHARED(name) extern __shared__ __align__(128) uint8_t name[]
 /* __grid_constant__: the address of the arguments may be taken without a copy of them in local memory. */
@@ -107,6 +108,22 @@ GX_ADD(gx_dev_add_acqrel_u64, uint64_t, "acq_rel.gpu.global.add.u64", "l")
 #undef GX_ST
 #undef GX_ADD
 
+GX_DEV uint32_t gx_dev_cas_acquire_u32(uint32_t *p, uint32_t old, uint32_t value)
+{
+	uint32_t was;
+
+	asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
+		     : "=r"(was)
+		     : "l"(p), "r"(old), "r"(value)
+		     : "memory");
+	return was;
+}
+
+GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
+{
+	asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
 /* One store of 16 bytes: one packet over PCIe instead of two. Halves may still be seen one by one. */
 GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
 {
@@ -133,6 +150,18 @@ GX_DEV void gx_pause(uint32_t spin)
 {
 	if (spin >= 64)
 		__nanosleep(40);
+}
+
+/* Orders stores behind it, and nothing else: an acquire empties the nearest cache at every look. */
+GX_DEV uint64_t gx_ld_look_u64(const uint64_t *p)
+{
+	return gx_ld_relaxed_u64(p);
+}
+
+/* A store of a GPU wakes no thread. */
+GX_DEV void gx_bell(uint32_t *bell)
+{
+	(void)bell;
 }
 
 GX_DEV uint64_t gx_clock_ns(void)

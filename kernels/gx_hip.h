@@ -9,6 +9,7 @@
 
 #define GX_WARP 64u
 #define GX_DEV static __attribute__((device, always_inline)) inline
+#define GX_SLOW static __attribute__((device, noinline))
 #define GX_SHARED __attribute__((shared))
 #define GX_DYN_SHARED(name) extern __attribute__((shared, aligned(128))) uint8_t name[]
 #define GX_ARGS(type) const type
@@ -113,6 +114,18 @@ GX_ADD(gx_dev_add_acqrel_u64, uint64_t, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGE
 #undef GX_ST
 #undef GX_ADD
 
+GX_DEV uint32_t gx_dev_cas_acquire_u32(uint32_t *p, uint32_t old, uint32_t value)
+{
+	__hip_atomic_compare_exchange_strong(p, &old, value, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED,
+					     __HIP_MEMORY_SCOPE_AGENT);
+	return old;
+}
+
+GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
+{
+	__hip_atomic_store(p, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+}
+
 GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
 {
 	gx_st_relaxed_u64(p, a);
@@ -138,6 +151,18 @@ GX_DEV void gx_pause(uint32_t spin)
 {
 	(void)spin;
 	__builtin_amdgcn_s_sleep(1); /* 64 cycles, 30 ns: nothing to save before it */
+}
+
+/* Orders stores behind it, and nothing else: an acquire empties the nearest cache at every look. */
+GX_DEV uint64_t gx_ld_look_u64(const uint64_t *p)
+{
+	return gx_ld_relaxed_u64(p);
+}
+
+/* A store of a GPU wakes no thread. */
+GX_DEV void gx_bell(uint32_t *bell)
+{
+	(void)bell;
 }
 
 GX_DEV uint64_t gx_clock_ns(void)

@@ -6,9 +6,11 @@
 #include <string.h>
 
 #include "kernels/host_launch.h"
+#include "util/bell.h"
 #include "util/clock.h"
 
 #define GX_DEV static inline __attribute__((always_inline, unused))
+#define GX_SLOW static __attribute__((noinline, unused))
 /* A block runs in one thread of its own (simt) or in the caller's (scalar): per thread is per block. */
 #define GX_SHARED static _Thread_local
 #define GX_ARGS(type) const type
@@ -48,6 +50,17 @@ GX_ADD(gx_dev_add_acqrel_u64, uint64_t, __ATOMIC_ACQ_REL)
 #undef GX_ST
 #undef GX_ADD
 
+GX_DEV uint32_t gx_dev_cas_acquire_u32(uint32_t *p, uint32_t old, uint32_t value)
+{
+	__atomic_compare_exchange_n(p, &old, value, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+	return old;
+}
+
+GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
+{
+	__atomic_store_n(p, value, __ATOMIC_RELEASE);
+}
+
 /* Released one by one: it costs the host nothing, and TSan knows no fences. */
 GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
 {
@@ -68,6 +81,18 @@ GX_DEV void gx_fence_dev(void)
 GX_DEV void gx_fence_sys(void)
 {
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* Race detectors know no dependencies. */
+GX_DEV uint64_t gx_ld_look_u64(const uint64_t *p)
+{
+	return gx_ld_acquire_u64(p);
+}
+
+GX_DEV void gx_bell(uint32_t *bell)
+{
+	if (bell)
+		ep_bell_ring(bell);
 }
 
 GX_DEV uint32_t gx_popc(uint64_t m)

@@ -11,7 +11,7 @@
  *						per command would cost the way over PCIe each time. Pairs with A1, C's
  *						acquire of each half
  *   R2 C has read the entry -> credit		pairs with A2, P's acquire of credit
- *   R3 the net's completion -> done		pairs with A3 in gx_ring_quiet
+ *   R3 the net's completion -> done		pairs with A3 in gx_ring_wait_done
  *   R4 everything before giving up -> dead	pairs with A4, C's acquire of dead
  * A producer that goes by seen has not acquired credit itself. That is enough: its stores depend on the value it read,
  * no device stores on speculation, and all it must not do is write before C has read.
@@ -88,7 +88,10 @@ GX_DEV enum gx_wait_result gx_ring_claim(const struct ep_cmd_ring *ring, uint32_
 	return gx_ring_wait_room(ring, first, need, limit);
 }
 
-/* Into a place that was claimed; what the command names is behind a gx_fence_sys (R1). */
+/*
+ * Into a place that was claimed; what the command names is behind a gx_fence_sys (R1). Who stores by hand calls
+ * gx_bell(ring->bell) behind the last one: a fence for each command would cost the host more than the stores.
+ */
 GX_DEV void gx_ring_store(const struct ep_cmd_ring *ring, uint64_t at, struct ep_cmd cmd)
 {
 	uint64_t phase = ep_cmd_phase(at, ring->shift);
@@ -103,8 +106,10 @@ GX_DEV enum gx_wait_result gx_ring_push(const struct ep_cmd_ring *ring, struct e
 	uint64_t at;
 
 	result = gx_ring_claim(ring, 1, limit, &at);
-	if (result == GX_ARRIVED)
+	if (result == GX_ARRIVED) {
 		gx_ring_store(ring, at, cmd);
+		gx_bell(ring->bell);
+	}
 	return result;
 }
 
@@ -119,12 +124,16 @@ GX_DEV enum gx_wait_result gx_ring_push_warp(const struct ep_cmd_ring *ring, str
 		result = (uint32_t)gx_ring_claim(ring, n, limit, &at);
 	result = gx_shfl_u32(result, 0);
 	at = gx_shfl_u64(at, 0);
-	if (result == GX_ARRIVED && gx_lane() < n)
+	if (result == GX_ARRIVED && gx_lane() < n) {
 		gx_ring_store(ring, at + gx_lane(), cmd);
+		gx_bell(ring->bell);
+	}
 	return (enum gx_wait_result)result;
 }
 
-/* One thread. Until the net has completed as many commands as there are before this position. */
+/* One thread. Until the net has completed as many commands as there are before this position. One look at a time: with
+ * four on their way at once a round trip took 5.9 us instead of 2.9, as they keep the line from the engine. What may
+ * follow is that sources are written again, so that A3 orders stores only. */
 GX_DEV enum gx_wait_result gx_ring_wait_done(const struct ep_cmd_ring *ring, uint64_t position,
 					     const struct gx_limit *limit)
 {
@@ -132,7 +141,7 @@ GX_DEV enum gx_wait_result gx_ring_wait_done(const struct ep_cmd_ring *ring, uin
 	uint64_t next = 0;
 
 	for (uint32_t spin = 0;; spin++) {
-		if (gx_ring_reached(gx_ld_acquire_u64(&ring->tail->done), position)) /* A3 */
+		if (gx_ring_reached(gx_ld_look_u64(&ring->tail->done), position)) /* A3 */
 			return GX_ARRIVED;
 		gx_pause(spin);
 		result = gx_ring_limit(ring, limit, spin, &next);

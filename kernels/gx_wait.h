@@ -8,8 +8,9 @@ enum gx_wait_result { GX_ARRIVED, GX_TIMED_OUT, GX_ABORTED, GX_FAILED };
 /* What ends a wait that is not answered. Taken once when the operation starts: all its waits share the deadline. */
 struct gx_limit {
 	uint64_t deadline;	/* of gx_clock_ns */
-	const uint64_t *abort;	/* the host writes it: pinned memory */
+	const uint64_t *abort;	/* the host writes it: pinned memory; may be NULL */
 	const uint64_t *failed; /* a rank that failed writes it: this rank's control page; may be NULL */
+	const uint64_t *afar;	/* the same for ranks that are not mapped: may be pinned; may be NULL */
 	const uint64_t *gone;	/* the host writes it when the awaited rank's process has ended: pinned; may be NULL */
 };
 
@@ -46,8 +47,10 @@ GX_DEV enum gx_wait_result gx_limit_reached(const struct gx_limit *limit, uint32
 	if (now < *next)
 		return GX_ARRIVED;
 	*next = now + GX_HOST_LOOK_NS;
-	if (gx_ld_relaxed_u64(limit->abort) != 0)
+	if (limit->abort && gx_ld_relaxed_u64(limit->abort) != 0)
 		return GX_ABORTED;
+	if (limit->afar && gx_ld_relaxed_u64(limit->afar) != 0)
+		return GX_FAILED;
 	if (limit->gone && gx_ld_relaxed_u64(limit->gone) != 0)
 		return GX_FAILED;
 	return GX_ARRIVED;

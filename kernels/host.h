@@ -23,6 +23,8 @@ int host_mem_import(struct ep_dev *dev, const struct ep_export *from, int fd, st
 int host_peer_open(struct ep_dev *dev, int peer_ordinal, const struct ep_mem *mem);
 int host_pinned_alloc(struct ep_dev *dev, size_t size, struct ep_pinned *out);
 void host_pinned_free(struct ep_dev *dev, struct ep_pinned *mem);
+int host_pin(struct ep_dev *dev, void *host, size_t size, struct ep_pinned *out);
+void host_unpin(struct ep_dev *dev, struct ep_pinned *mem);
 int host_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
 
 #endif

@@ -237,6 +237,8 @@ GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, u
 	ht->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
 	ht->op.limit.abort = a->abort;
 	ht->op.limit.gone = NULL;
+	ht->op.far = NULL;
+	ht->op.limit.afar = NULL;
 	ht->op.limit.failed = (const uint64_t *)a->mine;
 	gx_bulk_open(&ht->bulk, shared, a->stage);
 }

@@ -9,6 +9,7 @@
  *   R3 all of a block -> left		pairs with A3: the last block to leave has everything read behind it
  *   R4 ack at S <- A3			pairs with A4, S's wait before it writes this buffer again
  *   R5 fill[] and self_ready, base[] and src_ready	pair with A5: warps of this rank among themselves
+ *   R6 what the net wrote was seen -> shown		pairs with A6: the same
  */
 #ifndef EP_KERNELS_LL_H
 #define EP_KERNELS_LL_H
@@ -36,7 +37,8 @@ struct ll {
 	struct ll_route route;
 	struct gx_bulk bulk;
 	/* counters behind the state */
-	uint32_t *rank_rows, *expert_rows; /* send: rows per destination, per expert */
+	uint32_t *rank_rows,
+		*expert_rows; /* send: rows per destination (combine: those left for the net), per expert */
 	uint32_t *src_ticket, *src_claim, *src_ready, *off;
 	uint32_t *fill, *base; /* receive: rows per local expert; where the rows of (source, expert) start */
 };
@@ -48,25 +50,56 @@ GX_DEV uint32_t ll_is(const struct ll *ll, uint32_t flag)
 
 /* ---- addresses ---- */
 
-GX_DEV uint8_t *ll_source(const struct ll *ll, uint32_t owner, uint32_t source)
+/* Whether a rank is reached by puts only. */
+GX_DEV uint32_t ll_far(const struct ll *ll, uint32_t rank)
+{
+	return ll->op.far && !ll->a->control[rank];
+}
+
+GX_DEV uint32_t ll_here(const struct ll *ll, uint32_t rank)
+{
+	return ll->op.far ? ll->op.far->seat[rank].here : rank;
+}
+
+GX_DEV uint32_t ll_there(const struct ll *ll, uint32_t rank)
+{
+	return ll->op.far ? ll->op.far->seat[rank].there : ll->op.rank;
+}
+
+/* Dispatch: where this rank writes what peer gets: in peer's window, or in its own memory for the net. */
+GX_DEV uint8_t *ll_out(const struct ll *ll, uint32_t peer)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint64_t area = ep_ll_area(&a->shape, a->row_pitch);
+
+	if (ll_far(ll, peer))
+		return a->far.send + ll->buffer * a->far.send_bytes + ll_here(ll, peer) * a->far.send_stride;
+	return a->window[peer] + ll->buffer * a->buffer_bytes + ll_there(ll, peer) * area;
+}
+
+/* Dispatch: where what source sent arrives. */
+GX_DEV uint8_t *ll_in(const struct ll *ll, uint32_t source)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint64_t at = ll_here(ll, source) * ep_ll_area(&a->shape, a->row_pitch);
+
+	if (ll_far(ll, source))
+		return a->far.window + ll->buffer * a->far.window_bytes + at;
+	return a->window[a->shape.rank] + ll->buffer * a->buffer_bytes + at;
+}
+
+/* A row's place in an area. */
+GX_DEV uint64_t ll_row_at(const struct ll *ll, uint32_t slot)
+{
+	return ep_ll_source_head(&ll->a->shape) + (uint64_t)slot * ll->a->row_pitch;
+}
+
+/* Combine: where a row lies in the home's buffer; area: the writer's there. */
+GX_DEV uint64_t ll_slot_at(const struct ll *ll, uint32_t area, uint32_t slot)
 {
 	const struct ep_ll_args *a = ll->a;
 
-	return a->window[owner] + ll->buffer * a->buffer_bytes +
-	       source * (ep_ll_source_head(&a->shape) + (uint64_t)a->shape.tmax * a->row_pitch);
-}
-
-GX_DEV uint8_t *ll_row(const struct ll *ll, uint32_t owner, uint32_t source, uint32_t slot)
-{
-	return ll_source(ll, owner, source) + ep_ll_source_head(&ll->a->shape) + (uint64_t)slot * ll->a->row_pitch;
-}
-
-GX_DEV uint8_t *ll_slot(const struct ll *ll, uint32_t home, uint32_t writer, uint32_t slot)
-{
-	const struct ep_ll_args *a = ll->a;
-	uint64_t at = a->shape.masked ? (uint64_t)writer * a->shape.tmax * a->shape.fan + slot : slot;
-
-	return a->window[home] + ll->buffer * a->buffer_bytes + at * a->row_pitch;
+	return (a->shape.masked ? (uint64_t)area * a->shape.tmax * a->shape.fan + slot : slot) * a->row_pitch;
 }
 
 GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
@@ -78,6 +111,12 @@ GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
 GX_DEV uint64_t *ll_own(const struct ll *ll, uint64_t at)
 {
 	return (uint64_t *)(ll->a->mine + at);
+}
+
+/* Where a word shows that rank writes for this one. */
+GX_DEV uint64_t *ll_from(const struct ll *ll, uint32_t rank, uint64_t at)
+{
+	return (uint64_t *)((ll_far(ll, rank) ? ll->a->far.control : ll->a->mine) + at);
 }
 
 GX_DEV int64_t ll_topk(const struct ep_ll_args *a, uint32_t token, uint32_t k)
@@ -102,20 +141,87 @@ GX_DEV void ll_raise(const struct ll *ll, uint32_t flag)
 	gx_st_relaxed_u32(&ll->a->async[flag], 1);
 }
 
+/*
+ * One thread. A word that the net writes: whoever has the lock looks at it once and shows what he saw. Not until it is
+ * there: the lock is others' too, and what they wait for may have to come first.
+ */
+GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t value, uint32_t rank, uint64_t deadline,
+			     uint32_t masked)
+{
+	const uint64_t *word = (const uint64_t *)(a->far.control + at);
+	uint32_t *lock = &a->state->looking[rank % EP_LL_LOOKERS], result = GX_ARRIVED;
+	uint64_t *shown = (uint64_t *)(a->mine + at), failed = ep_ll_failed_at(a->shape.nranks), next = 0;
+	struct gx_limit limit = { deadline, a->abort, NULL, NULL, NULL };
+
+	if (masked) {
+		limit.gone = &a->gone[rank];
+	} else { /* others' failures are masked one by one */
+		limit.failed = (const uint64_t *)(a->mine + failed);
+		limit.afar = (const uint64_t *)(a->far.control + failed);
+	}
+	for (uint32_t spin = 0; result == GX_ARRIVED; spin++) {
+		if (gx_ld_acquire_u64(shown) >= value) /* A6 */
+			return GX_ARRIVED;
+		if (spin % 4 == 0 && gx_dev_cas_acquire_u32(lock, 0, 1) == 0) {
+			uint64_t now = gx_ld_acquire_u64(word);
+
+			if (now >= value)
+				gx_st_release_u64(shown, now); /* R6 */
+			gx_dev_st_release_u32(lock, 0);
+			if (now >= value)
+				return GX_ARRIVED;
+		}
+		gx_pause(spin);
+		result = (uint32_t)gx_limit_reached(&limit, spin, &next);
+	}
+	return result;
+}
+
+/* One thread. Whether another rank than this one has not signalled the operation either. */
+GX_SLOW uint32_t ll_others_silent(const struct ep_ll_args *a, const struct ep_far *far, const uint32_t *off,
+				  uint64_t epoch, uint32_t rank)
+{
+	for (uint32_t r = 0; r < a->shape.nranks; r++) {
+		const uint8_t *page = far && !a->control[r] ? far->control : a->mine;
+
+		if (r != rank && r != a->shape.rank && gx_ld_relaxed_u32(&off[r]) == 0 &&
+		    gx_ld_relaxed_u64((const uint64_t *)(page + ep_ll_signal_at(r))) < epoch)
+			return 1;
+	}
+	return 0;
+}
+
+/*
+ * With masks, at the deadline. A rank may stop between two of its signals: whoever missed one waits out his deadline,
+ * and the others meanwhile wait for him; he lacks one rank, they lack two. So who lacks more than one gives the second
+ * half a timeout more, and by then he is there.
+ */
+GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase)
+{
+	return ll_is(ll, EP_LL_MASK) && result == GX_TIMED_OUT && phase == EP_KPHASE_RECV &&
+	       ll->op.kind != EP_KIND_MASK && ll_others_silent(ll->a, ll->op.far, ll->off, ll->op.epoch, rank);
+}
+
 /* One thread. 0: the rank did not answer; with masks it is masked now, without the operation has failed. */
 GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint32_t phase)
 {
 	struct gx_limit limit = ll->op.limit;
-	uint32_t result;
+	uint32_t result, masked = ll_is(ll, EP_LL_MASK);
 
-	if (ll_is(ll, EP_LL_MASK)) {
-		limit.failed = NULL; /* others' failures are masked one by one */
+	if (masked) {
+		limit.failed = limit.afar = NULL;
 		limit.gone = &ll->a->gone[rank];
 	}
-	result = (uint32_t)gx_wait(ll_own(ll, at), value, &limit);
-	if (result == GX_ARRIVED)
-		return 1;
-	if (ll_is(ll, EP_LL_MASK) && result != GX_ABORTED) {
+	for (uint32_t again = 0;; again++) {
+		result = ll_far(ll, rank) ? ll_wait_far(ll->a, at, value, rank, limit.deadline, masked)
+					  : (uint32_t)gx_wait(ll_own(ll, at), value, &limit);
+		if (result == GX_ARRIVED)
+			return 1;
+		if (again || !ll_again(ll, rank, result, phase))
+			break;
+		limit.deadline += ll->a->timeout_ns / 2;
+	}
+	if (masked && result != GX_ABORTED) {
 		gx_st_relaxed_u32(&ll->off[rank], 1);
 		ll_raise(ll, EP_ASYNC_TIMEOUT);
 		return 0;
@@ -130,10 +236,47 @@ GX_DEV uint32_t ll_wait_free(const struct ll *ll, uint32_t peer)
 	return ll_wait(ll, ep_ll_ack_at(ll->op.nranks, ll->buffer, peer), ll->before, peer, EP_KPHASE_SEND);
 }
 
-/* One thread, A2. */
+/* One thread, A2. With masks a source that is ahead may have gone on without this rank: then what it sent is not of
+ * this operation. It said so on the same way before. */
 GX_DEV uint32_t ll_wait_signal(const struct ll *ll, uint32_t source)
 {
-	return ll_wait(ll, ep_ll_signal_at(source), ll->op.epoch, source, EP_KPHASE_RECV);
+	uint64_t at = ep_ll_signal_at(source);
+
+	if (!ll_wait(ll, at, ll->op.epoch, source, EP_KPHASE_RECV))
+		return 0;
+	if (!ll_is(ll, EP_LL_MASK) || gx_ld_relaxed_u64(ll_own(ll, at)) == ll->op.epoch ||
+	    gx_ld_acquire_u64(ll_from(ll, source, ep_ll_jump_at(ll->op.nranks, source) + EP_LL_CLEAN_NUMBER)) <=
+		    ll->a->state->cleans)
+		return 1;
+	gx_op_report(&ll->op, EP_KERR_BEHIND, ll->op.rank, EP_KPHASE_RECV);
+	return 0;
+}
+
+/* ---- to other ranks ---- */
+
+/* One thread. A word in a rank's control page, behind everything this thread has seen and done. */
+GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t value)
+{
+	if (!ll_far(ll, rank)) {
+		gx_st_release_u64(ll_word(ll, rank, at), value);
+		return;
+	}
+	gx_fence_sys();
+	if (far_signal(ll->op.far, ll->op.rank, rank, at, value, &ll->op.limit) != 0)
+		gx_op_fail(&ll->op, EP_KERR_RING, rank, EP_KPHASE_SEND);
+}
+
+/* One thread, behind a gx_fence_sys: bytes from a place of peer's part of the send memory to one of its window. */
+GX_DEV void ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t from, uint32_t bytes)
+{
+	const struct ep_far *far = ll->op.far;
+	struct ep_cmd put =
+		ep_cmd_put(peer, far->window_place + ll->buffer * far->window_bytes + to,
+			   far->send_place + ll->buffer * far->send_bytes + ll_here(ll, peer) * far->send_stride + from,
+			   bytes);
+
+	if (far_put(far, ll->op.rank, peer, put, &ll->op.limit) != 0)
+		gx_op_fail(&ll->op, EP_KERR_RING, peer, EP_KPHASE_SEND);
 }
 
 /* One thread: warps of this rank for each other. Bounded: who sets the word is running, or the operation has failed. */
@@ -175,7 +318,7 @@ GX_DEV uint32_t ll_pick(const struct ep_ll_state *state)
 }
 
 /* What every launch of the group starts with. */
-GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind)
+GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far)
 {
 	ll->a = a;
 	ll_arrays(ll);
@@ -186,18 +329,21 @@ GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind)
 	ll->op.report = a->report;
 	ll->op.errors = &a->state->errors;
 	ll->op.control = a->control;
+	ll->op.far = far;
 	ll->op.failed_at = ep_ll_failed_at(a->shape.nranks);
 	ll->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
 	ll->op.limit.abort = a->abort;
 	ll->op.limit.gone = NULL;
 	ll->op.limit.failed = ll_own(ll, ll->op.failed_at);
+	ll->op.limit.afar = ll->op.far ? (const uint64_t *)(a->far.control + ll->op.failed_at) : NULL;
 	ll->op.epoch = a->state->epoch;
 }
 
 /* All threads. 0: nothing may be done in this launch. The state is stable: the last block to leave advances it. */
-GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, uint8_t *shared)
+GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far,
+			uint8_t *shared)
 {
-	ll_begin(ll, a, kind);
+	ll_begin(ll, a, kind, far);
 	/* These loads and the first tickets do not need each other: all are on their way before the first is looked at.
 	 */
 	ll->failed = gx_lane() == 0 ? gx_ld_relaxed_u64(ll->op.limit.failed) : 0;
@@ -275,7 +421,7 @@ GX_DEV void ll_end_recv(struct ll *ll)
 		if (r == a->shape.rank)
 			gx_st_relaxed_u64(ll_own(ll, at), ll->op.epoch);
 		else if (!ll_off(ll, r))
-			gx_st_release_u64(ll_word(ll, r, at), ll->op.epoch);
+			ll_tell(ll, r, at, ll->op.epoch);
 	ll_clear(ll->src_ticket, 3ull * a->shape.nranks);
 	ll_clear(ll->fill, a->shape.per_rank);
 	if (gx_tid() != 0)
@@ -292,7 +438,7 @@ GX_DEV void ll_signal(struct ll *ll)
 {
 	for (uint32_t r = gx_lane(); r < ll->op.nranks; r += GX_WARP)
 		if (!ll_off(ll, r) && (r != ll->op.rank || !ll->direct)) /* nobody waits for rows that went directly */
-			gx_st_release_u64(ll_word(ll, r, ep_ll_signal_at(ll->op.rank)), ll->op.epoch);
+			ll_tell(ll, r, ep_ll_signal_at(ll->op.rank), ll->op.epoch);
 }
 
 /* Behind everything else of the launch, by one thread of the last block, whatever became of it. */

@@ -16,19 +16,30 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 {
 	const struct ep_ll_args *a = ll->a;
 	const uint8_t *src = a->in + (uint64_t)row * a->row_bytes;
-	uint8_t *dst = ll_slot(ll, home, a->shape.rank, slot);
-	uint32_t room = gx_bulk_room(&ll->bulk), ok = 0;
+	uint64_t to = ll_slot_at(ll, ll_there(ll, home), slot), from = to;
+	uint32_t room = gx_bulk_room(&ll->bulk), ok = 0, far = ll_far(ll, home);
+	uint8_t *dst;
 
 	if (gx_lane() == 0)
 		ok = !ll_off(ll, home) && ll_wait_free(ll, home);
 	if (!gx_shfl_u32(ok, 0))
 		return;
+	if (far)
+		from = (uint64_t)gx_op_ticket(&ll->rank_rows[home]) * a->row_pitch;
+	dst = far ? ll_out(ll, home) + from : a->window[home] + ll->buffer * a->buffer_bytes + to;
 	gx_syncwarp();
 	for (uint32_t at = 0; at < a->row_bytes; at += room) {
 		uint32_t n = a->row_bytes - at < room ? a->row_bytes - at : room;
 
 		gx_bulk_load(&ll->bulk, src + at, n);
 		gx_bulk_store(&ll->bulk, dst + at, 0, n);
+	}
+	if (!far)
+		return;
+	gx_bulk_drain(&ll->bulk);
+	if (gx_lane() == 0) {
+		gx_fence_sys(); /* R1 of gx_ring.h */
+		ll_put(ll, home, to, from, a->row_pitch);
 	}
 }
 
@@ -71,6 +82,7 @@ GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t token, uint32_t k)
 	const struct ep_ll_shape *s = &a->shape;
 	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), first = k, peer;
 	int64_t id = ll_topk(a, token, k);
+	uint64_t at;
 
 	if (id < 0 || id >= (int64_t)s->experts)
 		return NULL;
@@ -91,7 +103,9 @@ GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t token, uint32_t k)
 		return ll->a->home_row[k] < 0 ? NULL : a->in + (uint64_t)(uint32_t)ll->a->home_row[k] * a->row_bytes;
 	if (ll_off(ll, peer) || !ll_wait_signal(ll, peer))
 		return NULL;
-	return ll_slot(ll, s->rank, peer, s->masked ? ll->a->sent_slot[k] : k);
+	at = ll_slot_at(ll, ll_here(ll, peer), s->masked ? ll->a->sent_slot[k] : k);
+	return ll_far(ll, peer) ? a->far.window + ll->buffer * a->far.window_bytes + at
+				: a->window[s->rank] + ll->buffer * a->buffer_bytes + at;
 }
 
 /* What one token adds up, in the block's shared memory. */
@@ -165,21 +179,35 @@ GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
 	}
 }
 
+GX_DEV void ll_combine_run(const struct ep_ll_args *a, const struct ep_far *far, uint8_t *shared)
+{
+	struct ll ll;
+	uint32_t go = ll_open(&ll, a, EP_KIND_COMBINE, far, shared);
+
+	if (go && (a->flags & EP_LL_SEND))
+		ll_return(&ll);
+	if (go && (a->flags & EP_LL_RECV))
+		ll_sum(&ll, shared);
+	if (!gx_op_leave(&a->state->left)) /* R3, A3 */
+		return;
+	if (go && (a->flags & EP_LL_SEND))
+		ll_end_send(&ll);
+	if (go && (a->flags & EP_LL_RECV))
+		ll_end_recv(&ll);
+	ll_close(&ll);
+}
+
+/* Two of them, as of dispatch. */
 GX_KERNEL(ll_combine)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
-	struct ll ll;
-	uint32_t go = ll_open(&ll, &a, EP_KIND_COMBINE, shared);
 
-	if (go && (a.flags & EP_LL_SEND))
-		ll_return(&ll);
-	if (go && (a.flags & EP_LL_RECV))
-		ll_sum(&ll, shared);
-	if (!gx_op_leave(&a.state->left)) /* R3, A3 */
-		return;
-	if (go && (a.flags & EP_LL_SEND))
-		ll_end_send(&ll);
-	if (go && (a.flags & EP_LL_RECV))
-		ll_end_recv(&ll);
-	ll_close(&ll);
+	ll_combine_run(&a, NULL, shared);
+}
+
+GX_KERNEL(ll_combine_far)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_combine_run(&a, &a.far, shared);
 }

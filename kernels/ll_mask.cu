@@ -47,30 +47,26 @@ GX_DEV void ll_mask_clean(struct ll *ll)
 
 	/* R1 */
 	for (uint32_t r = gx_tid(); r < n; r += gx_threads()) {
-		uint64_t *line = ll_word(ll, r, ep_ll_clean_at(n, rank));
-
-		gx_st_relaxed_u64(line, epoch);
-		gx_st_release_u64(line + 1, number);
+		ll_tell(ll, r, ep_ll_clean_at(n, rank), epoch);
+		ll_tell(ll, r, ep_ll_clean_at(n, rank) + EP_LL_CLEAN_NUMBER, number);
 	}
 	/* A1 */
 	for (uint32_t r = gx_tid(); r < n; r += gx_threads())
 		if (!ll_off(ll, r))
-			ll_wait(ll, ep_ll_clean_at(n, r) + 8, number, r, EP_KPHASE_RECV);
+			ll_wait(ll, ep_ll_clean_at(n, r) + EP_LL_CLEAN_NUMBER, number, r, EP_KPHASE_RECV);
 	gx_syncthreads();
 	if (gx_tid() != 0)
 		return;
 	for (uint32_t r = 0; r < n; r++) {
-		uint64_t other = gx_ld_relaxed_u64(ll_own(ll, ep_ll_clean_at(n, r)));
+		uint64_t other = gx_ld_relaxed_u64(ll_from(ll, r, ep_ll_clean_at(n, r)));
 
 		epoch = !ll_off(ll, r) && other > epoch ? other : epoch;
 	}
 	ll_restart(ll, epoch, number);
 	/* R2 */
 	for (uint32_t r = 0; r < n; r++) {
-		uint64_t *line = ll_word(ll, r, ep_ll_jump_at(n, rank));
-
-		gx_st_relaxed_u64(line, epoch);
-		gx_st_release_u64(line + 1, number);
+		ll_tell(ll, r, ep_ll_jump_at(n, rank), epoch);
+		ll_tell(ll, r, ep_ll_jump_at(n, rank) + EP_LL_CLEAN_NUMBER, number);
 	}
 }
 
@@ -80,8 +76,8 @@ GX_DEV uint64_t ll_newer_clean(struct ll *ll, uint64_t *epoch)
 	uint64_t newest = ll->a->state->cleans;
 
 	for (uint32_t r = 0; r < ll->op.nranks; r++) {
-		const uint64_t *line = ll_own(ll, ep_ll_jump_at(ll->op.nranks, r));
-		uint64_t number = gx_ld_acquire_u64(line + 1); /* A2 */
+		const uint64_t *line = ll_from(ll, r, ep_ll_jump_at(ll->op.nranks, r));
+		uint64_t number = gx_ld_acquire_u64(line + EP_LL_CLEAN_NUMBER / sizeof(*line)); /* A2 */
 
 		if (number > newest) {
 			newest = number;
@@ -110,7 +106,7 @@ GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 {
 	struct ll ll;
 
-	ll_begin(&ll, &m.ll, EP_KIND_MASK);
+	ll_begin(&ll, &m.ll, EP_KIND_MASK, m.ll.far.ring ? &m.ll.far : NULL);
 	if (m.op == EP_LL_MASK_QUERY)
 		ll_mask_query(&ll, &m);
 	else if (m.op == EP_LL_MASK_UPDATE)

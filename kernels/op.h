@@ -3,15 +3,18 @@
 #ifndef EP_KERNELS_OP_H
 #define EP_KERNELS_OP_H
 
+#include "kernels/far.h"
+
 struct gx_op {
 	uint32_t rank, nranks;
 	uint32_t kind; /* enum ep_kernel_kind */
 	uint64_t epoch;
 	struct gx_limit limit;
 	struct ep_kernel_report *report;
-	uint32_t *errors;	 /* device memory; 0: the report is free */
-	uint8_t *const *control; /* [nranks] */
-	uint64_t failed_at;	 /* of the failed word in every control page */
+	uint32_t *errors;	  /* device memory; 0: the report is free */
+	uint8_t *const *control;  /* [nranks]; NULL: that rank is afar */
+	const struct ep_far *far; /* NULL: nobody is */
+	uint64_t failed_at;	  /* of the failed word in every control page */
 };
 
 /* One thread. The first failure of the group stays in the report; 1 if this is it. */
@@ -34,8 +37,24 @@ GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uin
 {
 	if (!gx_op_report(op, code, rank, phase))
 		return;
-	for (uint32_t r = 0; r < op->nranks; r++)
-		gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), EP_FAILED_WORD(op->rank, op->epoch));
+	for (uint32_t r = 0; r < op->nranks; r++) {
+		uint64_t word = EP_FAILED_WORD(op->rank, op->epoch);
+
+		if (!op->far || op->control[r])
+			gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
+		else /* a ring that does not take this is what failed */
+			far_signal(op->far, op->rank, r, op->failed_at, word, &op->limit);
+	}
+}
+
+/* The rank that says it has failed. */
+GX_DEV uint32_t gx_op_failed(const struct gx_op *op)
+{
+	uint64_t word = gx_ld_relaxed_u64(op->limit.failed);
+
+	if (word == 0 && op->limit.afar)
+		word = gx_ld_relaxed_u64(op->limit.afar);
+	return EP_FAILED_RANK(word);
 }
 
 GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t rank, uint32_t phase)
@@ -45,7 +64,7 @@ GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t ra
 	else if (result == GX_ABORTED)
 		gx_op_fail(op, EP_KERR_ABORTED, rank, phase);
 	else
-		gx_op_fail(op, EP_KERR_REMOTE, EP_FAILED_RANK(gx_ld_relaxed_u64(op->limit.failed)), phase);
+		gx_op_fail(op, EP_KERR_REMOTE, gx_op_failed(op), phase);
 }
 
 /* The warp's next work item, in lane 0: the others learn it when it is needed. */

@@ -32,6 +32,7 @@ GX_DEV uint32_t ring_push_batch(const struct ring_push *p, uint32_t i, uint32_t 
 	result = gx_ring_claim(&p->ring, n, &p->limit, &at);
 	for (uint32_t k = 0; result == GX_ARRIVED && k < n; k++)
 		gx_ring_store(&p->ring, at + k, ep_ring_push_cmd(p->producer, i + k));
+	gx_bell(p->ring.bell);
 	return (uint32_t)result;
 }
 
@@ -84,6 +85,7 @@ GX_DEV uint32_t ring_push_echo(const struct ring_push *p)
 		if (result != GX_ARRIVED)
 			break;
 		gx_ring_store(&p->ring, at, ep_ring_push_cmd(p->producer, i));
+		gx_bell(p->ring.bell);
 		result = (uint32_t)gx_ring_wait_done(&p->ring, at + 1, &p->limit);
 	}
 	gx_st_relaxed_u64(&p->a->report->echo_ns, gx_clock_ns() - start);
@@ -114,6 +116,7 @@ GX_KERNEL(ring_push)(GX_ARGS(struct ep_ring_push_args) a)
 	p.limit.abort = a.abort;
 	p.limit.failed = NULL;
 	p.limit.gone = NULL;
+	p.limit.afar = NULL;
 	while ((item = gx_op_ticket(&a.state->ticket)) < a.items) {
 		p.producer = a.first + item;
 		p.ring = a.ring[p.producer % a.rings];

@@ -136,6 +136,8 @@ GX_DEV void rowsig_open(struct rowsig *rs, const struct ep_rowsig_args *a, uint8
 	rs->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
 	rs->op.limit.abort = a->abort;
 	rs->op.limit.gone = NULL;
+	rs->op.far = NULL;
+	rs->op.limit.afar = NULL;
 	rs->op.limit.failed = rs->mine + rs->op.failed_at / sizeof(uint64_t);
 	gx_bulk_open(&rs->bulk, stage, a->stage);
 }

@@ -4,10 +4,13 @@
  *   seed=S     of all that is random: with the same calls on a context the same puts suffer, whatever the clock says
  *   reorder=N  up to N puts are held back and leave in random order
  *   delay=N    a put is held back for a random number of calls of progress, at most N
- *   fail=M     of a million puts so many end with -EIO; every second of those has not even been sent
  *   dup=M      of a million puts so many arrive twice, with their immediate
- *   drop=R     rank R is gone: puts to it fail, what comes from it is swallowed ...
- *   after=N    ... once this context has put N times
+ *   fail=M     of a million puts so many end with -EIO; every second of those has not even been sent
+ *   drop=R     rank R is gone: puts to it fail, what comes from it is swallowed
+ *   stall=MS   a put does not return for so many milliseconds, once per context
+ *   after=N    fail, drop and stall begin when this context has put N times
+ *   refuse=N   the N-th registration of a comm fails, N from 1 on
+ *   rank=R     fail, stall and refuse strike rank R only
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,6 +18,7 @@
 #include <string.h>
 
 #include "net/rows.h"
+#include "util/clock.h"
 #include "util/error.h"
 
 #define SLOTS 256
@@ -22,7 +26,7 @@
 #define MILLION 1000000u
 
 struct faults {
-	uint64_t seed, reorder, delay, fail, dup, drop, after;
+	uint64_t seed, reorder, delay, fail, dup, drop, stall, after, refuse, rank;
 };
 
 struct faulty_net {
@@ -40,6 +44,8 @@ struct faulty_comm {
 	struct faulty_net *net;
 	void *inner;
 	int rank, nranks;
+	bool struck; /* by what `rank` confines */
+	uint64_t registrations;
 	int dropped; /* a context has come to that; atomic */
 	char why[64];
 };
@@ -96,13 +102,14 @@ static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
 	if (!net)
 		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
 	const struct ep_net_option options[] = {
-		{ "seed", &f->seed, UINT64_MAX },   { "reorder", &f->reorder, SLOTS / 2 },
-		{ "delay", &f->delay, 1u << 20 },   { "fail", &f->fail, MILLION },
-		{ "dup", &f->dup, MILLION },	    { "drop", &f->drop, INT32_MAX },
-		{ "after", &f->after, UINT64_MAX },
+		{ "seed", &f->seed, UINT64_MAX },    { "reorder", &f->reorder, SLOTS / 2 },
+		{ "delay", &f->delay, 1u << 20 },    { "fail", &f->fail, MILLION },
+		{ "dup", &f->dup, MILLION },	     { "drop", &f->drop, INT32_MAX },
+		{ "stall", &f->stall, 1u << 20 },    { "after", &f->after, UINT64_MAX },
+		{ "refuse", &f->refuse, INT32_MAX }, { "rank", &f->rank, INT32_MAX },
 	};
 
-	f->drop = UINT64_MAX;
+	f->drop = f->rank = UINT64_MAX;
 	net->inner = args->inner;
 	net->net = args->innerNet;
 	rc = ep_net_options("faulty", args->options, options, sizeof(options) / sizeof(options[0]));
@@ -174,6 +181,7 @@ static int faulty_connect(void *l, const void *handles, int nranks, int rank, vo
 	comm->net = listener->net;
 	comm->rank = rank;
 	comm->nranks = nranks;
+	comm->struck = comm->net->faults.rank == UINT64_MAX || comm->net->faults.rank == (uint64_t)rank;
 	snprintf(comm->why, sizeof(comm->why), "faulty: rank %d was dropped, as NCCL_EP_NET asks",
 		 (int)comm->net->faults.drop);
 	rc = comm->net->inner->connect(listener->inner, handles, nranks, rank, &comm->inner);
@@ -233,18 +241,28 @@ static int faulty_destroyContext(void *c)
 	return rc;
 }
 
+static int comm_refuse(struct faulty_comm *comm)
+{
+	if (++comm->registrations != comm->net->faults.refuse || !comm->struck)
+		return 0;
+	return EP_FAIL(EP_NET, ENOMEM, "faulty: registration %llu of rank %d is refused, as NCCL_EP_NET asks",
+		       (unsigned long long)comm->registrations, comm->rank);
+}
+
 static int faulty_regMr(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
 {
 	struct faulty_comm *comm = c;
+	int rc = comm_refuse(comm);
 
-	return comm->net->inner->regMr(comm->inner, mem, key, mr);
+	return rc ? rc : comm->net->inner->regMr(comm->inner, mem, key, mr);
 }
 
 static int faulty_regMrDmaBuf(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
 {
 	struct faulty_comm *comm = c;
+	int rc = comm_refuse(comm);
 
-	return comm->net->inner->regMrDmaBuf(comm->inner, mem, key, mr);
+	return rc ? rc : comm->net->inner->regMrDmaBuf(comm->inner, mem, key, mr);
 }
 
 static int faulty_shareMr(void *c, void *mr, const void *keys)
@@ -369,6 +387,15 @@ static int slot_find(struct faulty_ctx *ctx)
 	return -1;
 }
 
+/* Against the rule that nothing blocks: that is what this option is for. */
+static void stall(uint64_t ms)
+{
+	struct timespec left = ep_timespec(ms * 1000000);
+
+	while (nanosleep(&left, &left) && errno == EINTR)
+		;
+}
+
 /* What will become of it is decided here, by three numbers each time, so that no option shifts the luck of another. */
 static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 {
@@ -377,7 +404,7 @@ static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 
 	slot->copies = dup % MILLION < f->dup ? 2 : 1;
 	slot->due = ctx->tick + delay % (f->delay + 1);
-	if (fail % MILLION < f->fail) {
+	if (fail % MILLION < f->fail && ctx->puts >= f->after && ctx->comm->struck) {
 		slot->fate = -EIO;
 		if (fail >> 32 & 1)
 			slot->copies = 0;
@@ -386,6 +413,8 @@ static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 		slot->fate = -EP_EREMOTE;
 		slot->copies = 0;
 	}
+	if (f->stall && ctx->puts == f->after && ctx->comm->struck)
+		stall(f->stall);
 	ctx->puts++;
 }
 

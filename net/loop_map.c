@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How ranks on one host come to each other's memory. Nothing a peer sends is believed before the descriptor proved it.
+/*
+ * How ranks on one host come to each other's memory. Nothing a peer sends is believed before the descriptor proved it,
+ * and nothing is mapped that its owner could shrink: a store behind the new end would be SIGBUS here.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,6 +17,7 @@
 #define LOOP_MAGIC 0x4c4f4f31u /* grows with the layout */
 /* Header and slices begin at multiples of it: no page size in use is larger, and memfds are sparse. */
 #define LOOP_ALIGN ((size_t)65536)
+#define LOOP_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static size_t align_up(size_t n, size_t to)
 {
@@ -41,6 +44,13 @@ struct loop_ring *loop_rings(void *page, int sender)
 	return (struct loop_ring *)((uint8_t *)page + slice_offset(sender));
 }
 
+static bool is_sealed(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS); /* -1: no memory file at all */
+
+	return seals >= 0 && seals & F_SEAL_SHRINK;
+}
+
 int loop_object_make(void *ptr, size_t size, int fd, uint64_t offset, struct loop_object *out)
 {
 	struct stat st;
@@ -54,6 +64,12 @@ int loop_object_make(void *ptr, size_t size, int fd, uint64_t offset, struct loo
 	if (st.st_size < 0 || offset > (uint64_t)st.st_size || size > (uint64_t)st.st_size - offset)
 		return EP_FAIL(EP_NET, EP_EARG, "loop: descriptor %d has %lld bytes, not %zu at %llu", fd,
 			       (long long)st.st_size, size, (unsigned long long)offset);
+	if (!is_sealed(fd))
+		return EP_FAIL(EP_NET, EP_EARG,
+			       "loop: descriptor %d of the memory to register could shrink under its users: take a "
+			       "memfd "
+			       "and seal it with F_SEAL_SHRINK",
+			       fd);
 	out->dev = st.st_dev;
 	out->ino = st.st_ino;
 	out->offset = offset;
@@ -61,23 +77,46 @@ int loop_object_make(void *ptr, size_t size, int fd, uint64_t offset, struct loo
 	return 0;
 }
 
-/* A descriptor of the very object, or -1. A number that another process has reused is another inode. */
-static int object_fd(const struct loop_object *object)
+/* A number that another process has reused is another inode. */
+static bool is_object(const struct loop_object *object, int fd)
 {
 	struct stat st;
+
+	return !fstat(fd, &st) && st.st_dev == object->dev && st.st_ino == object->ino && st.st_size >= 0 &&
+	       object->offset <= (uint64_t)st.st_size && object->size <= (uint64_t)st.st_size - object->offset;
+}
+
+/* A descriptor of the very object. what: "memory" or "queues", for the sentence. */
+static int object_fd(const struct loop_object *object, int peer, const char *what, int *out)
+{
 	char path[64];
-	int fd;
+	int fd, rc;
 
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", object->pid, object->fd);
 	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return -1;
-	if (!fstat(fd, &st) && st.st_dev == object->dev && st.st_ino == object->ino && st.st_size >= 0 &&
-	    object->offset <= (uint64_t)st.st_size && object->size <= (uint64_t)st.st_size - object->offset)
-		return fd;
-	close(fd);
-	errno = ESTALE;
-	return -1;
+	if (fd < 0 || !is_object(object, fd)) {
+		rc = EP_FAIL(EP_NET, EP_EREMOTE,
+			     "loop: the %s of rank %d (process %d) cannot be opened: %s; loop needs ranks of one user "
+			     "on "
+			     "one host that see each other in /proc",
+			     what, peer, object->pid, fd < 0 ? strerror(errno) : "something else has that number");
+		goto close_fd;
+	}
+	if (!is_sealed(fd)) {
+		rc = EP_FAIL(EP_NET, EP_EREMOTE,
+			     "loop: the %s of rank %d (process %d) could shrink under this rank: no F_SEAL_SHRINK on "
+			     "its "
+			     "descriptor",
+			     what, peer, object->pid);
+		goto close_fd;
+	}
+	*out = fd;
+	return 0;
+
+close_fd:
+	if (fd >= 0)
+		close(fd);
+	return rc;
 }
 
 static int view_map(int fd, uint64_t offset, size_t size, struct loop_view *out)
@@ -105,13 +144,9 @@ int loop_object_open(const struct loop_object *object, int peer, bool same, stru
 			       "loop: rank %d is another process and registered memory without a descriptor; "
 			       "register shared memory with its descriptor there",
 			       peer);
-	fd = object_fd(object);
-	if (fd < 0)
-		return EP_FAIL(EP_NET, EP_EREMOTE,
-			       "loop: memory of rank %d (process %d) cannot be opened: %s; loop needs ranks of one "
-			       "user on "
-			       "one host that see each other in /proc",
-			       peer, object->pid, strerror(errno));
+	rc = object_fd(object, peer, "memory", &fd);
+	if (rc)
+		return rc;
 	rc = view_map(fd, object->offset, object->size, out);
 	close(fd);
 	if (rc)
@@ -130,11 +165,11 @@ int loop_page_make(int nranks, struct loop_handle *handle, struct loop_header **
 {
 	size_t size = loop_page_size(nranks);
 	struct loop_header *header;
-	int made = memfd_create("nccl_ep_loop", MFD_CLOEXEC), rc;
+	int made = memfd_create("nccl_ep_loop", MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
 
 	if (made < 0)
 		return EP_FAIL(EP_NET, errno, "loop: no shared memory for the queues: %s", strerror(errno));
-	if (ftruncate(made, (off_t)size)) {
+	if (ftruncate(made, (off_t)size) || fcntl(made, F_ADD_SEALS, LOOP_SEALS)) {
 		rc = EP_FAIL(EP_NET, errno, "loop: %zu bytes of shared memory: %s", size, strerror(errno));
 		goto close_fd;
 	}
@@ -196,14 +231,13 @@ int loop_page_open(const struct loop_handle *handle, int peer, int rank, struct 
 	if (handle->magic != LOOP_MAGIC || handle->object.offset ||
 	    handle->object.size != loop_page_size((int)handle->nranks))
 		return EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d sent no handle of this build's loop net", peer);
-	fd = object_fd(&handle->object);
-	if (fd < 0 || pread(fd, nonce, sizeof(nonce), 0) != (ssize_t)sizeof(nonce) ||
+	rc = object_fd(&handle->object, peer, "queues", &fd);
+	if (rc)
+		return rc;
+	if (pread(fd, nonce, sizeof(nonce), 0) != (ssize_t)sizeof(nonce) ||
 	    memcmp(nonce, handle->nonce, sizeof(nonce)) != 0) {
-		rc = EP_FAIL(EP_NET, EP_EREMOTE,
-			     "loop: the queues of rank %d (process %d) are not to be found: %s; loop needs ranks of "
-			     "one "
-			     "user on one host that see each other in /proc",
-			     peer, handle->object.pid, fd < 0 ? strerror(errno) : "another process has that number");
+		rc = EP_FAIL(EP_NET, EP_EREMOTE, "loop: what rank %d (process %d) calls its queues is something else",
+			     peer, handle->object.pid);
 		goto close_fd;
 	}
 	rc = views_map(fd, handle, rank, views);
@@ -212,8 +246,7 @@ int loop_page_open(const struct loop_handle *handle, int peer, int rank, struct 
 	else
 		*header = (struct loop_header *)views[0].base;
 close_fd:
-	if (fd >= 0)
-		close(fd);
+	close(fd);
 	return rc;
 }
 

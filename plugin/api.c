@@ -346,7 +346,20 @@ ncclResult_t ncclEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes)
 	sum = group->control.size;
 	for (int i = 0; i < group->payload.count; i++)
 		sum += group->payload.win[i]->size;
-	*bytes = sum;
+	*bytes = sum + ep_uplink_bytes(group->uplink);
+	return ncclSuccess;
+}
+
+ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts)
+{
+	struct ep_port_counts sum;
+	int rc;
+
+	if ((rc = ep_check_pointer("ncclEpGroupNetCounts", "group", group)) ||
+	    (rc = ep_check_pointer("ncclEpGroupNetCounts", "counts", counts)))
+		return result(rc);
+	ep_uplink_counts(group->uplink, &sum);
+	*counts = (ncclEpNetCounts_t){ .puts = sum.puts, .bytes = sum.bytes, .signals = sum.signals };
 	return ncclSuccess;
 }
 

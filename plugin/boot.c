@@ -302,6 +302,22 @@ bool ep_boot_alive(struct ep_boot *b, int rank)
 	return alive;
 }
 
+void ep_boot_parted(struct ep_boot *b, int peer, const char *why)
+{
+	struct ep_frame f = { .type = EP_F_PARTED };
+	char sentence[EP_WHY_MAX];
+
+	if (!b || b->pid != getpid() || peer < 0 || (uint32_t)peer >= b->nranks)
+		return;
+	f.rank = b->rank;
+	f.seq = (uint64_t)peer;
+	snprintf(sentence, sizeof(sentence), "rank %u does not reach rank %d any more: %s", b->rank, peer, why);
+	pthread_mutex_lock(&b->lock);
+	ep_notice_parted(b, &f, sentence, NULL);
+	ep_loop_wake(&b->loop);
+	pthread_mutex_unlock(&b->lock);
+}
+
 void ep_boot_abort(struct ep_boot *b, int err, const char *sentence)
 {
 	if (!b || b->pid != getpid())

@@ -38,7 +38,7 @@ int ep_boot_id_create(struct ep_boot_id *out);
 
 struct ep_boot;
 
-/* A rank that went away: by death (its connection closed) or by ep_boot_abort (why is then its own sentence).
+/* A rank that went away: by death (its connection closed), by ep_boot_abort or by ep_boot_parted (its own sentence).
  * Called from the service thread, once per rank; must not block and must not call back into ep_boot_. */
 typedef void (*ep_boot_gone_fn)(void *ctx, int rank, const char *why);
 
@@ -67,6 +67,10 @@ bool ep_boot_alive(struct ep_boot *boot, int rank);
 
 /* Tells every rank that this one gives up, with the errno and sentence they will see, and why. */
 void ep_boot_abort(struct ep_boot *boot, int err, const char *sentence);
+
+/* Tells peer that this rank does not reach it any more, by whatever way it used: there the gone callback names this
+ * rank. Both stay in all collectives. */
+void ep_boot_parted(struct ep_boot *boot, int peer, const char *why);
 
 /* Leaves in good order: others see an error only if they still need this rank. NULL is accepted. */
 void ep_boot_close(struct ep_boot *boot);

@@ -256,6 +256,12 @@ static int edge_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_fram
 		snprintf(why, sizeof(why), "%.*s", (int)f->bytes, (const char *)body);
 		ep_notice_gone(b, f, why, c);
 		return 0;
+	case EP_F_PARTED:
+		if (f->rank >= b->nranks || f->seq >= b->nranks)
+			return -EPROTO;
+		snprintf(why, sizeof(why), "%.*s", (int)f->bytes, (const char *)body);
+		ep_notice_parted(b, f, why, c);
+		return 0;
 	case EP_F_LEFT:
 		if (f->rank >= b->nranks)
 			return -EPROTO;

@@ -90,6 +90,7 @@ int ep_mesh_dial(struct ep_boot *b, const struct ep_peer *to, uint64_t give_up);
 
 /* boot_notice.c: who is gone. from: the edge it came by, not told again; NULL for our own discovery. */
 void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from);
+void ep_notice_parted(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from);
 void ep_notice_left(struct ep_boot *b, uint32_t rank, uint64_t seq);
 void ep_notice_spread_left(struct ep_boot *b, uint32_t rank, uint64_t seq, struct ep_conn *from);
 void ep_notice_check_left(struct ep_boot *b);

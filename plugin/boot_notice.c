@@ -79,6 +79,18 @@ void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why
 		ep_mesh_fail(b, f->err ? f->err : EP_EREMOTE, rank, "%s", why);
 }
 
+/* Both live, and collectives go on with them: only the one that was lost has to know. */
+void ep_notice_parted(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from)
+{
+	struct ep_frame out = *f;
+
+	for (const struct ep_blob *n = b->notices; n; n = n->next)
+		if (n->frame.type == EP_F_PARTED && n->frame.rank == f->rank && n->frame.seq == f->seq)
+			return;
+	out.bytes = (uint32_t)strnlen(why, EP_WHY_MAX - 1);
+	spread(b, &out, why, from);
+}
+
 void ep_notice_left(struct ep_boot *b, uint32_t rank, uint64_t seq)
 {
 	if (b->state[rank] >= EP_RANK_LEFT)
@@ -132,6 +144,14 @@ void ep_notice_check_left(struct ep_boot *b)
 	b->left_first = first;
 }
 
+/* Whether the caller wants to hear of it. */
+static bool is_news(const struct ep_boot *b, const struct ep_frame *f)
+{
+	if (f->rank == b->rank)
+		return false;
+	return f->type == EP_F_GONE || (f->type == EP_F_PARTED && f->seq == b->rank);
+}
+
 void ep_notice_callbacks(struct ep_boot *b)
 {
 	for (;;) {
@@ -142,7 +162,7 @@ void ep_notice_callbacks(struct ep_boot *b)
 		if (!blob || !b->opened)
 			return;
 		b->told = blob;
-		if (blob->frame.type != EP_F_GONE || blob->frame.rank == b->rank || !b->gone_fn)
+		if (!is_news(b, &blob->frame) || !b->gone_fn)
 			continue;
 		rank = blob->frame.rank;
 		snprintf(why, sizeof(why), "%.*s", (int)blob->frame.bytes, (const char *)blob->body);

@@ -29,10 +29,11 @@ enum ep_frame_type {
 	EP_F_TABLE, /* struct ep_peer of each rank that the receiver shall connect to */
 	EP_F_GO,    /* all are connected */
 	/* rank <-> rank */
-	EP_F_BLOCK, /* piece `index` of the blob of `rank` (`total` bytes in all) in collective `seq` */
-	EP_F_GONE,  /* rank died (index 0) or gave up (index 1) with err and a sentence; passed on to everybody */
-	EP_F_LEFT,  /* rank left in good order after `seq` collectives; passed on to everybody */
-	EP_F_BYE,   /* the sender leaves after `seq` collectives; nothing follows */
+	EP_F_BLOCK,  /* piece `index` of the blob of `rank` (`total` bytes in all) in collective `seq` */
+	EP_F_GONE,   /* rank died (index 0) or gave up (index 1) with err and a sentence; passed on to everybody */
+	EP_F_LEFT,   /* rank left in good order after `seq` collectives; passed on to everybody */
+	EP_F_PARTED, /* rank does not reach rank `seq` by the net any more, with a sentence; passed on to everybody */
+	EP_F_BYE,    /* the sender leaves after `seq` collectives; nothing follows */
 	/* file descriptors */
 	EP_F_FD_GET, /* seq = key, index 1: of a note */
 	EP_F_FD_PUT, /* err; 0: the note is the body, the descriptor comes along */

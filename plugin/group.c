@@ -7,6 +7,7 @@
 
 #include "plugin/ht.h"
 #include "plugin/ll.h"
+#include "plugin/plan.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -65,6 +66,36 @@ static void rank_gone(void *arg, int rank, const char *why)
 	}
 	ep_group_set_error(group, EP_EREMOTE, why);
 	__atomic_store_n(&ep_page_words(&group->page)->abort, 1, __ATOMIC_RELAXED);
+}
+
+/* Only this rank may have seen it: the others are told. */
+void ep_group_lost(struct ncclEpGroup *group, int err, const char *why)
+{
+	ep_group_set_error(group, err, why);
+	__atomic_store_n(&ep_page_words(&group->page)->abort, 1, __ATOMIC_RELAXED);
+	ep_boot_abort(group->boot, err, why);
+}
+
+void ep_group_rank_lost(struct ncclEpGroup *group, int rank, const char *why)
+{
+	if (!group->cfg.enable_mask) {
+		ep_group_lost(group, EP_EREMOTE, why);
+		return;
+	}
+	/* Both ends at once: if one of them waited out its deadline first, the others would take it for the lost one.
+	 */
+	ep_boot_parted(group->boot, rank, why);
+	rank_gone(group, rank, why);
+}
+
+uint32_t ep_group_near(const struct ncclEpGroup *group)
+{
+	return group->uplink ? group->uplink->near : (uint32_t)group->nranks;
+}
+
+uint32_t ep_group_far(const struct ncclEpGroup *group)
+{
+	return group->uplink ? group->uplink->far : 0;
 }
 
 static uint64_t timeout_of(const struct ep_group_cfg *cfg)
@@ -184,6 +215,8 @@ static struct ep_window_ctx window_ctx(struct ncclEpGroup *group)
 				       .stream = group->stream };
 }
 
+static int payload_mapped(const struct ncclEpGroup *group, const struct ep_window *win);
+
 static int payload_add(struct ncclEpGroup *group, size_t bytes)
 {
 	struct ep_window_list *list = &group->payload;
@@ -204,20 +237,31 @@ static int payload_add(struct ncclEpGroup *group, size_t bytes)
 	}
 	list->win[list->count++] = win;
 	EP_INFO(EP_GROUP, "rank %d: payload window %d of %zu bytes", group->rank, list->count, win->size);
-	return 0;
+	return payload_mapped(group, win);
 }
 
-/* Until there is a network path every rank must map every other. */
-static int reach_all(const struct ncclEpGroup *group)
+/* HT has no way across nodes yet. */
+static int ht_reaches(const struct ncclEpGroup *group)
 {
 	for (int r = 0; r < group->nranks; r++)
 		if (!group->control.peer[r])
 			return EP_FAIL(EP_GROUP, EP_EUSAGE,
 				       "ncclEpCreateGroup: rank %d cannot map the memory of rank %d (another node, or "
-				       "NCCL_EP_RANKS_PER_NODE or NCCL_EP_P2P_DISABLE says so), and groups across "
-				       "nodes "
-				       "are not built yet",
+				       "NCCL_EP_RANKS_PER_NODE or NCCL_EP_P2P_DISABLE says so), and high-throughput "
+				       "groups across nodes are not built yet; low-latency ones are",
 				       group->rank, r);
+	return 0;
+}
+
+/* A payload window must be mapped wherever the control page is: a rank has one way to each other. */
+static int payload_mapped(const struct ncclEpGroup *group, const struct ep_window *win)
+{
+	for (int r = 0; r < group->nranks; r++)
+		if (group->control.peer[r] && !win->peer[r])
+			return EP_FAIL(EP_GROUP, EP_EDEVICE,
+				       "rank %d cannot map a window of %zu bytes of rank %d, though it maps its "
+				       "control page",
+				       group->rank, win->size, r);
 	return 0;
 }
 
@@ -227,6 +271,13 @@ static size_t control_size(const struct ncclEpGroup *group)
 
 	return group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? ep_ht_control_size(n, group->cfg.num_experts)
 								    : ep_ll_control_size(n);
+}
+
+/* An explicit size is that of each: what is mapped, what arrives from afar, what leaves. */
+static int far_reserve(struct ncclEpGroup *group, size_t buffer)
+{
+	return ep_uplink_reserve(group->uplink, buffer / EP_PLAN_ALIGN * EP_PLAN_ALIGN,
+				 buffer / ep_group_far(group) / EP_PLAN_ALIGN * EP_PLAN_ALIGN);
 }
 
 /* With the mesh up, a failure is told to the others, who would otherwise find it out by their deadline. */
@@ -242,13 +293,17 @@ static int group_furnish(struct ncclEpGroup *group)
 	if ((rc = ep_topo_build(group->boot, group->rank, group->nranks, group->dev->ops->kind, group->dev->ordinal,
 				&group->topo)))
 		return rc;
-	if ((rc = ep_window_open(&ctx, control_size(group), &group->control)) || (rc = reach_all(group)))
+	if ((rc = ep_window_open(&ctx, control_size(group), &group->control)))
+		return rc;
+	if ((rc = ht ? ht_reaches(group) : ep_uplink_open(group, &group->uplink)))
 		return rc;
 	if ((rc = ht ? ep_ht_open(group) : ep_ll_open(group)))
 		return rc;
 	if ((rc = ht ? ep_ht_window(group, &bytes) : 0))
 		return rc;
 	if (bytes && (rc = payload_add(group, bytes)))
+		return rc;
+	if (bytes && group->uplink && (rc = far_reserve(group, bytes / 2)))
 		return rc;
 	return ep_boot_barrier(group->boot);
 }
@@ -260,8 +315,10 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 	struct ep_window_ctx ctx = window_ctx(group);
 
 	ep_reach_close(group->reach);
+	ep_uplink_stop(group->uplink);
 	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
 	if (quiet) {
+		ep_uplink_close(group->uplink);
 		for (int i = 0; i < group->payload.count; i++)
 			ep_window_close(&ctx, group->payload.win[i]);
 		ep_window_close(&ctx, &group->control);
@@ -272,6 +329,7 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 		if (group->page.mem.host)
 			group->dev->ops->pinned_free(group->dev, &group->page.mem);
 	} else {
+		ep_uplink_abandon(group->uplink);
 		ep_reach_abandon(group->reach);
 		EP_WARN(EP_GROUP, "rank %d: the group failed; its windows stay allocated until the process ends",
 			group->rank);
@@ -346,6 +404,20 @@ release:
 	return rc;
 }
 
+/* Everybody has what this rank sent; then nobody sends; then memory may go. */
+static int group_part(struct ncclEpGroup *group)
+{
+	int rc = ep_uplink_quiet(group->uplink, ep_now_ns() + group->timeout_ns);
+
+	if (rc == -EP_ETIMEOUT)
+		EP_FAIL(EP_GROUP, EP_ETIMEOUT, "ncclEpGroupDestroy: rank %d: the net has not completed what was sent",
+			group->rank);
+	if (rc || (rc = ep_boot_barrier(group->boot)) || !group->uplink)
+		return rc;
+	ep_uplink_stop(group->uplink);
+	return ep_boot_barrier(group->boot);
+}
+
 int ep_group_destroy(struct ncclEpGroup *group)
 {
 	int rc = 0;
@@ -361,7 +433,7 @@ int ep_group_destroy(struct ncclEpGroup *group)
 		return rc;
 	failed = atomic_load_explicit(&group->error, memory_order_relaxed) != 0;
 	if (!failed)
-		rc = ep_boot_barrier(group->boot);
+		rc = group_part(group);
 	group_release(group, !failed && !rc);
 	return rc;
 }
@@ -384,19 +456,33 @@ static int key_agree(struct ncclEpGroup *group, const void *key, size_t key_size
 	return rc;
 }
 
-int ep_group_reserve(struct ncclEpGroup *group, size_t bytes, const void *key, size_t key_size)
+bool ep_group_holds(const struct ncclEpGroup *group, const struct ep_group_need *need)
 {
 	size_t have = group->payload.count ? group->payload.win[group->payload.count - 1]->size : 0;
+	const struct ep_uplink *link = group->uplink;
+
+	return need->window <= have &&
+	       (!link || (need->far_window <= link->window_bytes && need->far_send <= link->send_stride));
+}
+
+int ep_group_reserve(struct ncclEpGroup *group, const struct ep_group_need *need, const void *key, size_t key_size)
+{
+	size_t have = group->payload.count ? group->payload.win[group->payload.count - 1]->size : 0, most;
 	int rc;
 
-	if (bytes <= have)
+	if (ep_group_holds(group, need))
 		return 0;
+	most = ep_group_far(group) * need->far_send;
+	most = 2 * (need->far_window > most ? need->far_window : most);
+	most = need->window > most ? need->window : most;
 	if (group->cfg.rdma_buffer_size)
 		return EP_FAIL(EP_GROUP, EP_EUSAGE,
 			       "config->rdma_buffer_size is %llu, but a handle of this layout and num_topk needs %zu: "
 			       "raise it or pass NCCL_EP_AUTO",
-			       (unsigned long long)group->cfg.rdma_buffer_size, bytes);
-	if ((rc = key_agree(group, key, key_size)) || (rc = payload_add(group, bytes)))
+			       (unsigned long long)group->cfg.rdma_buffer_size, most);
+	if ((rc = key_agree(group, key, key_size)) || (need->window > have && (rc = payload_add(group, need->window))))
+		return rc;
+	if (group->uplink && (rc = ep_uplink_reserve(group->uplink, need->far_window, need->far_send)))
 		return rc;
 	/* Setting up a window frees pinned memory, which waits for kernels; a rank that came first must not launch one
 	 * that waits for a rank that is still at it. */

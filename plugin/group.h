@@ -12,6 +12,7 @@
 #include "nccl_ep.h"
 #include "plugin/boot.h"
 #include "plugin/comm.h"
+#include "plugin/uplink.h"
 #include "plugin/page.h"
 #include "plugin/pool.h"
 #include "plugin/reach.h"
@@ -55,8 +56,9 @@ struct ncclEpGroup {
 	struct ep_window control;      /* never moves */
 	struct ep_window_list payload; /* grows; old ones stay until the end */
 
-	struct ep_reach *reach; /* HT: tensors of other processes; may be NULL */
-	struct ep_mem state;	/* counters and epochs of the kernels; this rank's own */
+	struct ep_uplink *uplink; /* to ranks that are not mapped; NULL: all are */
+	struct ep_reach *reach;	  /* HT: tensors of other processes; may be NULL */
+	struct ep_mem state;	  /* counters and epochs of the kernels; this rank's own */
 	struct ep_page page;
 	struct ep_pool pool; /* memory of handles: freed only at the end */
 
@@ -79,9 +81,26 @@ int ep_group_create(ncclComm_t comm, const struct ep_group_cfg *cfg, const ncclE
 /* Collective. Everything is released whatever the result says. -EP_EUSAGE (and nothing done) while handles live. */
 int ep_group_destroy(struct ncclEpGroup *group);
 
-/* Collective when the payload window must grow (the same on all ranks by construction), local otherwise. key is what
- * the ranks must agree on; a difference is -EP_EARG on all of them. An explicit rdma_buffer_size never grows. */
-int ep_group_reserve(struct ncclEpGroup *group, size_t bytes, const void *key, size_t key_size);
+/* Bytes a handle needs: of the payload window, and of one buffer each of what the net writes, and reads for one rank.
+ */
+struct ep_group_need {
+	size_t window;
+	size_t far_window, far_send;
+};
+
+/* Whether the group has as much. */
+bool ep_group_holds(const struct ncclEpGroup *group, const struct ep_group_need *need);
+/* Collective when it has not (the same on all ranks by construction), local otherwise. key is what the ranks must agree
+ * on; a difference is -EP_EARG on all of them. An explicit rdma_buffer_size never grows. */
+int ep_group_reserve(struct ncclEpGroup *group, const struct ep_group_need *need, const void *key, size_t key_size);
+
+/* Ranks a rank maps, and those it does not: of the rank that has most of them. */
+uint32_t ep_group_near(const struct ncclEpGroup *group);
+uint32_t ep_group_far(const struct ncclEpGroup *group);
+
+/* From any thread: a rank is out of reach, or nothing of this rank moves any more. */
+void ep_group_rank_lost(struct ncclEpGroup *group, int rank, const char *why);
+void ep_group_lost(struct ncclEpGroup *group, int err, const char *why);
 
 /* 0, or the late error of the group with its sentence: every call on the group starts with it. */
 int ep_group_check(struct ncclEpGroup *group);

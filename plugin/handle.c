@@ -29,32 +29,36 @@ struct reserve_key {
 	uint64_t alignment;
 };
 
-static int window_bytes(const struct ncclEpGroup *group, const struct ep_handle_args *args, size_t *out)
+static int window_need(const struct ncclEpGroup *group, const struct ep_handle_args *args, struct ep_group_need *out)
 {
 	struct ep_plan_ht ht;
 	struct ep_plan_ll ll;
 	int rc = ep_group_ht(group) ? ep_plan_ht("ncclEpInitHandle", group, args, &ht)
 				    : ep_plan_ll("ncclEpInitHandle", group, args, &ll);
 
-	if (!rc)
-		*out = ep_group_ht(group) ? ht.total : ll.total;
-	return rc;
+	if (rc)
+		return rc;
+	*out = (struct ep_group_need){ .window = ep_group_ht(group) ? ht.total : ll.total };
+	if (!ep_group_ht(group)) {
+		out->far_window = ll.far_window;
+		out->far_send = ll.far_send;
+	}
+	return 0;
 }
 
 static int window_reserve(struct ncclEpGroup *group, const struct ep_handle_args *args)
 {
-	const struct ep_window_list *list = &group->payload;
 	struct reserve_key key = { args->layout, args->k, args->alignment };
-	size_t bytes;
-	int rc = window_bytes(group, args, &bytes);
+	struct ep_group_need need;
+	int rc = window_need(group, args, &need);
 
 	if (rc)
 		return rc;
-	if (group->staged && (!list->count || list->win[list->count - 1]->size < bytes))
+	if (group->staged && !ep_group_holds(group, &need))
 		return EP_BAD_USE("ncclEpInitHandle: group: the window must grow for this handle, but %d operations "
 				  "are staged in it: call ncclEpComplete first",
 				  group->staged);
-	return ep_group_reserve(group, bytes, &key, sizeof(key));
+	return ep_group_reserve(group, &need, &key, sizeof(key));
 }
 
 static int mem_take(struct ncclEpHandle *handle, const ncclEpTensor_t *handle_mem, size_t size)

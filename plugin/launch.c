@@ -10,9 +10,9 @@ static const struct {
 	unsigned warps;
 	uint32_t stage;
 } shapes[EP_KERNELS] = {
-	[EP_K_rowsig] = { 8, 16384 },	  [EP_K_ll_dispatch] = { 8, 24576 }, [EP_K_ll_combine] = { 16, 8192 },
-	[EP_K_ll_mask] = { 8, 0 },	  [EP_K_ht_update] = { 16, 0 },	     [EP_K_ht_dispatch] = { 16, 24576 },
-	[EP_K_ht_combine] = { 16, 4096 },
+	[EP_K_rowsig] = { 8, 16384 },	       [EP_K_ll_dispatch] = { 8, 24576 },    [EP_K_ll_combine] = { 16, 8192 },
+	[EP_K_ll_dispatch_far] = { 8, 24576 }, [EP_K_ll_combine_far] = { 16, 8192 }, [EP_K_ll_mask] = { 8, 0 },
+	[EP_K_ht_update] = { 16, 0 },	       [EP_K_ht_dispatch] = { 16, 24576 },   [EP_K_ht_combine] = { 16, 4096 },
 };
 
 #define HT_SMS 24u /* bandwidth needs no more, and training wants the rest for its GEMMs */

@@ -50,6 +50,7 @@ void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_
 		.timeout_ns = group->timeout_ns,
 		.flags = group->cfg.enable_mask ? EP_LL_MASK : 0,
 	};
+	ep_uplink_args(group->uplink, &out->far);
 }
 
 int ep_ll_clear(struct ncclEpGroup *group)
@@ -61,6 +62,8 @@ int ep_ll_clear(struct ncclEpGroup *group)
 
 	if (!rc)
 		rc = ops->fill(group->dev, failed, 0, sizeof(uint64_t), group->stream);
+	if (!rc)
+		rc = ep_uplink_clear(group->uplink, ep_ll_failed_at((uint32_t)group->nranks));
 	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(10000));
 }
 
@@ -107,22 +110,26 @@ static size_t useful_rows(const struct ep_ll_args *a)
 static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_args *a, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
+	bool dispatch = kernel == EP_K_ll_dispatch;
 	struct ep_launch_need need = { .kernel = kernel,
 				       .warp_bytes = a->stage + ep_ll_route_bytes(a),
 				       .block_bytes = 2 * ep_ll_terms_bytes(a),
 				       .blocks = useful_blocks(a),
-				       .rows = kernel == EP_K_ll_dispatch ? useful_rows(a) : 0 };
+				       .rows = dispatch ? useful_rows(a) : 0 };
 	struct ep_launch l = { .kernel = kernel, .args = a, .args_size = sizeof(*a), .stream = stream };
 	struct ep_launch_plan plan;
 	int rc = ep_launch_plan(group, &need, &plan);
 
 	if (rc)
 		return rc;
+	if (group->uplink)
+		l.kernel = dispatch ? EP_K_ll_dispatch_far : EP_K_ll_combine_far;
 	l.grid = plan.grid;
 	l.block = plan.block;
 	l.shared = ep_ll_shared_bytes(a, plan.block / group->dev->warp);
 	if ((rc = group->dev->ops->launch(group->dev, &l)))
 		return rc;
+	ep_uplink_wake(group->uplink);
 	/* On the CPU with no stream it has run already: the caller gets its error from this very call. */
 	return ep_group_check(group);
 }
@@ -180,6 +187,24 @@ static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
 				  ep_ll_pad(a->row_bytes) + ep_ll_pad(a->scale_bytes));
 }
 
+static bool dispatch_fits(const struct ncclEpGroup *group, const struct ep_ll_args *a)
+{
+	uint64_t area = ep_ll_area(&a->shape, a->row_pitch), far = ep_group_far(group);
+
+	return ep_group_near(group) * area <= a->buffer_bytes &&
+	       (!far || (far * area <= a->far.window_bytes && area <= a->far.send_stride));
+}
+
+static bool combine_fits(const struct ncclEpGroup *group, const struct ep_ll_args *a)
+{
+	uint64_t held = (uint64_t)a->shape.tmax * a->shape.fan * a->row_pitch;
+	uint32_t far = ep_group_far(group);
+
+	return ep_ll_combine_slots(&a->shape, ep_group_near(group)) * a->row_pitch <= a->buffer_bytes &&
+	       (!far || (ep_ll_combine_slots(&a->shape, far) * a->row_pitch <= a->far.window_bytes &&
+			 held <= a->far.send_stride));
+}
+
 int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
@@ -204,7 +229,7 @@ int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 	    (rc = ep_tensor_pointer(group, op->out.topk_idx, &a.out_idx)) ||
 	    (rc = ep_tensor_pointer(group, counts, &a.out_counts)))
 		return rc;
-	if (ep_ll_dispatch_bytes(&a.shape, a.row_pitch) > a.buffer_bytes)
+	if (!dispatch_fits(group, &a))
 		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
 			       "ncclEpDispatch: tokens and scales of %u bytes do not fit the window: raise "
 			       "config->max_token_bytes (%u)",
@@ -234,7 +259,7 @@ int ep_ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 		return rc;
 	if (!(a.flags & EP_LL_RANK_MAJOR) && (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.topk_weights)))
 		return rc;
-	if (ep_ll_combine_slots(&a.shape) * a.row_pitch > a.buffer_bytes)
+	if (!combine_fits(group, &a))
 		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
 			       "ncclEpCombine: tokens of %u bytes do not fit the window: raise config->max_token_bytes "
 			       "(%u)",

@@ -2,7 +2,10 @@
 #include "plugin/ll.h"
 
 #include "kernels/args.h"
+#include "util/clock.h"
 #include "util/error.h"
+
+#define CLEAN_NS 200000000ull
 
 /* One block: these are words, not rows. */
 static int run(struct ncclEpGroup *group, struct ep_ll_mask_args *m, void *stream)
@@ -27,9 +30,13 @@ static void mask_args(const struct ncclEpGroup *group, enum ep_ll_mask_op op, st
 int ep_ll_mask_catch_up(struct ncclEpGroup *group, bool dispatch, void *stream)
 {
 	struct ep_ll_mask_args m;
+	int rc;
 
 	if (!group->cfg.enable_mask)
 		return 0;
+	/* A rank that slept wakes with its engine: what came meanwhile may say that the others went on. */
+	if ((rc = ep_uplink_look(group->uplink, ep_now_ns() + group->timeout_ns)))
+		return rc;
 	mask_args(group, dispatch ? EP_LL_MASK_JUMP : EP_LL_MASK_CHECK, &m);
 	return run(group, &m, stream);
 }
@@ -69,10 +76,28 @@ int ep_ll_mask_update(struct ncclEpGroup *group, const int *mask, void *stream)
 	return in_slices(group, &m, mask, stream);
 }
 
+/* Across nodes the word of a clean is on its way for a while. A rank that was left out should find it when it comes
+ * back, so whoever cleans waits a moment; one that comes back sooner is told so by its next operation. */
+static int clean_arrives(struct ncclEpGroup *group, void *stream)
+{
+	const struct ep_dev_ops *ops = group->dev->ops;
+	bool capturing = false;
+	int rc;
+
+	if (!group->uplink || (rc = ops->capturing(group->dev, stream, &capturing)) || capturing)
+		return group->uplink ? rc : 0;
+	if ((rc = ops->sync(group->dev, stream, ep_now_ns() + group->timeout_ns + CLEAN_NS)))
+		return rc;
+	ep_uplink_quiet(group->uplink, ep_now_ns() + CLEAN_NS);
+	return 0;
+}
+
 int ep_ll_mask_clean(struct ncclEpGroup *group, void *stream)
 {
 	struct ep_ll_mask_args m;
+	int rc;
 
 	mask_args(group, EP_LL_MASK_CLEAN, &m);
-	return run(group, &m, stream);
+	rc = run(group, &m, stream);
+	return rc ? rc : clean_arrives(group, stream);
 }

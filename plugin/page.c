@@ -108,6 +108,12 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, ch
 			 "configurations",
 			 rank, r->rank, kind, epoch);
 		return -EP_EINTERNAL;
+	case EP_KERR_RING:
+		snprintf(out, size,
+			 "rank %d: %s %llu, %s: the engine did not take what was for rank %u within %llu ms; it is "
+			 "stuck, or what was before it failed",
+			 rank, kind, epoch, phase, r->rank, (unsigned long long)(timeout_ns / 1000000));
+		return -EP_ETIMEOUT;
 	case EP_KERR_ABORTED:
 		snprintf(out, size, "rank %d: %s %llu was stopped, %s", rank, kind, epoch, phase);
 		return -EP_EREMOTE;

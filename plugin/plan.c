@@ -139,11 +139,26 @@ int ep_plan_ht(const char *fn, const struct ncclEpGroup *group, const struct ep_
 	return 0;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+/* Rows that so many writers may send back at once. */
+static size_t ll_slots(struct sum *s, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+		       size_t writers)
+{
+	size_t tmax = group->cfg.max_dispatch;
+
+	return group->cfg.enable_mask ? mul(s, mul(s, writers, tmax), fan(group, args))
+				      : mul(s, tmax, (size_t)args->room);
+}
+
 int ep_plan_ll(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
 	       struct ep_plan_ll *out)
 {
-	size_t r = (size_t)group->nranks, el = (size_t)group->experts_per_rank, tmax = group->cfg.max_dispatch;
-	size_t k = (size_t)args->room, entries = 8 * k, dispatch, combine, token;
+	size_t el = (size_t)group->experts_per_rank, tmax = group->cfg.max_dispatch;
+	size_t k = (size_t)args->room, entries = 8 * k, area, back, token, far = ep_group_far(group);
 	struct sum s = { false };
 	struct ep_plan_ll p;
 	int rc;
@@ -155,11 +170,16 @@ int ep_plan_ll(const char *fn, const struct ncclEpGroup *group, const struct ep_
 	/* 16 more: token and scales are padded each, and only their sum is known to fit. */
 	p.row_stride = add(&s, add(&s, 16 + 16, round_up(&s, entries, EP_ROW_ALIGN)), token);
 	p.comb_stride = add(&s, 16, token);
-	p.comb_rows = group->cfg.enable_mask ? mul(&s, mul(&s, r, tmax), fan(group, args)) : mul(&s, tmax, k);
-	dispatch = mul(&s, r, add(&s, p.head_stride, mul(&s, tmax, p.row_stride)));
-	combine = mul(&s, p.comb_rows, p.comb_stride);
-	p.buffer = round_up(&s, dispatch > combine ? dispatch : combine, EP_PLAN_ALIGN);
+	area = add(&s, p.head_stride, mul(&s, tmax, p.row_stride));
+	back = mul(&s, mul(&s, tmax, fan(group, args)), p.comb_stride);
+	p.comb_rows = ll_slots(&s, group, args, ep_group_near(group));
+	p.buffer = larger(mul(&s, ep_group_near(group), area), mul(&s, p.comb_rows, p.comb_stride));
+	p.buffer = round_up(&s, p.buffer, EP_PLAN_ALIGN);
 	p.total = mul(&s, 2, p.buffer);
+	p.far_window = larger(mul(&s, far, area), mul(&s, ll_slots(&s, group, args, far), p.comb_stride));
+	p.far_window = far ? round_up(&s, p.far_window, EP_PLAN_ALIGN) : 0;
+	p.far_send = far ? round_up(&s, larger(area, back), EP_PLAN_ALIGN) : 0;
+	mul(&s, 2 * far, p.far_send);
 	if ((rc = judge(&s, fn, args)))
 		return rc;
 	*out = p;

@@ -40,12 +40,15 @@ struct ep_plan_handle {
  *   dispatch: R * (head [16 + 4 El] and Tmax rows [head 16 + max(8 K, 12 fan), token, 16])
  *   combine:  Tmax * K rows [16, token] at home, one per (token, position); with masks R * Tmax * fan rows, by writer,
  *             so that a rank that wakes late cannot overwrite what another fills.
+ * R: the ranks that map each other. For the others the same again in memory of the net, and beside it, for each of
+ * them, what leaves: in a dispatch what it gets, in a combine Tmax * fan rows, as many as it may have sent.
  */
 struct ep_plan_ll {
 	size_t head_stride, row_stride, comb_stride;
 	size_t comb_rows;
-	size_t buffer; /* bytes of one */
-	size_t total;  /* of both */
+	size_t buffer;		     /* bytes of one */
+	size_t total;		     /* of both */
+	size_t far_window, far_send; /* across nodes: what arrives, of one; what leaves for one rank, of one */
 };
 
 /*

@@ -102,7 +102,7 @@ int ep_order_arrive(struct ep_order *order, struct ep_order_put put)
 	delta = (put.seq - (uint32_t)ch->taken) & seq_mask(order);
 	/* The upper half of the numbers is the past: the sender cannot be so far ahead. */
 	if (delta > seq_mask(order) / 2)
-		return EP_FAIL(EP_PROXY, EALREADY, "put %u of channel %u came twice", put.seq, put.channel);
+		return -EALREADY;
 	if (delta >= order->window)
 		return EP_FAIL(EP_PROXY, ERANGE,
 			       "put %u of channel %u is %u ahead of the first that is open, %u are allowed", put.seq,
@@ -111,7 +111,7 @@ int ep_order_arrive(struct ep_order *order, struct ep_order_put put)
 	arrived = order_arrived(order, put.channel);
 	bit = 1ull << at % 64;
 	if (arrived[at / 64] & bit)
-		return EP_FAIL(EP_PROXY, EALREADY, "put %u of channel %u came twice", put.seq, put.channel);
+		return -EALREADY;
 	arrived[at / 64] |= bit;
 	if (put.signal)
 		order_signals(order, put.channel)[at / 64] |= bit;

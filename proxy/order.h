@@ -41,8 +41,9 @@ uint32_t ep_order_pack(const struct ep_order *order, struct ep_order_put put);
 struct ep_order_put ep_order_unpack(const struct ep_order *order, uint32_t imm);
 
 /*
- * A put has arrived. 1: the prefix has moved, take what is due; 0: it has not. Refused, with a sentence and without a
- * trace: -EALREADY what had arrived before, -ERANGE a number outside the window, -EP_EARG a channel there is not.
+ * A put has arrived. 1: the prefix has moved, take what is due; 0: it has not. Refused, without a trace: -ERANGE a
+ * number outside the window, -EP_EARG a channel there is not, both with a sentence; -EALREADY what had arrived before,
+ * without one, as a net that delivers twice does it again and again.
  */
 int ep_order_arrive(struct ep_order *order, struct ep_order_put put);
 

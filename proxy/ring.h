@@ -26,7 +26,7 @@ struct ep_ring {
  */
 int ep_ring_init(struct ep_ring *ring, void *pinned, uint32_t entries, uint64_t start);
 
-/* What producers are given: the same memory as the device sees it, and the head in device memory. */
+/* What producers are given: the same memory as the device sees it, and the head in device memory; without a bell. */
 struct ep_cmd_ring ep_ring_for_device(const struct ep_ring *ring, void *pinned_dev, struct ep_cmd_head *head);
 
 /*

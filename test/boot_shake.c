@@ -131,6 +131,7 @@ Test(boot_shake, frames_have_their_place_and_size)
 		{ EP_F_GO, EP_TO_ROOT, false, true, 0, 0 },
 		{ EP_F_BLOCK, EP_TO_RANK, true, true, 0, EP_FRAME_MAX },
 		{ EP_F_GONE, EP_TO_RANK, true, true, 0, EP_WHY_MAX },
+		{ EP_F_PARTED, EP_TO_RANK, true, true, 0, EP_WHY_MAX },
 		{ EP_F_LEFT, EP_TO_RANK, true, true, 0, 0 },
 		{ EP_F_BYE, EP_TO_RANK, true, true, 0, 0 },
 		{ EP_F_FD_GET, EP_TO_FD, true, false, 0, 0 },

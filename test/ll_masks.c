@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "test/oracle/far.h"
 #include "test/oracle/rig.h"
 
 #define RANKS 4
@@ -31,7 +32,7 @@ struct job {
 /* On the board. */
 struct meet {
 	pid_t pid[RANKS];
-	atomic_int survivors[2], all[2], timeouts, woken;
+	atomic_int survivors[2], all[2], dispatched, timeouts, woken;
 };
 
 /* A barrier of some, by hand: the world's own wants everybody. */
@@ -103,7 +104,7 @@ static int verdict_tell(struct rig *rig)
 /* ---- with masks ---- */
 
 /* The operation in which the victim does not answer. */
-static int survive(struct rig *rig, const struct job *job)
+static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	double start = world_now();
 
@@ -114,7 +115,7 @@ static int survive(struct rig *rig, const struct job *job)
 			return -1;
 	} else if (job->when == BEFORE_COMBINE) {
 		rig->async = 0;
-		if (rig_script(rig, "DA"))
+		if (rig_script(rig, "DA") || meet_wait(rig->seat, &meet->dispatched, RANKS))
 			return -1;
 		rig->active[VICTIM] = false;
 		rig->async = NCCL_EP_ASYNC_TIMEOUT;
@@ -138,7 +139,7 @@ static int survivor(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	double start;
 
-	if (survive(rig, job) || mask_is(rig, VICTIM, 0))
+	if (survive(rig, job, meet) || mask_is(rig, VICTIM, 0))
 		return -1;
 	is_answer(rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig->group));
 	flag_is(rig, 0);
@@ -167,7 +168,8 @@ static int survivor(struct rig *rig, const struct job *job, struct meet *meet)
 
 static int victim(struct rig *rig, const struct job *job, struct meet *meet)
 {
-	if (job->when == BEFORE_COMBINE && rig_script(rig, "DA"))
+	/* It stops with its engine, which may still have to send what the others must get. */
+	if (job->when == BEFORE_COMBINE && (rig_script(rig, "DA") || meet_wait(rig->seat, &meet->dispatched, RANKS)))
 		return -1;
 	raise(SIGSTOP);
 	/* Hours later, as far as this rank knows. */
@@ -210,6 +212,7 @@ close:
 
 #define LOOSE 200 /* rounds in which the stop falls: who got what of them nobody can say */
 #define STOP 20
+#define LAST 4 /* rounds after it at least */
 
 static void *stopper(void *arg)
 {
@@ -226,7 +229,7 @@ static int loose_rounds(struct rig *rig, const struct job *job, struct meet *mee
 {
 	bool is_victim = seat_rank(rig->seat) == VICTIM;
 	struct job mine = *job;
-	bool started = false;
+	bool started = false, stopped = false;
 	pthread_t thread;
 	int rc = 0;
 
@@ -234,11 +237,16 @@ static int loose_rounds(struct rig *rig, const struct job *job, struct meet *mee
 	for (int i = 0; i < LOOSE && !rc && !(is_victim && atomic_load(&meet->woken)); i++) {
 		if (seat_rank(rig->seat) == 0 && i == STOP)
 			started = !pthread_create(&thread, NULL, stopper, &mine);
+		/* On a busy machine the rounds may be over sooner: the others wait for this rank meanwhile. */
+		if (started && i == LOOSE - LAST) {
+			pthread_join(thread, NULL);
+			stopped = true;
+		}
 		rc = rig_dispatch(rig, 0, false) || rig_combine(rig, 0, false);
 	}
-	if (started)
+	if (started && !stopped)
 		pthread_join(thread, NULL);
-	else if (seat_rank(rig->seat) == 0)
+	else if (!started && seat_rank(rig->seat) == 0)
 		return seat_fail(rig->seat, "nobody was stopped: %s", ncclEpGetLastError());
 	/* A rank that was masked may be told so; a survivor never is. */
 	if (rc && !is_victim)
@@ -460,9 +468,10 @@ static void run_layout(struct run *run, enum ll_layout layout)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ll_masks [-T SECONDS] [-n COUNT]\n"
+	fprintf(out, "usage: ll_masks [-T SECONDS] [-n COUNT] [-N NODES [-k NET]]\n"
 		     "  -T  the deadline of every wait (1.5)\n"
-		     "  -n  stops in the middle of an operation, per layout (3)\n");
+		     "  -n  stops in the middle of an operation, per layout (3)\n"
+		     "  -N  pretended nodes (1)   -k  net between them: loop, unordered, faulty or NCCL_EP_NET's\n");
 	return status;
 }
 
@@ -470,22 +479,28 @@ int main(int argc, char **argv)
 {
 	struct run run = { .opts = { .seats = RANKS, .processes = true, .board = sizeof(struct meet) },
 			   .timeout = 1.5 };
+	const char *net = "loop";
 	char ms[32];
-	int c;
+	int c, nodes = 1;
 
 	run.repeats = 3;
-	while ((c = getopt(argc, argv, "T:n:h")) != -1) {
+	while ((c = getopt(argc, argv, "T:n:N:k:h")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == 'T')
 			run.timeout = atof(optarg);
 		else if (c == 'n')
 			run.repeats = atoi(optarg);
+		else if (c == 'N')
+			nodes = atoi(optarg);
+		else if (c == 'k')
+			net = optarg;
 		else
 			return usage(stderr, 2);
 	}
-	if (optind != argc || run.timeout <= 0)
+	if (optind != argc || run.timeout <= 0 || !far_splits(RANKS, nodes))
 		return usage(stderr, 2);
+	far_set(NULL, far_split(RANKS, nodes), net, 1);
 	snprintf(ms, sizeof(ms), "%d", (int)(1000 * run.timeout));
 	setenv("NCCL_EP_TIMEOUT_MS", ms, 1);
 	if (world_open(&run.opts, &run.world))

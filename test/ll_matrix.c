@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every combination LL has, one cell at a time, against the oracle. Exit status 0 or 1. */
+#include <stdio.h>
+
+#include "test/oracle/far.h"
 #include "test/oracle/matrix.h"
 #include "test/oracle/refuse.h"
 #include "test/oracle/rig.h"
@@ -8,7 +11,7 @@
 enum {
 	F_LAYOUT, F_DTYPE, F_QUANT, F_QTOK, F_QSCALE, F_STAGED, F_IDX, F_IDKIND, F_WINDOWS, F_ZERO_COPY, F_RANKS,
 	F_HIDDEN, F_TOPK, F_LOCAL, F_TMAX, F_FILL, F_ROUTE, F_HANDLES, F_STREAM, F_COUNTS, F_CREATE, F_MEM, F_MASK,
-	F_SMS, F_SKEW, F_ROUNDS, FACTORS
+	F_SMS, F_SKEW, F_ROUNDS, F_NODES, F_NET, F_RING, FACTORS
 };
 /* clang-format on */
 
@@ -39,6 +42,9 @@ static const struct factor factors[FACTORS] = {
 	[F_SMS] = { "sms", NULL, "0 1 3", 0 },
 	[F_SKEW] = { "skew", NULL, "0 1", 0 },
 	[F_ROUNDS] = { "rounds", NULL, "3 4", 3 },
+	[F_NODES] = { "nodes", NULL, "2 3 4", 1 }, /* 1 is another test's: here the net is */
+	[F_NET] = { "net", "loop unordered faulty", NULL, 0 },
+	[F_RING] = { "ring", NULL, "0 128", 0 }, /* commands it holds; 0: as many as the library likes */
 };
 
 struct job {
@@ -72,6 +78,10 @@ static const char *cell_illegal(const int *v)
 		return "skew is for plain tensors";
 	if (v[F_MEM] && v[F_CREATE])
 		return "ncclEpCreateHandle takes no memory";
+	if (!far_splits(v[F_RANKS], v[F_NODES]))
+		return "these ranks make no such number of nodes";
+	if (v[F_NODES] == 1 && (v[F_NET] || v[F_RING]))
+		return "net and ring belong to nodes";
 	return NULL;
 }
 
@@ -128,6 +138,17 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 	cfg->sms = v[F_SMS];
 	cfg->spare = LL_ALL;
 	cfg->idx64 = v[F_IDX];
+	cfg->per_node = far_split(v[F_RANKS], v[F_NODES]);
+}
+
+static void job_env(struct world *world, const int *v, uint64_t seed)
+{
+	static const char *const nets[] = { "loop", "unordered", "faulty" };
+	char ring[16];
+
+	far_set(world, v ? far_split(v[F_RANKS], v[F_NODES]) : 0, nets[v ? v[F_NET] : 0], seed);
+	snprintf(ring, sizeof(ring), "%d", v ? v[F_RING] : 0);
+	world_setenv(world, "NCCL_EP_RING_ENTRIES", ring);
 }
 
 /* ---- running ---- */
@@ -137,7 +158,7 @@ static int cell_rounds(struct rig *rig, const struct job *job)
 	for (int round = 0; round < job->rounds; round++)
 		if (rig_script(rig, job->script))
 			return -1;
-	return 0;
+	return rig_check_crossed(rig);
 }
 
 /* Loading the filler waits for running kernels, and freeing memory for the filler, with a lock that every launch needs:
@@ -196,10 +217,12 @@ int main(int argc, char **argv)
 					      .factor = factors,
 					      .factors = FACTORS,
 					      .ranks = F_RANKS,
+					      .plain = F_NODES,
 					      .illegal = cell_illegal,
 					      .heavy = cell_heavy,
 					      .forced = cell_forced,
 					      .make = job_make,
+					      .env = job_env,
 					      .size = sizeof(struct job),
 					      .fn = cell_job,
 					      .extra = refusals,

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "test/oracle/far.h"
 #include "test/oracle/rig.h"
 
 #define WARM 100	/* rounds until memory has its size */
@@ -91,6 +92,8 @@ static int soak_job(struct seat *seat, const void *arg)
 				break;
 		}
 	last = resident_kib();
+	if (round == job->rounds)
+		rig_check_crossed(&rig);
 	if (rig.verdict.wrong)
 		seat_fail(seat, "round %d: #wrong %llu: %s", round, (unsigned long long)rig.verdict.wrong,
 			  rig.verdict.first);
@@ -106,8 +109,9 @@ static int soak_job(struct seat *seat, const void *arg)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ll_soak [-t N | -g N] [-n ROUNDS] [-s SEED] [-l em|rm] [-m]\n"
-		     "  -t N, -g N  ranks as threads or as processes (-t 4)   -n  rounds (300)   -m  with masks\n");
+	fprintf(out, "usage: ll_soak [-t N | -g N] [-n ROUNDS] [-s SEED] [-l em|rm] [-m] [-N NODES [-k NET]]\n"
+		     "  -t N, -g N  ranks as threads or as processes (-t 4)   -n  rounds (300)   -m  with masks\n"
+		     "  -N  pretended nodes (1)   -k  net between them: loop, unordered, faulty or NCCL_EP_NET's\n");
 	return status;
 }
 
@@ -117,10 +121,11 @@ int main(int argc, char **argv)
 	struct world_opts opts = { .seats = 4 };
 	struct world *world;
 	double start = world_now();
-	int c, rc;
+	const char *net = "loop";
+	int c, rc, nodes = 1;
 
 	job.cfg.data.seed = 11;
-	while ((c = getopt(argc, argv, "t:g:n:s:l:mh")) != -1) {
+	while ((c = getopt(argc, argv, "t:g:n:s:l:mN:k:h")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == 't' || c == 'g')
@@ -133,11 +138,17 @@ int main(int argc, char **argv)
 			job.cfg.shape.layout = optarg[0] == 'e' ? LL_EXPERT_MAJOR : LL_RANK_MAJOR;
 		else if (c == 'm')
 			job.cfg.mask = true;
+		else if (c == 'N')
+			nodes = atoi(optarg);
+		else if (c == 'k')
+			net = optarg;
 		else
 			return usage(stderr, 2);
 	}
-	if (optind != argc || opts.seats < 1 || job.rounds < 1)
+	if (optind != argc || opts.seats < 1 || job.rounds < 1 || !far_splits(opts.seats, nodes))
 		return usage(stderr, 2);
+	job.cfg.per_node = far_split(opts.seats, nodes);
+	far_set(NULL, job.cfg.per_node, net, job.cfg.data.seed);
 	job.cfg.shape = (struct ll_shape){ .layout = job.cfg.shape.layout,
 					   .ranks = opts.seats,
 					   .experts = 3 * opts.seats,

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "test/oracle/far.h"
 #include "test/oracle/rig.h"
 
 #define RANKS 4
@@ -35,9 +36,9 @@ static const char *const orders[] = {
 	"dA dB xA xB",
 };
 
-static struct rig_cfg cfg_make(enum ll_layout layout, uint64_t seed)
+static struct rig_cfg cfg_make(enum ll_layout layout, uint64_t seed, int nodes)
 {
-	struct rig_cfg cfg = { .handles = 2, .spare = LL_ALL };
+	struct rig_cfg cfg = { .handles = 2, .spare = LL_ALL, .per_node = far_split(RANKS, nodes) };
 
 	cfg.shape = (struct ll_shape){ .layout = layout,
 				       .ranks = RANKS,
@@ -66,6 +67,8 @@ static int order_job(struct seat *seat, const void *arg)
 	if (!rig_open(&rig, seat, &job->cfg))
 		for (int round = 0; round < job->rounds && !rig_script(&rig, job->script); round++)
 			;
+	if (!seat_failed(seat))
+		rig_check_crossed(&rig);
 	rig_close(&rig);
 	return verdict_tell(&rig);
 }
@@ -224,6 +227,9 @@ close:
 
 struct run {
 	struct world *world;
+	int rounds, nodes;
+	bool graph;
+	uint64_t seed;
 	int passed, failed;
 };
 
@@ -242,23 +248,23 @@ static void run_job(struct run *run, const char *name, world_fn fn, const struct
 	run->failed += rc != 0;
 }
 
-static void run_layout(struct run *run, enum ll_layout layout, int rounds, bool graph, uint64_t seed)
+static void run_layout(struct run *run, enum ll_layout layout)
 {
-	struct job job = { .cfg = cfg_make(layout, seed), .rounds = rounds };
+	struct job job = { .cfg = cfg_make(layout, run->seed, run->nodes), .rounds = run->rounds };
 
-	if (graph) {
+	if (run->graph) {
 		job.cfg.data.fixed_t = job.cfg.shape.tmax; /* T is in the captured arguments */
 		job.cfg.data.numeric = job.cfg.data.echo = true;
 	}
 	for (size_t i = 0; i < sizeof(orders) / sizeof(orders[0]); i++) {
 		snprintf(job.script, sizeof(job.script), "%s", orders[i]);
-		run_job(run, orders[i], graph ? graph_job : order_job, &job);
+		run_job(run, orders[i], run->graph ? graph_job : order_job, &job);
 		job.cfg.own_stream = !job.cfg.own_stream;
 		job.cfg.mask = i % 3 == 1;
 	}
-	if (graph)
+	if (run->graph)
 		return;
-	job.cfg = cfg_make(layout, seed);
+	job.cfg = cfg_make(layout, run->seed, run->nodes);
 	run_job(run, "a first send half while a peer is held back", held_back_job, &job);
 	job.cfg.handles = 3;
 	run_job(run, "limits", limits_job, &job);
@@ -266,41 +272,47 @@ static void run_layout(struct run *run, enum ll_layout layout, int rounds, bool 
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ll_staged [-t | -g] [-n ROUNDS] [-G REPLAYS] [-s SEED] [-o SEED]\n"
+	fprintf(out, "usage: ll_staged [-t | -g] [-n ROUNDS] [-G REPLAYS] [-s SEED] [-o SEED] [-N NODES [-k NET]]\n"
 		     "  -t  ranks are threads (default)   -g  ranks are processes\n"
 		     "  -n  rounds of every order (5)     -G  orders captured into a graph, replayed so often\n"
-		     "  -o  under the emulator: GPU threads in random order\n");
+		     "  -o  under the emulator: GPU threads in random order\n"
+		     "  -N  pretended nodes (1)           -k  net between them: loop, unordered, faulty, or "
+		     "NCCL_EP_NET's\n");
 	return status;
 }
 
 int main(int argc, char **argv)
 {
 	struct world_opts opts = { .seats = RANKS, .board = 4096 };
-	struct run run = { 0 };
-	uint64_t seed = 7;
-	int c, rounds = 5, rc;
-	bool graph = false;
+	struct run run = { .rounds = 5, .nodes = 1, .seed = 7 };
+	const char *net = "loop";
+	int c, rc;
 
-	while ((c = getopt(argc, argv, "tgn:G:s:o:h")) != -1) {
+	while ((c = getopt(argc, argv, "tgn:G:s:o:N:k:h")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == 't' || c == 'g')
 			opts.processes = c == 'g';
 		else if (c == 'n' || c == 'G')
-			rounds = atoi(optarg), graph |= c == 'G';
+			run.rounds = atoi(optarg), run.graph |= c == 'G';
 		else if (c == 's')
-			seed = strtoull(optarg, NULL, 0);
+			run.seed = strtoull(optarg, NULL, 0);
+		else if (c == 'N')
+			run.nodes = atoi(optarg);
+		else if (c == 'k')
+			net = optarg;
 		else if (c == 'o' && world_random_order(strtoull(optarg, NULL, 0)))
 			return 1;
 		else if (c != 'o')
 			return usage(stderr, 2);
 	}
-	if (optind != argc || rounds < 1)
+	if (optind != argc || run.rounds < 1 || !far_splits(RANKS, run.nodes))
 		return usage(stderr, 2);
+	far_set(NULL, far_split(RANKS, run.nodes), net, run.seed);
 	if (world_open(&opts, &run.world))
 		return 1;
 	for (int layout = 0; layout < 2; layout++)
-		run_layout(&run, (enum ll_layout)layout, rounds, graph, seed);
+		run_layout(&run, (enum ll_layout)layout);
 	rc = *(int *)world_board(run.world);
 	if (world_close(run.world))
 		run.failed++;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "net_rig.h"
+#include "util/error.h"
 
 enum { PUTS = 2000, BYTES = 65536, MASK = 511 };
 
@@ -196,11 +197,61 @@ static void stalled(struct net_rank *me)
 		NET_UNTIL(me, told, some_take, &told);
 }
 
+/* The put after the third takes its time, on rank 1 alone; the ones around it do not. */
+static void slow(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t put = { .peer = me->rank, .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
+
+	for (int i = 0; i < 8; i++) {
+		uint64_t start = ep_now_ns();
+		bool late;
+
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+		late = ep_now_ns() - start >= 300 * 1000000ull;
+		EXPECT(me, late == (me->rank == 1 && i == 3));
+	}
+}
+
+/* The rig's own registration is the first; rank 1 gets no second one, and a third all the same. */
+static void refused(struct net_rank *me)
+{
+	ncclEpNetMem_v1_t mem = { .ptr = me->mem, .size = BYTES, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
+	uint8_t key[NCCL_EP_NET_KEY_SIZE];
+
+	for (int i = 2; i < 5; i++) {
+		void *mr = NULL;
+		int rc = me->net->ops.regMr(me->comm, &mem, key, &mr);
+
+		EXPECT(me, rc == (me->rank == 1 && i == 2 ? -ENOMEM : 0) && !mr == !!rc);
+		EXPECT(me, !rc || strstr(ep_last_error(), "registration 2 of rank 1"));
+		EXPECT(me, !mr || me->net->ops.deregMr(me->comm, mr) == 0);
+	}
+}
+
+/* Puts of rank 0 fail from the 100th on, those of rank 1 do not. */
+static void confined(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t put = { .peer = me->rank, .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
+	int failed = 0;
+
+	for (int i = 0; i < 300; i++) {
+		failed += net_put(me, &put, NULL, NULL) == -EIO;
+		EXPECT(me, i >= 100 || !failed);
+	}
+	EXPECT(me, me->rank == 0 ? failed > 50 && failed < 150 : failed == 0);
+}
+
 int main(void)
 {
+	struct net_case slow_put = { .spec = "faulty(loop):stall=300,after=3,rank=1", .ranks = 2, .run = slow };
+	struct net_case refuse = { .spec = "faulty(loop):refuse=2,rank=1", .ranks = 2, .run = refused };
+	struct net_case confine = { .spec = "faulty(loop):fail=500000,after=100,rank=0", .ranks = 2, .run = confined };
 	struct net_case stall = { .spec = "faulty(loop)", .ranks = 3, .bytes = BYTES, .run = stalled };
 	struct net_case drop = { .spec = "faulty(loop):drop=1,after=10", .ranks = 3, .bytes = BYTES, .run = dropped };
 	struct net_case cover = { .spec = "faulty(loop):fail=500000", .ranks = 1, .bytes = BYTES, .run = covered };
 
-	return tales() + net_run(&drop) + net_run(&cover) + net_run(&stall) != 0;
+	slow_put.bytes = refuse.bytes = confine.bytes = BYTES;
+	return tales() + net_run(&drop) + net_run(&cover) + net_run(&stall) + net_run(&slow_put) + net_run(&refuse) +
+		       net_run(&confine) !=
+	       0;
 }

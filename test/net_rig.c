@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "net_rig.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -94,8 +95,8 @@ static int memory_open(struct net_rank *me, int *fd)
 {
 	size_t n = me->test->bytes;
 
-	*fd = memfd_create("net_rig", MFD_CLOEXEC);
-	if (*fd < 0 || ftruncate(*fd, (off_t)n))
+	*fd = memfd_create("net_rig", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (*fd < 0 || ftruncate(*fd, (off_t)n) || fcntl(*fd, F_ADD_SEALS, F_SEAL_SHRINK))
 		return -1;
 	me->mem = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
 	return me->mem == MAP_FAILED;

@@ -33,5 +33,10 @@ EP_PARAM(CUDA_VMM, "NCCL_EP_CUDA_VMM", EP_T_BOOL, "1", 0, 0, "",
 EP_PARAM(NET, "NCCL_EP_NET", EP_T_STR, "", 0, 0, "",
 	 "Net between nodes: NAME, NAME:option=value,... or a wrapper NAME(INNER):...; empty takes the first with a "
 	 "device.")
+EP_PARAM(ENGINES, "NCCL_EP_ENGINES", EP_T_INT, "0", 0, 8, "UCCL_NUM_PROXY_THREADS",
+	 "Engine threads a rank uses between nodes; 0 takes 1 on the CPU and on small machines, else 2.")
+EP_PARAM(RING_ENTRIES, "NCCL_EP_RING_ENTRIES", EP_T_INT, "0", 0, 16777216, "",
+	 "Commands a ring between kernels and an engine holds, rounded up to a power of two; 0 takes 1024 or, for a "
+	 "GPU, 2048.")
 EP_PARAM(NET_PLUGIN, "NCCL_EP_NET_PLUGIN", EP_T_STR, "", 0, 0, "",
 	 "External nets, by comma: X is the library X or libnccl_ep_net-X.so; none means none.")

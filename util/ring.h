@@ -82,12 +82,13 @@ struct ep_cmd_ring {
 	struct ep_cmd_head *head;
 	uint32_t entries;
 	uint32_t shift; /* log2 of entries */
+	uint32_t *bell; /* of the engine (util/bell.h), for producers on the CPU; NULL: it looks by itself */
 };
 
 typedef char ep_cmd_size_[sizeof(struct ep_cmd) == 16 ? 1 : -1];
 typedef char ep_cmd_tail_size_[sizeof(struct ep_cmd_tail) == 128 ? 1 : -1];
 typedef char ep_cmd_head_size_[sizeof(struct ep_cmd_head) == 128 ? 1 : -1];
-typedef char ep_cmd_ring_size_[sizeof(struct ep_cmd_ring) == 32 ? 1 : -1];
+typedef char ep_cmd_ring_size_[sizeof(struct ep_cmd_ring) == 40 ? 1 : -1];
 
 /* The dead word: where the hole is and why (enum gx_wait_result, never 0). */
 #define EP_CMD_DEAD(position, why) ((uint64_t)(position) << 2 | (uint64_t)(why))

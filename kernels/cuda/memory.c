@@ -201,3 +201,37 @@ void ep_cuda_pinned_free(struct ep_dev *base, struct ep_pinned *mem)
 	*mem = (struct ep_pinned){ 0 };
 	ep_cuda_leave(&scope);
 }
+
+int ep_cuda_pin(struct ep_dev *base, void *host, size_t size, struct ep_pinned *out)
+{
+	struct ep_pinned mem = { .host = host, .size = size };
+	struct ep_cuda_scope scope;
+	unsigned long long ptr;
+	int rc;
+
+	if ((rc = ep_cuda_enter(ep_cuda(base), &scope)))
+		return rc;
+	if ((rc = EP_CU(cuMemHostRegister_v2, (host, size, EP_CU_REGISTER_PORTABLE | EP_CU_REGISTER_MAPPED),
+			"for %zu bytes that a net reads and GPU %d too", size, base->ordinal)))
+		goto leave;
+	if ((rc = EP_CU(cuMemHostGetDevicePointer_v2, (&ptr, host, 0), "on GPU %d", base->ordinal))) {
+		EP_CU_NOTE(cuMemHostUnregister, (host));
+		goto leave;
+	}
+	mem.dev = (void *)(uintptr_t)ptr;
+	*out = mem;
+leave:
+	ep_cuda_leave(&scope);
+	return rc;
+}
+
+void ep_cuda_unpin(struct ep_dev *base, struct ep_pinned *mem)
+{
+	struct ep_cuda_scope scope;
+
+	if (!mem->host || ep_cuda_enter(ep_cuda(base), &scope))
+		return;
+	EP_CU_NOTE(cuMemHostUnregister, (mem->host));
+	*mem = (struct ep_pinned){ 0 };
+	ep_cuda_leave(&scope);
+}

@@ -55,6 +55,8 @@ EP_CU_SYM(true, cuMemGetAddressRange_v2, (unsigned long long *base, size_t *size
 EP_CU_SYM(true, cuMemHostAlloc, (void **out, size_t size, unsigned flags))
 EP_CU_SYM(true, cuMemHostGetDevicePointer_v2, (unsigned long long *out, void *host, unsigned flags))
 EP_CU_SYM(true, cuMemFreeHost, (void *host))
+EP_CU_SYM(true, cuMemHostRegister_v2, (void *host, size_t size, unsigned flags))
+EP_CU_SYM(true, cuMemHostUnregister, (void *host))
 EP_CU_SYM(true, cuPointerGetAttribute, (void *out, unsigned attribute, unsigned long long ptr))
 EP_CU_SYM(false, cuFlushGPUDirectRDMAWrites, (unsigned target, unsigned scope))
 

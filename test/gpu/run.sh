@@ -11,7 +11,7 @@ logs=$build/gpu-logs
 # shard|name|seconds|how|program and arguments
 #   how: plain, mps (processes share the GPU under a daemon of our own), ipc (mps, windows by CUDA IPC), memcheck,
 #   racecheck, memcheck-mps, table and table-mps (what it prints is shown), nccl (by the real library)
-#   @FILE: in the build's test folder; a cell's words are joined by commas
+#   @FILE: in the build's test folder; a cell's words are joined by commas; VARIABLE=value in front is for the environment
 rows=(
 	'dev|devices|60|plain|gpu_dev'
 	'dev|windows|90|plain|gpu_share'
@@ -39,6 +39,12 @@ rows=(
 	'll-procs|ll-matrix-mps|300|mps|t_ll_matrix -g -f @ll_cells_2.txt'
 	'll-procs|ll-staged-mps|120|mps|t_ll_staged -g'
 	'll-procs|ll-soak-mps|120|mps|t_ll_soak -g 4 -n 1000'
+	'll-nodes|ll-nodes-matrix|300|plain|t_ll_matrix -f @ll_cells_net_2.txt'
+	'll-nodes|ll-nodes-staged|120|plain|t_ll_staged -N 2'
+	'll-nodes|ll-nodes-graph|300|plain|t_ll_staged -N 2 -G 100'
+	'll-nodes|ll-nodes-soak|120|plain|t_ll_soak -N 2 -n 300 -k faulty'
+	'll-nodes|ll-nodes-matrix-mps|300|mps|t_ll_matrix -g -f @ll_cells_net_2.txt'
+	'll-nodes|ll-nodes-graph-mps|300|mps|t_ll_staged -g -N 2 -G 100 -k unordered'
 	'ht|ht-matrix|300|plain|t_ht_matrix -f @ht_cells_2.txt'
 	'ht|ht-overflow|120|plain|t_ht_overflow'
 	'ht|ht-groups|120|plain|t_ht_groups -n 1000'
@@ -56,6 +62,7 @@ rows=(
 	'memcheck|ll-memcheck-1|120|memcheck|t_ll_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'memcheck|ll-memcheck-2|120|memcheck|t_ll_matrix -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,staged=2'
 	'memcheck|ll-memcheck-4|120|memcheck|t_ll_matrix -r ranks=4,sms=4,layout=rm,hidden=512,quant=ds,topk=3,tmax=5,handles=nest'
+	'memcheck|ll-nodes-memcheck|120|memcheck|t_ll_matrix -r ranks=2,nodes=2,net=loop,sms=4,hidden=7168,topk=8,local=5,tmax=16'
 	'memcheck|ht-memcheck-1|120|memcheck|t_ht_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'memcheck|ht-memcheck-2|120|memcheck|t_ht_matrix -r ranks=2,sms=4,layout=em,align=16,hidden=512,topk=3,tmax=16,tensors=window'
 	'memcheck|ht-memcheck-4|120|memcheck|t_ht_matrix -r ranks=4,sms=4,hidden=129,topk=3,tmax=5,tensors=mixed,overflow=drop,recv=tight,handles=nest'
@@ -63,6 +70,9 @@ rows=(
 	'memcheck-procs|ht-memcheck-mps|180|memcheck-mps|t_ht_matrix -g -r ranks=2,sms=4,hidden=512,topk=3,tmax=16,tensors=mixed'
 	'memcheck-procs|ht-graph-memcheck|240|memcheck-mps|t_ht_graph -g -w -n 3'
 	'memcheck-procs|ll-graph-memcheck|180|memcheck-mps|t_ll_staged -g -G 5'
+	'memcheck-procs|ll-nodes-memcheck-mps|180|memcheck-mps|t_ll_matrix -g -r ranks=4,nodes=2,net=unordered,sms=4,hidden=512,layout=rm,topk=3,tmax=5,staged=2'
+	'memcheck-procs|ll-nodes-graph-memcheck|180|memcheck-mps|t_ll_staged -g -N 2 -G 3'
+	'racecheck|ll-nodes-racecheck|120|racecheck|t_ll_matrix -r ranks=2,nodes=2,net=loop,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ll-racecheck-1|120|racecheck|t_ll_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ll-racecheck-2|120|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ht-racecheck-1|120|racecheck|t_ht_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
@@ -85,6 +95,9 @@ rows=(
 	'perf|ht-8-plain|120|table|ep_perf -a ht -D cuda -t 8 -m 16 -n 50 -w 10'
 	'perf|ht-2-plain|120|table|ep_perf -a ht -D cuda -t 2 -m 24 -n 50 -w 10'
 	'perf|ht-1-plain|120|table|ep_perf -a ht -D cuda -t 1 -m 16 -x 32 -n 50 -w 10'
+	'perf|ll-nodes-perf|120|table|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -t 8 -m 16 -b 1 -e 128 -f 8 -x 256 -n 100 -w 20'
+	'perf|ll-nodes-perf-graph|120|table|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -t 8 -m 16 -b 128 -e 128 -x 256 -n 100 -w 20 -G 1'
+	'perf|ll-nodes-perf-mps|120|table-mps|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -g 8 -m 16 -b 1 -e 128 -f 8 -x 256 -n 100 -w 20'
 	'perf|rings|60|table|ring_perf -D cuda'
 	'perf|rings-16|60|table|ring_perf -D cuda -r 16 -p 128'
 	'memcheck|ring-memcheck|120|memcheck|gpu_ring_full cuda'
@@ -94,7 +107,7 @@ rows=(
 	'memcheck-procs|rowsig-memcheck|300|memcheck-mps|gpu_rowsig_procs cuda'
 	'racecheck|launch-racecheck|120|racecheck|gpu_launch'
 )
-default=(dev threads nccl procs ll ll-procs ht ht-procs perf memcheck memcheck-procs racecheck)
+default=(dev threads nccl procs ll ll-procs ll-nodes ht ht-procs perf memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
@@ -160,10 +173,11 @@ program() { for d in test/gpu test perf; do [ ! -x "$build/$d/$1" ] || { echo "$
 
 # run_one NAME SECONDS HOW COMMAND...: 0 passed, 77 skipped, else failed
 run_one() {
-	local name=$1 seconds=$2 how=$3 rc=0 wrap=()
+	local name=$1 seconds=$2 how=$3 rc=0 wrap=() settings=()
 	# Rank threads need a queue of the GPU each. Processes have their own, and under MPS more than a few exhaust the GPU.
 	local vars=(CUDA_DEVICE_MAX_CONNECTIONS=32 NCCL_EP_DEVICE=cuda)
 	shift 3
+	while [[ $1 == [A-Z]*=* ]]; do settings+=("$1"); shift; done
 	case $how in
 	mps | ipc | memcheck-mps | table-mps)
 		mps_start || { echo 'skipped: no MPS here' >"$logs/$name.log"; return 77; }
@@ -179,7 +193,7 @@ run_one() {
 		read -ra wrap <<<"$(sanitizer "${how%-mps}")"
 		;;
 	esac
-	env "${vars[@]}" timeout -k 5 "$seconds" "${wrap[@]}" "$(program "$1")" "${@:2}" >"$logs/$name.log" 2>&1 </dev/null || rc=$?
+	env "${vars[@]}" "${settings[@]}" timeout -k 5 "$seconds" "${wrap[@]}" "$(program "$1")" "${@:2}" >"$logs/$name.log" 2>&1 </dev/null || rc=$?
 	# A client that died badly spoils the daemon for the next one.
 	case $how in mps | ipc | memcheck-mps) [ $rc = 0 ] || mps_stop ;; esac
 	return $rc

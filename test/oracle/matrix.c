@@ -22,7 +22,7 @@ struct run {
 	struct world_opts opts;
 	uint64_t seed;
 	int filler; /* multiprocessors that a foreign kernel holds meanwhile */
-	bool verbose;
+	bool verbose, far;
 	int passed, failed;
 };
 
@@ -152,6 +152,8 @@ static void run_cell(struct run *run, const int *v, uint64_t seed, const char *t
 	_Alignas(16) char job[WORLD_ARG];
 
 	run->matrix->make(v, seed, run->filler, job);
+	if (run->matrix->env)
+		run->matrix->env(run->world, v, seed);
 	run_job(run, v[run->matrix->ranks], run->matrix->fn, job, run->matrix->size, text);
 }
 
@@ -191,6 +193,7 @@ static void run_cells(struct run *run, const struct cells *cells, int limit)
 static void run_random(struct run *run, int count)
 {
 	const struct matrix *m = run->matrix;
+	int drawn = m->plain && !run->far ? m->plain : m->factors;
 	uint64_t random = run->seed;
 
 	for (int done = 0; done < count;) {
@@ -199,7 +202,9 @@ static void run_random(struct run *run, int count)
 		uint64_t seed;
 		int v[MATRIX_FACTORS] = { 0 };
 
-		for (int f = 0; f < m->factors; f++) {
+		for (int f = drawn; f < m->factors; f++)
+			v[f] = m->factor[f].absent;
+		for (int f = 0; f < drawn; f++) {
 			const char *list = m->factor[f].words ? m->factor[f].words : m->factor[f].numbers;
 			int length, pick = (int)(ll_random(&random) % (uint64_t)words_count(list));
 			int forced = m->forced ? m->forced(v, f) : -1;
@@ -234,11 +239,12 @@ static int read_cells(const struct matrix *m, const char *file, const char *one,
 static int usage(const struct matrix *m, FILE *out, int status)
 {
 	fprintf(out,
-		"usage: %s [-t | -g] [-f FILE | -r CELL] [-n COUNT] [-s SEED] [-F SMS] [-o SEED] [-v]\n"
+		"usage: %s [-t | -g] [-f FILE | -r CELL] [-n COUNT] [-s SEED] [-N] [-F SMS] [-o SEED] [-v]\n"
 		"  -t        ranks are threads (default)      -g  ranks are processes\n"
 		"  -f FILE   cells, one per line               -r CELL  this one cell\n"
 		"  -n COUNT  at most so many cells; without -f and -r: so many random ones (100)\n"
 		"  -s SEED   of the data and of random cells   -F SMS  a foreign kernel holds so many SMs\n"
+		"  -N        random cells are split into pretended nodes\n"
 		"  -o SEED   under the emulator: GPU threads in random order\n"
 		"  -v        a line for every cell\n",
 		m->name);
@@ -257,6 +263,8 @@ static int run_all(struct run *run, const struct cells *cells, bool one, int lim
 		run_cells(run, cells, limit);
 	else
 		run_random(run, limit > 0 ? limit : 100);
+	if (m->env && !one)
+		m->env(run->world, NULL, 0);
 	for (int i = 0; !one && i < m->extras; i++)
 		run_job(run, m->extra[i].ranks, m->extra[i].fn, &m->extra[i].arg, sizeof(m->extra[i].arg),
 			m->extra[i].name);
@@ -275,7 +283,7 @@ int matrix_main(const struct matrix *matrix, int argc, char **argv)
 	const char *file = NULL, *one = NULL;
 	int c, limit = 0, rc;
 
-	while ((c = getopt(argc, argv, "tgf:r:n:s:F:o:vh")) != -1) {
+	while ((c = getopt(argc, argv, "tgf:r:n:s:NF:o:vh")) != -1) {
 		if (c == 'h')
 			return usage(matrix, stdout, 0);
 		if (c == 't' || c == 'g')
@@ -290,6 +298,8 @@ int matrix_main(const struct matrix *matrix, int argc, char **argv)
 			run.seed = strtoull(optarg, NULL, 0);
 		else if (c == 'F')
 			run.filler = atoi(optarg);
+		else if (c == 'N')
+			run.far = true;
 		else if (c == 'v')
 			run.verbose = true;
 		else if (c == 'o' && world_random_order(strtoull(optarg, NULL, 0)))

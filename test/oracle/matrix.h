@@ -23,6 +23,7 @@ struct matrix {
 	const char *name;
 	const struct factor *factor;
 	int factors, ranks; /* ranks: the factor that says how many */
+	int plain; /* factors from this on are drawn in random cells with -N only; else they are absent. 0: none is */
 	/* The contract's rules: NULL, or why there is no such cell. cover.py gets the same ones in the .args file. */
 	const char *(*illegal)(const int *v);
 	/* A random cell that would take too long: time, not law. */
@@ -31,6 +32,8 @@ struct matrix {
 	int (*forced)(const int *v, int factor);
 	/* job[size], at most WORLD_ARG bytes, for fn; filler: multiprocessors a foreign kernel holds meanwhile. */
 	void (*make)(const int *v, uint64_t seed, int filler, void *job);
+	/* What the groups of a cell find in the environment; v NULL: of the jobs beside the cells. May be NULL. */
+	void (*env)(struct world *world, const int *v, uint64_t seed);
 	size_t size;
 	world_fn fn;
 	/* Jobs beside the cells, run where neither -f nor -r is given, or with -f; may be NULL. */

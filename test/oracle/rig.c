@@ -313,6 +313,12 @@ static bool is_dispatched(const char *script, int handle)
 	return at && at > script && (at[-1] == 'D' || at[-1] == 'd');
 }
 
+void rig_nap(struct rig *rig)
+{
+	if (rig->naps)
+		usleep((unsigned)(1000 + ll_random(&rig->naps) % 49001));
+}
+
 int rig_script(struct rig *rig, const char *script)
 {
 	int word = 0;
@@ -329,6 +335,7 @@ int rig_script(struct rig *rig, const char *script)
 			continue;
 		if (++word == rig->stall_at)
 			usleep(rig->stall_us);
+		rig_nap(rig);
 		if (do_word(rig, script))
 			return -1;
 		script++;
@@ -433,7 +440,7 @@ int rig_join(struct rig *rig, const struct rig *host, const struct rig_cfg *cfg)
 
 int rig_close(struct rig *rig)
 {
-	bool failed = seat_failed(rig->seat);
+	bool failed = seat_failed(rig->seat) || rig->parted;
 
 	/* Memory is given back only when nobody's kernel runs any more: freeing waits for them on some devices. */
 	if (!failed && seat_barrier(rig->seat))

@@ -29,6 +29,7 @@ struct rig_cfg {
 	bool idx64;
 	unsigned max_token_bytes;   /* 0: the largest row of the shape */
 	unsigned long buffer_bytes; /* rdma_buffer_size; 0: automatic */
+	int per_node;		    /* ranks of a pretended node (far.h), to count what crosses; 0: one node */
 };
 
 enum rig_buf_id {
@@ -76,6 +77,9 @@ struct rig {
 	bool bad_ids;	   /* given since the last look */
 	int stall_at;	   /* before this word of a script, from 1 on, */
 	unsigned stall_us; /* this rank sleeps so long */
+	uint64_t naps;	   /* not 0: and a random 1 to 50 ms before every word; a seed of its own for every rank */
+	uint64_t crossed;  /* bytes the calls so far must have given to the net */
+	bool parted;	   /* the group is lost, or ranks are: rig_close waits for nobody and asks for no success */
 };
 
 /* Collective, all: 0, or -1 after seat_fail. Values that are wrong fail nothing; they count in the verdict. */
@@ -90,6 +94,8 @@ int rig_close(struct rig *rig);
  * A to D. Everything is checked at the end, and before a combine that needs the rows.
  */
 int rig_script(struct rig *rig, const char *script);
+/* What rig.naps asks for before an operation. */
+void rig_nap(struct rig *rig);
 /* Waits for the stream and checks everything that is to be checked. */
 int rig_settle(struct rig *rig);
 
@@ -104,6 +110,8 @@ int rig_check_rows(struct rig *rig, int handle);
 int rig_answer(struct rig *rig, int handle); /* combine's input, by the rows that rig_check_rows found */
 int rig_check_sums(struct rig *rig, int handle);
 int rig_sync(struct rig *rig);
+/* All ranks, nothing staged, nobody masked: what the library counts against what the model says crossed. */
+int rig_check_crossed(struct rig *rig);
 
 /* A tensor as the library gets it; sizes are its own. */
 struct rig_tensor {

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the library gets from a rig: descriptors of its tensors, and the calls. */
 #include <string.h>
+#include <unistd.h>
 
+#include "test/oracle/far.h"
 #include "test/oracle/rig.h"
 #include "test/oracle/rig_buf.h"
+
+#define CROSS_SECONDS 10.0
 
 int rig_expect(struct rig *rig, const char *call, ncclResult_t got)
 {
@@ -126,6 +130,9 @@ ncclResult_t rig_dispatch(struct rig *rig, int handle, bool send_only)
 	rc = ncclEpDispatch(rig->handle[handle].handle, &args.in, &args.out, &args.info, &args.config,
 			    rig->shim.stream);
 	memset(&args, 0xee, sizeof(args));
+	if (rc == ncclSuccess && rig->cfg.per_node)
+		rig->crossed += far_dispatch_bytes(&rig->cfg.shape, rig->handle[handle].in, rig->active,
+						   seat_rank(rig->seat), rig->cfg.per_node);
 	return rc;
 }
 
@@ -152,10 +159,36 @@ ncclResult_t rig_combine(struct rig *rig, int handle, bool send_only)
 	args.config.send_only = send_only;
 	rc = ncclEpCombine(rig->handle[handle].handle, &args.in, &args.out, &args.config, rig->shim.stream);
 	memset(&args, 0xee, sizeof(args));
+	if (rc == ncclSuccess && rig->cfg.per_node)
+		rig->crossed += far_combine_bytes(&rig->cfg.shape, &rig->handle[handle].expect, rig->active,
+						  seat_rank(rig->seat), rig->cfg.per_node);
 	return rc;
 }
 
 ncclResult_t rig_complete(struct rig *rig, int handle)
 {
 	return ncclEpComplete(rig->handle[handle].handle, NULL, rig->shim.stream);
+}
+
+/* The operations are over everywhere, so every put has arrived; its engine may still be about to count it. */
+int rig_check_crossed(struct rig *rig)
+{
+	double end = world_now() + CROSS_SECONDS;
+	ncclEpNetCounts_t counts;
+
+	if (rig_sync(rig) || seat_barrier(rig->seat))
+		return -1;
+	do {
+		usleep(100);
+		if (rig_expect(rig, "ncclEpGroupNetCounts", ncclEpGroupNetCounts(rig->group, &counts)))
+			return -1;
+	} while (counts.bytes < rig->crossed && world_now() < end);
+	ll_wrong(&rig->verdict, counts.bytes != rig->crossed, "rank %d: %llu bytes crossed, must be %llu",
+		 seat_rank(rig->seat), (unsigned long long)counts.bytes, (unsigned long long)rig->crossed);
+	ll_wrong(&rig->verdict, !rig->crossed != !counts.puts || counts.puts * 16 > counts.bytes,
+		 "rank %d: %llu puts for %llu bytes", seat_rank(rig->seat), (unsigned long long)counts.puts,
+		 (unsigned long long)counts.bytes);
+	ll_wrong(&rig->verdict, !rig->cfg.per_node && counts.signals, "rank %d: %llu signals crossed inside one node",
+		 seat_rank(rig->seat), (unsigned long long)counts.signals);
+	return 0;
 }

@@ -23,7 +23,11 @@
 
 #define BARRIER_SECONDS 100.0
 
-enum { TEXT = 768 };
+enum { TEXT = 768, VARIABLES = 8 };
+
+struct variable {
+	char name[40], value[160];
+};
 
 struct result {
 	bool done;
@@ -41,6 +45,7 @@ struct shared {
 	world_fn fn;
 	_Alignas(16) char arg[WORLD_ARG];
 	unsigned long generation; /* communicators of older ones are thrown away */
+	struct variable variable[VARIABLES];
 	struct result result[WORLD_SEATS];
 
 	_Alignas(64) atomic_uint arrived;
@@ -64,6 +69,7 @@ struct world {
 	size_t board_size;
 	int seats;
 	bool processes, lost;
+	int doomed; /* -1: nobody */
 	char text[TEXT + 64];
 	struct seat seat[WORLD_SEATS];
 };
@@ -185,6 +191,12 @@ static void comms_drop(struct seat *seat, bool sound)
 	}
 }
 
+static void variables_set(const struct shared *s)
+{
+	for (int i = 0; i < VARIABLES && s->variable[i].name[0]; i++)
+		setenv(s->variable[i].name, s->variable[i].value, 1);
+}
+
 /* A seat's life: wait for a job, run it, say so. */
 static void *seat_main(void *arg)
 {
@@ -208,6 +220,8 @@ static void *seat_main(void *arg)
 			seat->generation = s->generation;
 			comms_drop(seat, false);
 		}
+		if (seat->world->processes)
+			variables_set(s);
 		pthread_mutex_unlock(&s->lock);
 		if (s->fn(seat, s->arg) && !result->rc)
 			seat_fail(seat, "failed without a word");
@@ -272,6 +286,7 @@ int world_open(const struct world_opts *opts, struct world **out)
 	}
 	world->seats = opts->seats;
 	world->processes = opts->processes;
+	world->doomed = -1;
 	world->board_size = opts->board ? opts->board : 4096;
 	if (shared_make(world)) {
 		perror("mmap");
@@ -287,6 +302,25 @@ int world_open(const struct world_opts *opts, struct world **out)
 	}
 	*out = world;
 	return 0;
+}
+
+void world_setenv(struct world *world, const char *name, const char *value)
+{
+	struct shared *s = world->shared;
+	int i = 0;
+
+	pthread_mutex_lock(&s->lock);
+	while (i < VARIABLES - 1 && s->variable[i].name[0] && strcmp(s->variable[i].name, name))
+		i++;
+	snprintf(s->variable[i].name, sizeof(s->variable[i].name), "%s", name);
+	snprintf(s->variable[i].value, sizeof(s->variable[i].value), "%s", value);
+	setenv(name, value, 1);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void world_doom(struct world *world, int seat)
+{
+	world->doomed = seat;
 }
 
 const char *world_text(const struct world *world)
@@ -320,7 +354,10 @@ static int seat_dead(struct world *world)
 				 WIFSIGNALED(status) ? "signal" : "exit",
 				 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 			world->seat[i].pid = 0;
-			return i;
+			if (i == world->doomed && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+				world->shared->result[i].done = true;
+			else
+				return i;
 		}
 	return -1;
 }

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define WORLD_SEATS 64
+#define WORLD_SEATS 256
 #define WORLD_ARG 1024 /* bytes of a job's argument */
 
 struct world;
@@ -39,6 +39,10 @@ int world_close(struct world *world);
  * world: every later job fails at once.
  */
 int world_run(struct world *world, int ranks, world_fn fn, const void *arg, size_t size, double seconds);
+/* As setenv, here and in the ranks' processes, for the jobs to come: not while one runs. At most 8 names. */
+void world_setenv(struct world *world, const char *name, const char *value);
+/* This seat's process is going to be killed: that fails no job. It is the last one before world_close. */
+void world_doom(struct world *world, int seat);
 const char *world_text(const struct world *world);
 bool world_lost(const struct world *world);
 void *world_board(const struct world *world);

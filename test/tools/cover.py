@@ -228,7 +228,7 @@ def main():
     args.add_argument('-s', '--seed', type=int, default=1)
     args.add_argument('--forbid', action='append', default=[], metavar='EXPR')
     args.add_argument('--self-test', action='store_true')
-    args = args.parse_args()
+    args = args.parse_intermixed_args()
     if args.self_test:
         return self_test()
     try:

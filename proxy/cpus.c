@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "proxy/cpus.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/error.h"
+
+/* On a few CPUs the scheduler knows better: a pinned thread that naps loses its place to those that are not pinned. */
+#define CPUS_TOO_FEW 4
+
+static bool number_take(const char **text, unsigned long *out)
+{
+	char *end;
+
+	if (**text < '0' || **text > '9')
+		return false;
+	*out = strtoul(*text, &end, 10);
+	*text = end;
+	return *out < EP_CPUS_MAX;
+}
+
+int ep_cpus_parse(const char *list, struct ep_cpus *out)
+{
+	const char *at = list;
+	unsigned long first, last;
+	struct ep_cpus cpus;
+
+	memset(&cpus, 0, sizeof(cpus));
+	do {
+		if (!number_take(&at, &first))
+			goto malformed;
+		last = first;
+		if (*at == '-' && (at++, !number_take(&at, &last) || last < first))
+			goto malformed;
+		for (; first <= last; first++)
+			CPU_SET_S(first, sizeof(cpus), cpus.set);
+	} while (*at == ',' && *++at);
+	if (*at && strcmp(at, "\n") != 0)
+		goto malformed;
+	*out = cpus;
+	return 0;
+
+malformed:
+	return EP_FAIL(EP_PROXY, EP_EARG, "\"%.80s\" is no list of CPUs below %d, as \"0-3,8\" is", list, EP_CPUS_MAX);
+}
+
+void ep_cpus_pin(pthread_t thread, int engine, const char *list)
+{
+	struct ep_cpus may, want;
+	int rc;
+
+	if (!list || !*list || ep_cpus_parse(list, &want))
+		return;
+	memset(&may, 0, sizeof(may));
+	/* The process's, that is its first thread's: the caller may be bound to a core, which is the last to take. */
+	if (sched_getaffinity(getpid(), sizeof(may), may.set) || CPU_COUNT_S(sizeof(may), may.set) <= CPUS_TOO_FEW)
+		return;
+	CPU_AND_S(sizeof(want), want.set, want.set, may.set);
+	if (!CPU_COUNT_S(sizeof(want), want.set)) {
+		EP_INFO(EP_PROXY, "engine %d runs anywhere: the process may use none of the CPUs %s", engine, list);
+		return;
+	}
+	rc = pthread_setaffinity_np(thread, sizeof(want), want.set);
+	if (rc)
+		EP_INFO(EP_PROXY, "engine %d runs anywhere: %s", engine, strerror(rc));
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines: threads that turn ports. What a turn costs when there is nothing to do decides how many ranks a machine can
+ * hold: 64 processes whose engines look every 20 us fill two cores by themselves. So an engine spins only as long as an
+ * answer may be on its way, lets others run, and then sleeps longer and longer.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "proxy/cpus.h"
+#include "proxy/port.h"
+#include "util/bell.h"
+#include "util/error.h"
+
+/* Since something last moved: until SPIN the thread looks without a pause, until YIELD it lets others run between two
+ * looks, then it sleeps: NAP first, twice as long each time, NAP_MAX at most. A GPU cannot end a nap, and a model's
+ * layers are 100 us and more apart: for its rings YIELD is as long as a few of them. */
+#define SPIN_NS 3000u
+#define YIELD_NS 50000u
+#define YIELD_GPU_NS 1000000u
+#define NAP_NS 20000u
+#define NAP_MAX_NS 100000u
+/* With nobody who could push without ringing: after LONG_NS the naps grow on. What a peer sends rings no bell, and must
+ * not wait so long while an operation runs. */
+#define LONG_NS 10000000u
+#define NAP_LONG_NS 1000000u
+
+struct ep_engine {
+	uint32_t bell __attribute__((aligned(64)));  /* alone in its line: producers look at it with every push */
+	uint32_t asked __attribute__((aligned(64))); /* atomic: changes of the list below, or the end */
+	struct ep_engine *next;
+	int number, users;
+	pid_t pid;
+	pthread_t thread;
+	pthread_mutex_t lock; /* of all that follows */
+	pthread_cond_t changed;
+	struct ep_port *attached; /* by next_attached */
+	uint32_t answered;	  /* the thread goes by this state of the list */
+	bool end;
+};
+
+/* The process's engines. Unavoidably global: ranks of one process that know nothing of each other share them. */
+static struct {
+	pthread_mutex_t lock;
+	struct ep_engine *first;
+} engines = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* What the thread has for itself. */
+struct shift {
+	struct ep_engine *engine;
+	struct ep_port *ports; /* as of the last change, by next_turned: who is attached may change under it */
+	bool rung;	       /* nobody pushes to them without ringing */
+	uint32_t seen;
+	uint64_t since; /* nothing has moved; 0: something has just now */
+	uint64_t nap;
+};
+
+static int ports_turn(const struct shift *s)
+{
+	int moved = 0;
+
+	for (struct ep_port *p = s->ports; p; p = p->next_turned)
+		moved += ep_port_turn(p);
+	return moved;
+}
+
+/* The longest nap: short while the net owes us something, long where nobody can come without ringing; a net that owes
+ * it for long is no reason to stay awake. */
+static uint64_t nap_max(const struct shift *s, uint64_t idle)
+{
+	bool waits = false;
+
+	for (const struct ep_port *p = s->ports; p && !waits; p = p->next_turned)
+		waits = ep_port_waits(p);
+	if (idle < LONG_NS)
+		return waits ? NAP_NS : NAP_MAX_NS;
+	return s->rung && !waits ? NAP_LONG_NS : NAP_MAX_NS;
+}
+
+static void shift_sleep(struct shift *s, uint64_t idle)
+{
+	uint64_t most = nap_max(s, idle);
+	struct ep_engine *e = s->engine;
+
+	s->nap = s->nap < most ? s->nap : most;
+	ep_bell_lie_down(&e->bell);
+	if (__atomic_load_n(&e->asked, __ATOMIC_RELAXED) == s->seen && !ports_turn(s)) {
+		ep_bell_sleep(&e->bell, s->nap);
+		s->nap *= 2;
+	} else {
+		s->since = 0;
+	}
+	ep_bell_stand_up(&e->bell);
+}
+
+/* Nothing has moved in the last turn. */
+static void shift_rest(struct shift *s)
+{
+	uint64_t now = ep_now_ns(), idle;
+
+	if (!s->since) {
+		s->since = now;
+		s->nap = NAP_NS;
+	}
+	idle = now - s->since;
+	if (idle >= (s->rung ? YIELD_NS : YIELD_GPU_NS))
+		shift_sleep(s, idle);
+	else if (idle >= SPIN_NS)
+		sched_yield();
+}
+
+/* Takes over the list as it is now and says so. False: the end. */
+static bool shift_change(struct shift *s)
+{
+	struct ep_engine *e = s->engine;
+	bool end;
+
+	pthread_mutex_lock(&e->lock);
+	s->seen = e->answered = e->asked;
+	s->ports = e->attached;
+	s->rung = true;
+	for (struct ep_port *p = s->ports; p; p = p->next_attached) {
+		p->next_turned = p->next_attached;
+		s->rung &= p->o.rung;
+	}
+	end = e->end;
+	pthread_cond_broadcast(&e->changed);
+	pthread_mutex_unlock(&e->lock);
+	s->since = 0;
+	return !end;
+}
+
+static void *engine_main(void *arg)
+{
+	struct shift s = { .engine = arg };
+
+	/* The kernel would add 50 us to a nap of 20. */
+	prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
+	for (;;) {
+		/* A1: pairs with R1 in engine_ask. */
+		if (__atomic_load_n(&s.engine->asked, __ATOMIC_ACQUIRE) != s.seen && !shift_change(&s))
+			return NULL;
+		if (ports_turn(&s))
+			s.since = 0;
+		else
+			shift_rest(&s);
+	}
+}
+
+/* With the lock: the thread must look at the list, or at the end. */
+static uint32_t engine_ask(struct ep_engine *e)
+{
+	uint32_t ticket = __atomic_add_fetch(&e->asked, 1, __ATOMIC_RELEASE); /* R1: pairs with A1 in engine_main */
+
+	ep_bell_ring(&e->bell);
+	return ticket;
+}
+
+/* Whoever forks has the memory of an engine, not its thread; its lists and locks may be in the middle of a change, so a
+ * child leaves them alone. */
+static bool engine_is_ours(const struct ep_engine *e)
+{
+	return e->pid == getpid();
+}
+
+static int engine_start(struct ep_engine *e, const char *cpus)
+{
+	sigset_t all, before;
+	char name[16];
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&e->thread, NULL, engine_main, e);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc)
+		return EP_FAIL(EP_PROXY, rc, "no thread for engine %d: %s", e->number, strerror(rc));
+	snprintf(name, sizeof(name), "ep-engine-%d", e->number);
+	pthread_setname_np(e->thread, name);
+	ep_cpus_pin(e->thread, e->number, cpus);
+	return 0;
+}
+
+static int engine_make(int number, const char *cpus, struct ep_engine **out)
+{
+	struct ep_engine *e = aligned_alloc(_Alignof(struct ep_engine), sizeof(*e));
+	int rc;
+
+	if (!e)
+		return EP_FAIL(EP_PROXY, ENOMEM, "no memory for engine %d", number);
+	memset(e, 0, sizeof(*e));
+	e->number = number;
+	e->pid = getpid();
+	e->users = 1;
+	pthread_mutex_init(&e->lock, NULL);
+	pthread_cond_init(&e->changed, NULL);
+	rc = engine_start(e, cpus);
+	if (rc) {
+		free(e);
+		return rc;
+	}
+	*out = e;
+	return 0;
+}
+
+int ep_engine_take(int number, const char *cpus, struct ep_engine **out)
+{
+	struct ep_engine *e;
+	int rc = 0;
+
+	if (number < 0)
+		return EP_FAIL(EP_PROXY, EP_EARG, "engine %d: numbers start at 0", number);
+	pthread_mutex_lock(&engines.lock);
+	for (e = engines.first; e && (e->number != number || !engine_is_ours(e)); e = e->next)
+		;
+	if (e) {
+		e->users++;
+	} else {
+		rc = engine_make(number, cpus, &e);
+		if (!rc) {
+			e->next = engines.first;
+			engines.first = e;
+		}
+	}
+	pthread_mutex_unlock(&engines.lock);
+	if (!rc)
+		*out = e;
+	return rc;
+}
+
+void ep_engine_give(struct ep_engine *engine)
+{
+	struct ep_engine **at;
+
+	if (!engine || !engine_is_ours(engine))
+		return;
+	pthread_mutex_lock(&engines.lock);
+	if (--engine->users) {
+		pthread_mutex_unlock(&engines.lock);
+		return;
+	}
+	for (at = &engines.first; *at != engine; at = &(*at)->next)
+		;
+	*at = engine->next;
+	pthread_mutex_unlock(&engines.lock);
+	pthread_mutex_lock(&engine->lock);
+	engine->end = true;
+	engine_ask(engine);
+	pthread_mutex_unlock(&engine->lock);
+	pthread_join(engine->thread, NULL);
+	free(engine);
+}
+
+int ep_engine_attach(struct ep_engine *engine, struct ep_port *port)
+{
+	pthread_mutex_lock(&engine->lock);
+	if (port->engine) {
+		pthread_mutex_unlock(&engine->lock);
+		return EP_FAIL(EP_PROXY, EP_EUSAGE, "rank %d: a port is turned by one engine at a time", port->o.rank);
+	}
+	__atomic_store_n(&port->engine, engine, __ATOMIC_RELEASE);
+	port->next_attached = engine->attached;
+	engine->attached = port;
+	engine_ask(engine);
+	pthread_mutex_unlock(&engine->lock);
+	return 0;
+}
+
+/* The wait ends with the thread's turn, and nothing in a turn waits; what a net blocks in cannot be taken from it. */
+void ep_engine_detach(struct ep_engine *engine, struct ep_port *port)
+{
+	struct ep_port **at;
+	uint32_t ticket;
+
+	if (!engine_is_ours(engine))
+		return;
+	pthread_mutex_lock(&engine->lock);
+	for (at = &engine->attached; *at && *at != port; at = &(*at)->next_attached)
+		;
+	if (*at) {
+		*at = port->next_attached;
+		ticket = engine_ask(engine);
+		while ((int32_t)(engine->answered - ticket) < 0)
+			pthread_cond_wait(&engine->changed, &engine->lock);
+		__atomic_store_n(&port->engine, NULL, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&engine->lock);
+}
+
+uint32_t *ep_engine_bell(struct ep_engine *engine)
+{
+	return &engine->bell;
+}
+
+void ep_engine_wake(struct ep_engine *engine)
+{
+	ep_bell_ring(&engine->bell);
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A port's life: made, turned, failed, asked, ended. */
+#include "proxy/port.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/clock.h"
+#include "util/error.h"
+
+#define SLAB_NODES 256
+#define COVER_MAX 32u
+#define JOIN_MAX (1u << 20)
+#define QUIET_POLL_NS 20000
+
+size_t ep_port_mail_size(int nranks, uint32_t window)
+{
+	return (size_t)nranks * window * 2 * sizeof(struct port_mail);
+}
+
+uint32_t ep_port_window(int nranks, uint32_t want)
+{
+	uint32_t rank_bits = nranks > 1 ? 32 - (uint32_t)__builtin_clz((uint32_t)nranks - 1) : 0;
+	uint32_t widest = rank_bits < 30 ? 1u << (30 - rank_bits) : 0, window = 64;
+
+	if (widest < 64 || want < 64)
+		return 0;
+	while (window <= widest / 2 && window <= want / 2)
+		window *= 2;
+	return window;
+}
+
+union port_node *port_node_get(struct ep_port *p)
+{
+	union port_node *node = p->spare;
+
+	if (__builtin_expect(!node, 0)) {
+		union port_node **slab = p->slab;
+
+		if (p->slabs == p->slabs_room) {
+			uint32_t room = p->slabs_room ? 2 * p->slabs_room : 8;
+
+			slab = realloc(p->slab, room * sizeof(*slab));
+			if (slab) {
+				p->slab = slab;
+				p->slabs_room = room;
+			}
+		}
+		node = slab ? calloc(SLAB_NODES, sizeof(*node)) : NULL;
+		if (!node) {
+			port_break(p,
+				   EP_FAIL(EP_PROXY, ENOMEM, "rank %d: no memory for more than %u commands that wait",
+					   p->o.rank, p->slabs * SLAB_NODES));
+			return NULL;
+		}
+		p->slab[p->slabs++] = node;
+		for (int i = SLAB_NODES - 1; i > 0; i--)
+			port_node_put(p, &node[i]);
+		return node;
+	}
+	p->spare = node->next;
+	return node;
+}
+
+void port_ready(struct ep_port *p, struct port_channel *ch)
+{
+	if (ch->ready)
+		return;
+	ch->ready = true;
+	ch->next_ready = NULL;
+	*p->ready.end = ch;
+	p->ready.end = &ch->next_ready;
+}
+
+static void channel_drop(struct ep_port *p, struct port_channel *ch)
+{
+	while (ch->cmd) {
+		struct port_cmd *cmd = ch->cmd;
+
+		ch->cmd = cmd->next;
+		port_done(p, ch, cmd->commands);
+		port_count(&p->counts.dropped, cmd->commands);
+		port_node_put(p, cmd);
+	}
+	ch->cmd_end = &ch->cmd;
+	/* Nobody will tell of these: the net is done with them when its failed queue is. */
+	port_done(p, ch, ch->quiet.commands);
+	port_load_sub(&p->out, &ch->quiet);
+	ch->quiet = (struct port_load){ 0 };
+	ch->failed = true;
+}
+
+/* Whether the thread's last sentence can be about this peer: a net may have left one about another, in progress. */
+static bool sentence_fits(const char *text, int peer)
+{
+	char name[24];
+	int n = snprintf(name, sizeof(name), "rank %d", peer);
+
+	if (!strstr(text, "rank "))
+		return text[0] != 0;
+	for (text = strstr(text, name); text; text = strstr(text + 1, name))
+		if (text[n] < '0' || text[n] > '9')
+			return true;
+	return false;
+}
+
+/* Once for a peer. The net's own sentence where it left one: that was logged where it arose, and is used up here. */
+void port_peer_fail(struct ep_port *p, struct port_channel *ch, int err, const char *what)
+{
+	char why[512];
+
+	if (!sentence_fits(ep_last_error(), ch->peer)) {
+		EP_FAIL(EP_PROXY, -err, "rank %d: %s rank %d: %s", p->o.rank, what, ch->peer, strerror(-err));
+		snprintf(why, sizeof(why), "%s", ep_last_error());
+	} else {
+		snprintf(why, sizeof(why), "rank %d: %s rank %d: %.400s", p->o.rank, what, ch->peer, ep_last_error());
+	}
+	ep_last_error_set("");
+	if (ch->failed)
+		return;
+	channel_drop(p, ch);
+	if (p->o.peer_failed && !p->broken)
+		p->o.peer_failed(p->o.arg, ch->peer, err, why);
+}
+
+void port_tell_failed(struct ep_port *p, int err)
+{
+	char why[512];
+
+	snprintf(why, sizeof(why), "%s", ep_last_error());
+	ep_last_error_set("");
+	if (p->told)
+		return;
+	p->told = true;
+	if (p->o.failed)
+		p->o.failed(p->o.arg, err, why);
+}
+
+void port_break(struct ep_port *p, int err)
+{
+	if (!p->broken)
+		for (int r = 0; r < p->o.nranks; r++)
+			channel_drop(p, &p->channel[r]);
+	p->broken = true;
+	port_tell_failed(p, err);
+}
+
+static int opts_check(const struct ep_port_opts *o)
+{
+	uint32_t n = __atomic_load_n(&o->regions->count, __ATOMIC_ACQUIRE);
+	const struct ep_region *mail = &o->regions->region[o->mail % EP_REGIONS];
+
+	if (o->nranks < 1 || o->rank < 0 || o->rank >= o->nranks || (uint32_t)o->nranks > EP_CMD_CHANNELS)
+		return EP_FAIL(EP_PROXY, EP_EARG, "a port of rank %d of %d", o->rank, o->nranks);
+	if (o->rings < 0 || o->max_put < EP_CMD_UNIT)
+		return EP_FAIL(EP_PROXY, EP_EARG, "a port with %d rings and puts of %llu bytes", o->rings,
+			       o->max_put + 0ull);
+	if (o->ordered && o->max_inline >= sizeof(uint64_t))
+		return 0;
+	if (o->window < 64 || o->window & (o->window - 1))
+		return EP_FAIL(EP_PROXY, EP_EARG, "a window of %u puts: must be a power of two from 64", o->window);
+	if (o->mail >= n || !mail->host || mail->size < ep_port_mail_size(o->nranks, o->window))
+		return EP_FAIL(EP_PROXY, EP_EARG, "region %u of %u holds no mail: it must be host memory of %zu bytes",
+			       o->mail, n, ep_port_mail_size(o->nranks, o->window));
+	return 0;
+}
+
+static void port_init(struct ep_port *p, const struct ep_port_opts *o)
+{
+	uint64_t join = o->max_put < JOIN_MAX ? o->max_put : JOIN_MAX;
+
+	p->o = *o;
+	p->cover = o->flow.maxPuts / 2 < COVER_MAX && o->flow.maxPuts ? o->flow.maxPuts / 2 : COVER_MAX;
+	p->cover = p->cover ? p->cover : 1;
+	/* A quarter: one put that is all there may be in flight leaves the wire idle until it is completed. */
+	if (o->flow.maxBytes && o->flow.maxBytes / 4 < join)
+		join = o->flow.maxBytes / 4;
+	p->join_max = (uint32_t)join;
+	p->ready.end = &p->ready.first;
+	p->busy.end = &p->busy.first;
+	if (o->mail < EP_REGIONS && o->regions->region[o->mail].host) {
+		p->inbox = (struct port_mail *)o->regions->region[o->mail].host;
+		p->outbox = p->inbox + (size_t)o->nranks * o->window;
+	}
+	for (int i = 0; i < o->rings; i++)
+		p->ring[i].ring = o->ring[i];
+	for (int r = 0; r < o->nranks; r++) {
+		struct port_channel *ch = &p->channel[r];
+
+		*ch = (struct port_channel){ .peer = r, .ring = -1, .cmd_end = &ch->cmd, .request_end = &ch->request };
+		ch->next = ch->acked = ch->clean = ch->credited = o->start;
+	}
+}
+
+int ep_port_open(const struct ep_port_opts *opts, struct ep_port **out)
+{
+	struct ep_port *p;
+	int rc = opts_check(opts);
+
+	if (rc)
+		return rc;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return EP_FAIL(EP_PROXY, ENOMEM, "rank %d: no memory for a port", opts->rank);
+	p->channel = calloc((size_t)opts->nranks, sizeof(*p->channel));
+	p->ring = calloc((size_t)opts->rings + 1, sizeof(*p->ring));
+	if (!p->channel || !p->ring)
+		rc = EP_FAIL(EP_PROXY, ENOMEM, "rank %d: no memory for a port to %d ranks", opts->rank, opts->nranks);
+	else if (!opts->ordered)
+		rc = ep_order_init(&p->order, (uint32_t)opts->nranks, opts->window, opts->start);
+	if (rc) {
+		ep_port_close(p);
+		return rc;
+	}
+	port_init(p, opts);
+	*out = p;
+	return 0;
+}
+
+void ep_port_close(struct ep_port *port)
+{
+	if (!port)
+		return;
+	for (uint32_t i = 0; i < port->slabs; i++)
+		free(port->slab[i]);
+	free(port->slab);
+	ep_order_free(&port->order);
+	free(port->ring);
+	free(port->channel);
+	free(port);
+}
+
+void ep_port_counts(const struct ep_port *port, struct ep_port_counts *out)
+{
+	const struct ep_port_counts *c = &port->counts;
+
+	*out = (struct ep_port_counts){
+		.commands = __atomic_load_n(&c->commands, __ATOMIC_RELAXED),
+		.puts = __atomic_load_n(&c->puts, __ATOMIC_RELAXED),
+		.bytes = __atomic_load_n(&c->bytes, __ATOMIC_RELAXED),
+		.signals = __atomic_load_n(&c->signals, __ATOMIC_RELAXED),
+		.credits = __atomic_load_n(&c->credits, __ATOMIC_RELAXED),
+		.dropped = __atomic_load_n(&c->dropped, __ATOMIC_RELAXED),
+	};
+}
+
+/* Until the thread has answered the ticket. */
+static int port_wait(struct ep_port *port, const uint64_t *answered, uint64_t ticket, uint64_t deadline)
+{
+	struct timespec nap = ep_timespec(QUIET_POLL_NS);
+
+	/* A2: pairs with R2 in port_settle and ep_port_turn. */
+	while ((int64_t)(__atomic_load_n(answered, __ATOMIC_ACQUIRE) - ticket) < 0) {
+		struct ep_engine *engine = __atomic_load_n(&port->engine, __ATOMIC_ACQUIRE);
+
+		if (!engine)
+			return EP_FAIL(EP_PROXY, EP_EUSAGE, "rank %d: a port without an engine does nothing",
+				       port->o.rank);
+		if (ep_now_ns() > deadline)
+			return -EP_ETIMEOUT;
+		ep_engine_wake(engine);
+		nanosleep(&nap, NULL);
+	}
+	return 0;
+}
+
+int ep_port_quiet(struct ep_port *port, uint64_t deadline)
+{
+	/* R1: pairs with A1 in ep_port_turn: a turn that sees the ticket sees what was pushed before. */
+	uint64_t ticket = __atomic_add_fetch(&port->asked, 1, __ATOMIC_RELEASE);
+
+	return port_wait(port, &port->answered, ticket, deadline);
+}
+
+int ep_port_look(struct ep_port *port, uint64_t deadline)
+{
+	uint64_t ticket = __atomic_add_fetch(&port->looks, 1, __ATOMIC_RELEASE); /* R1 */
+
+	if (port->o.ordered)
+		return 0;
+	return port_wait(port, &port->looked, ticket, deadline);
+}
+
+/* What is completed is told once for all of a turn; a port with nothing left answers who asked before the turn. */
+static void port_settle(struct ep_port *p, uint64_t asked)
+{
+	bool quiet = p->drained;
+
+	for (int i = 0; i < p->o.rings; i++) {
+		struct port_ring *r = &p->ring[i];
+
+		if (r->done && ep_ring_complete(r->ring, r->done))
+			port_break(p, -EP_EINTERNAL);
+		r->done = 0;
+		quiet &= ep_ring_pending(r->ring) == 0;
+	}
+	if (quiet && asked != p->answered)
+		__atomic_store_n(&p->answered, asked, __ATOMIC_RELEASE); /* R2: pairs with A2 in ep_port_quiet */
+}
+
+int ep_port_turn(struct ep_port *port)
+{
+	/* A1: pairs with R1 in ep_port_quiet and ep_port_look. */
+	uint64_t asked = __atomic_load_n(&port->asked, __ATOMIC_ACQUIRE);
+	uint64_t looks = __atomic_load_n(&port->looks, __ATOMIC_ACQUIRE);
+	int moved = port_take(port);
+
+	if (!moved && looks != port->looked)
+		__atomic_store_n(&port->looked, looks, __ATOMIC_RELEASE); /* R2 */
+	moved += port_pop(port);
+	moved += port_send(port);
+	moved += port_reap(port);
+	port_settle(port, asked);
+	return moved;
+}
+
+bool ep_port_waits(const struct ep_port *port)
+{
+	return port->requests || port->ready.first;
+}

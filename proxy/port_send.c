@@ -1,0 +1,343 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From channels to the net, and what the net says of it.
+ *
+ * Three things hold a channel back. The net, when it has no room. Flow: what may be in flight of the whole port; then
+ * nobody else goes first, or a large put would wait for ever behind small ones. The window: on an unordered net the
+ * receiver has bits for so many numbers. It gives them back by credits, which are numbered puts themselves, on the
+ * channel of the other direction.
+ *
+ * Two ranks that flood each other do not stop: puts and signals of kernels use half of the window, so the other half of
+ * a window that is full are credits. Each of these, when it is taken, opens at least a quarter of the window on the
+ * other side (it was sent because so much had been taken), and there the credit that is owed goes before everything
+ * else. So a channel is full only until the other side has taken what is in it, whatever that side's own state. Credits
+ * for credits die out: it takes a quarter of a window, 16 puts or more, to make one.
+ */
+#include <string.h>
+
+#include "proxy/port.h"
+
+#include "util/error.h"
+
+#define LOOK_BEHIND 32u /* turns in which the first request was not done: others may be */
+
+enum outcome { GIVEN, NO_ROOM, NO_FLOW, LOST };
+
+static const struct ep_region *place_region(const struct ep_port *p, uint64_t place)
+{
+	return &p->o.regions->region[place >> EP_REGION_SHIFT];
+}
+
+/* Bytes that a signal takes on the wire. */
+static uint32_t signal_size(const struct ep_port *p)
+{
+	return p->o.ordered ? sizeof(uint64_t) : sizeof(struct port_mail);
+}
+
+/* The part of a command that one put carries. */
+static uint64_t cmd_piece(const struct ep_port *p, const struct port_cmd *cmd)
+{
+	uint64_t left = cmd->length - cmd->sent;
+
+	if (!cmd->length)
+		return signal_size(p);
+	return left < p->o.max_put ? left : p->o.max_put;
+}
+
+static bool flow_fits(const struct ep_port *p, uint64_t bytes, uint32_t puts)
+{
+	return (!p->o.flow.maxPuts || p->out.puts + puts <= p->o.flow.maxPuts) &&
+	       (!p->o.flow.maxBytes || p->out.bytes + bytes <= p->o.flow.maxBytes);
+}
+
+/* Whether the put of this number may carry this command, as far as the receiver and the mail slots go. */
+static bool window_fits(const struct ep_port *p, const struct port_channel *ch, const struct port_cmd *cmd,
+			uint64_t number)
+{
+	if (!p->o.ordered && number - ch->acked >= p->o.window / 2)
+		return false;
+	return cmd->length || p->o.max_inline >= signal_size(p) || number - ch->clean < p->o.window;
+}
+
+/*
+ * Whether another put follows this one for certain, if the net has room: only then may this one be without a completion
+ * of its own, as flow, window and quiet wait for completions.
+ */
+static bool cmd_is_followed(const struct ep_port *p, const struct port_channel *ch, uint64_t piece)
+{
+	const struct port_cmd *cmd = ch->cmd;
+	uint64_t left = cmd->length - cmd->sent - piece;
+
+	if (cmd->length && left)
+		return window_fits(p, ch, cmd, ch->next + 1) &&
+		       flow_fits(p, piece + (left < p->o.max_put ? left : p->o.max_put), 2);
+	cmd = cmd->next;
+	return cmd && window_fits(p, ch, cmd, ch->next + 1) && flow_fits(p, piece + cmd_piece(p, cmd), 2);
+}
+
+static void request_add(struct ep_port *p, struct port_channel *ch, struct port_request *r, void *request)
+{
+	*r = (struct port_request){ .request = request, .load = ch->quiet, .upto = ch->next };
+	ch->quiet = (struct port_load){ 0 };
+	*ch->request_end = r;
+	ch->request_end = &r->next;
+	p->requests++;
+	if (ch->busy)
+		return;
+	ch->busy = true;
+	ch->next_busy = NULL;
+	*p->busy.end = ch;
+	p->busy.end = &ch->next_busy;
+}
+
+/* Gives a put to the net; its load is in flight from then on. */
+static enum outcome put_give(struct ep_port *p, struct port_channel *ch, ncclEpNetPut_v1_t *put, bool signal,
+			     const struct port_load *load)
+{
+	union port_node *node = NULL;
+	void *request = NULL;
+	int rc;
+
+	if (!(put->flags & NCCL_EP_NET_QUIET)) {
+		node = port_node_get(p);
+		if (!node)
+			return LOST;
+	}
+	put->peer = ch->peer;
+	if (!p->o.ordered) {
+		struct ep_order_put number = { (uint32_t)p->o.rank, (uint32_t)ch->next, signal };
+
+		put->flags |= NCCL_EP_NET_IMM;
+		put->imm = ep_order_pack(&p->order, number);
+	}
+	rc = p->o.hot->iput(p->o.ctx, put, &request);
+	if (__builtin_expect(rc || !request, 0)) {
+		if (node)
+			port_node_put(p, node);
+		if (rc)
+			port_peer_fail(p, ch, rc, "a put to");
+		return rc ? LOST : NO_ROOM;
+	}
+	ch->next++;
+	port_load_add(&ch->quiet, load);
+	port_load_add(&p->out, load);
+	if (node)
+		request_add(p, ch, &node->request, request);
+	return GIVEN;
+}
+
+/*
+ * The value of an ordered signal goes to its place by itself; with an unordered net it goes, with the name of its
+ * place, to the slot of its number in the peer's mail, and the peer's port puts it there when it is due.
+ */
+static enum outcome signal_give(struct ep_port *p, struct port_channel *ch, uint64_t dst, uint64_t value,
+				const struct port_load *load, uint32_t flags)
+{
+	size_t slot = ch->next & (p->o.window - 1);
+	struct port_mail mail = { dst, value };
+	ncclEpNetPut_v1_t put = { .flags = flags,
+				  .size = signal_size(p),
+				  .src = p->o.ordered ? &mail.value : &mail.dst };
+	const struct ep_region *box = &p->o.regions->region[p->o.mail % EP_REGIONS];
+
+	if (p->o.ordered) {
+		put.dstMr = place_region(p, dst)->mr;
+		put.dstOffset = dst & PORT_OFFSET_MASK;
+	} else {
+		put.dstMr = box->mr;
+		put.dstOffset = ((size_t)p->o.rank * p->o.window + slot) * sizeof(mail);
+	}
+	if (p->o.max_inline >= put.size) {
+		put.flags |= NCCL_EP_NET_INLINE;
+	} else {
+		struct port_mail *out = &p->outbox[(size_t)ch->peer * p->o.window + slot];
+
+		memcpy(out, put.src, put.size);
+		put.srcMr = box->mr;
+		put.srcOffset = (uint64_t)((uint8_t *)out - (uint8_t *)p->inbox);
+	}
+	return put_give(p, ch, &put, true, load);
+}
+
+/* Not among what flow counts: 16 bytes for a quarter of a window, and others wait for them. */
+static enum outcome credit_give(struct ep_port *p, struct port_channel *ch)
+{
+	uint64_t taken = p->order.channel[ch->peer].taken;
+	struct port_load none = { 0 };
+	enum outcome how;
+
+	if (ch->next - ch->acked >= p->o.window ||
+	    (p->o.max_inline < sizeof(struct port_mail) && ch->next - ch->clean >= p->o.window))
+		return NO_ROOM;
+	port_count(&p->counts.credits, 1);
+	how = signal_give(p, ch, PORT_CREDIT, taken, &none, 0);
+	if (how == GIVEN)
+		ch->credited = taken;
+	else
+		port_count(&p->counts.credits, -1ull);
+	return how;
+}
+
+static enum outcome piece_give(struct ep_port *p, struct port_channel *ch, uint64_t piece, const struct port_load *load,
+			       uint32_t flags)
+{
+	struct port_cmd *cmd = ch->cmd;
+	ncclEpNetPut_v1_t put = {
+		.flags = flags,
+		.srcMr = place_region(p, cmd->src)->mr,
+		.dstMr = place_region(p, cmd->dst)->mr,
+		.srcOffset = (cmd->src & PORT_OFFSET_MASK) + cmd->sent,
+		.dstOffset = (cmd->dst & PORT_OFFSET_MASK) + cmd->sent,
+		.size = piece,
+	};
+
+	return put_give(p, ch, &put, false, load);
+}
+
+/*
+ * The first command of the channel, or as much of it as a put may carry. Counted before it is given: who has seen a
+ * signal has seen it counted.
+ */
+static enum outcome cmd_give(struct ep_port *p, struct port_channel *ch, bool last)
+{
+	struct port_cmd *cmd = ch->cmd;
+	uint64_t piece = cmd_piece(p, cmd), bytes = cmd->length ? piece : 0;
+	bool whole = cmd->sent + piece >= cmd->length;
+	struct port_load load = { .bytes = piece, .puts = 1, .commands = whole ? cmd->commands : 0 };
+	uint64_t *count = cmd->length ? &p->counts.puts : &p->counts.signals;
+	uint32_t flags = 0;
+	enum outcome how;
+
+	if (!last && cmd_is_followed(p, ch, piece))
+		flags = NCCL_EP_NET_MORE | (ch->quiet.puts + 1 < p->cover ? NCCL_EP_NET_QUIET : 0);
+	port_count(count, 1);
+	port_count(&p->counts.bytes, bytes);
+	how = cmd->length ? piece_give(p, ch, piece, &load, flags)
+			  : signal_give(p, ch, cmd->dst, cmd->src, &load, flags);
+	if (how == GIVEN) {
+		cmd->sent += (uint32_t)bytes;
+		if (!whole)
+			return how;
+		ch->cmd = cmd->next;
+		if (!ch->cmd)
+			ch->cmd_end = &ch->cmd;
+		port_node_put(p, cmd);
+		return how;
+	}
+	port_count(count, -1ull);
+	port_count(&p->counts.bytes, -bytes);
+	return how;
+}
+
+static enum outcome channel_serve(struct ep_port *p, struct port_channel *ch, int *moved)
+{
+	enum outcome how = GIVEN;
+
+	if (port_owes(p, ch) && !ch->failed) {
+		how = credit_give(p, ch);
+		*moved += how == GIVEN;
+	}
+	for (int n = 0; how == GIVEN && n < PORT_BATCH && ch->cmd; n++) {
+		if (!window_fits(p, ch, ch->cmd, ch->next))
+			return NO_ROOM;
+		/* With nothing in flight that will complete it goes whatever its size, or nothing ever would: a put
+		 * larger than the limit, or one after quiet puts behind which the net had no room. */
+		if (p->requests && !flow_fits(p, cmd_piece(p, ch->cmd), 1))
+			return NO_FLOW;
+		how = cmd_give(p, ch, n + 1 == PORT_BATCH);
+		*moved += how == GIVEN;
+	}
+	return how;
+}
+
+/* Others' puts wait for credits, not for our flow. */
+static int credits_give(struct ep_port *p, struct port_channel *ch)
+{
+	int moved = 0;
+
+	for (; ch; ch = ch->next_ready)
+		if (port_owes(p, ch) && !ch->failed)
+			moved += credit_give(p, ch) == GIVEN;
+	return moved;
+}
+
+/* Each channel once, in turn; who was stopped by flow is the first next time, others go behind. */
+int port_send(struct ep_port *p)
+{
+	struct port_channel *end = NULL, *ch;
+	int moved = 0;
+
+	while ((ch = p->ready.first) && ch != end) {
+		if (channel_serve(p, ch, &moved) == NO_FLOW) {
+			moved += credits_give(p, ch->next_ready);
+			break;
+		}
+		p->ready.first = ch->next_ready;
+		if (!p->ready.first)
+			p->ready.end = &p->ready.first;
+		ch->ready = false;
+		if (ch->failed || (!ch->cmd && !port_owes(p, ch)))
+			continue;
+		port_ready(p, ch);
+		end = end ? end : ch;
+	}
+	return moved;
+}
+
+static bool request_test(struct ep_port *p, struct port_channel *ch, struct port_request *r)
+{
+	int done = 0, rc = p->o.hot->test(p->o.ctx, r->request, &done);
+
+	if (!done && !rc)
+		return false;
+	port_load_sub(&p->out, &r->load);
+	port_done(p, ch, r->load.commands);
+	p->requests--;
+	if (rc)
+		port_peer_fail(p, ch, rc, "a put to");
+	return true;
+}
+
+/* Whether requests are left. They complete in any order; behind one that does not, flow must not wait. */
+static bool channel_reap(struct ep_port *p, struct port_channel *ch, int *moved)
+{
+	struct port_request *r;
+
+	while ((r = ch->request) && (r->done || request_test(p, ch, r))) {
+		ch->clean = r->upto;
+		ch->request = r->next;
+		port_node_put(p, r);
+		++*moved;
+	}
+	if (!r) {
+		ch->request_end = &ch->request;
+		return false;
+	}
+	if (++ch->looks % LOOK_BEHIND)
+		return true;
+	for (r = r->next; r; r = r->next)
+		if (!r->done && request_test(p, ch, r)) {
+			r->done = true;
+			++*moved;
+		}
+	return true;
+}
+
+int port_reap(struct ep_port *p)
+{
+	struct port_channel *ch = p->busy.first, *next;
+	int moved = 0;
+
+	p->busy.first = NULL;
+	p->busy.end = &p->busy.first;
+	for (; ch; ch = next) {
+		next = ch->next_busy;
+		ch->next_busy = NULL;
+		ch->busy = channel_reap(p, ch, &moved);
+		if (!ch->busy)
+			continue;
+		*p->busy.end = ch;
+		p->busy.end = &ch->next_busy;
+	}
+	return moved;
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What others send over an unordered net: immediates tell what has arrived, proxy/order when a signal among it is due;
+ * then what came before it is flushed to the device, and the signal put where it belongs. Nothing of it is trusted: a
+ * peer that breaks the rules fails, and is not listened to any more.
+ */
+#include <string.h>
+
+#include "proxy/port.h"
+
+#include "util/error.h"
+
+static void peer_lied(struct ep_port *p, struct port_channel *ch, int err)
+{
+	ch->deaf = true;
+	port_peer_fail(p, ch, err, "what came from");
+}
+
+/* More of the window is open; what waited for it goes in this turn. */
+static void credit_take(struct ep_port *p, struct port_channel *ch, uint64_t taken)
+{
+	if (taken - ch->acked > ch->next - ch->acked) {
+		peer_lied(p, ch,
+			  EP_FAIL(EP_PROXY, EP_EREMOTE, "rank %d has taken %llu puts of the %llu there were", ch->peer,
+				  taken + 0ull, ch->next + 0ull));
+		return;
+	}
+	ch->acked = taken;
+}
+
+static void signal_take(struct ep_port *p, struct port_channel *ch, const struct port_mail *mail)
+{
+	/* A3: pairs with the release of whoever adds regions; the peer may have had them before. */
+	uint32_t n = __atomic_load_n(&p->o.regions->count, __ATOMIC_ACQUIRE);
+	uint64_t index = mail->dst >> EP_REGION_SHIFT, offset = mail->dst & PORT_OFFSET_MASK;
+	const struct ep_region *region = index < n && index < EP_REGIONS ? &p->o.regions->region[index] : NULL;
+
+	if (mail->dst == PORT_CREDIT) {
+		credit_take(p, ch, mail->value);
+		return;
+	}
+	if (!region || !region->host || index == p->o.mail || offset % sizeof(uint64_t) || offset > region->size ||
+	    region->size - offset < sizeof(uint64_t)) {
+		peer_lied(p, ch,
+			  EP_FAIL(EP_PROXY, EP_EREMOTE, "rank %d signals to %#llx, which is no place for signals",
+				  ch->peer, mail->dst + 0ull));
+		return;
+	}
+	/* R4: everything that came before it on this channel; pairs with the acquire of whoever waits for this word. */
+	__atomic_store_n((uint64_t *)(region->host + offset), mail->value, __ATOMIC_RELEASE);
+}
+
+/* Everything that is due; false: the flush failed, and the port is broken. */
+static bool channel_take(struct ep_port *p, struct port_channel *ch, bool *flushed)
+{
+	const struct port_mail *box = p->inbox + (size_t)ch->peer * p->o.window;
+	struct port_mail mail;
+	uint32_t seq;
+	int rc;
+
+	while (ep_order_due(&p->order, (uint32_t)ch->peer, &seq)) {
+		if (p->o.flush && !*flushed) {
+			rc = p->o.flush(p->o.arg);
+			if (rc) {
+				port_break(p, rc);
+				return false;
+			}
+			*flushed = true;
+		}
+		memcpy(&mail, &box[seq & (p->o.window - 1)], sizeof(mail));
+		if (!ch->deaf)
+			signal_take(p, ch, &mail);
+	}
+	if (port_owes(p, ch) && !ch->failed)
+		port_ready(p, ch);
+	return true;
+}
+
+/* The channel more of which has arrived; NULL: nothing new. The net may not know who sent it: the number says so. */
+static struct port_channel *imm_take(struct ep_port *p, uint32_t imm)
+{
+	struct ep_order_put put = ep_order_unpack(&p->order, imm);
+	struct port_channel *ch = put.channel < (uint32_t)p->o.nranks ? &p->channel[put.channel] : NULL;
+	int rc = ch && !ch->deaf ? ep_order_arrive(&p->order, put) : -EALREADY;
+
+	if (rc >= 0)
+		return rc ? ch : NULL;
+	if (rc != -EALREADY)
+		peer_lied(p, ch, rc);
+	else if (!p->odd && (!ch || !ch->deaf)) {
+		EP_INFO(EP_PROXY, "rank %d: put %u of rank %u %s: it and what follows of its kind is ignored",
+			p->o.rank, put.seq, put.channel, ch ? "came twice" : "has no sender");
+		p->odd = true;
+	}
+	return NULL;
+}
+
+/* Room for as many channels as there are immediates. */
+static void imms_take(struct ep_port *p, const ncclEpNetImm_v1_t *imm, int n)
+{
+	struct port_channel *moved[PORT_BATCH], *ch;
+	bool flushed = false, whole = true;
+	int count = 0;
+
+	for (int i = 0; i < n; i++) {
+		ch = imm_take(p, imm[i].imm);
+		if (ch && !ch->moved) {
+			ch->moved = true;
+			moved[count++] = ch;
+		}
+	}
+	for (int i = 0; i < count; i++) {
+		moved[i]->moved = false;
+		whole = whole && !p->broken && channel_take(p, moved[i], &flushed);
+	}
+}
+
+int port_take(struct ep_port *p)
+{
+	ncclEpNetImm_v1_t imm[PORT_BATCH];
+	int n = 0, rc = p->o.hot->progress(p->o.ctx, imm, PORT_BATCH, &n);
+
+	if (__builtin_expect(rc, 0) && !p->broken) {
+		if (!ep_last_error()[0])
+			EP_FAIL(EP_PROXY, -rc, "rank %d: the net's context does not go on: %s", p->o.rank,
+				strerror(-rc));
+		port_break(p, rc);
+	}
+	if (n > 0 && n <= PORT_BATCH && !p->o.ordered && !p->broken)
+		imms_take(p, imm, n);
+	return n;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks of this process with ports on a net: connected, registered, attached to engines. Commands are pushed by the
+ * code kernels use, compiled for the CPU. Between ports and net there is a probe: it counts, and stands in the way when
+ * told to.
+ */
+#ifndef EP_TEST_ENGINE_RIG_H
+#define EP_TEST_ENGINE_RIG_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+#include "net/net.h"
+#include "proxy/engine.h"
+
+#define ENG_RANKS 64
+#define ENG_PORTS 4
+#define ENG_RINGS 4
+#define ENG_WAIT_MS 20000
+
+struct eng_opts {
+	const char *spec;
+	int ranks, ports, rings, engines; /* 0: one of each */
+	uint32_t entries, window;	  /* 0: 1024, 256 */
+	uint64_t start, ring_start;
+	size_t bytes;		 /* of region 0, of each rank */
+	uint32_t max_inline;	 /* at most */
+	uint64_t max_put;	 /* at most; 0: as the net says */
+	ncclEpNetFlow_v1_t flow; /* 0: no limit */
+	bool no_bell;		 /* as if GPUs pushed */
+	int (*flush)(void *arg);
+	bool detached; /* the test attaches by itself */
+	bool bare;     /* no probe: to measure */
+};
+
+/* Before eng_open: as the net says. */
+#define ENG_INLINE_MAX UINT32_MAX
+
+struct eng_rank;
+
+/* All of it but the knobs is written by the engine's thread. */
+struct eng_probe {
+	const ncclEpNetHot_v1_t *inner;
+	void *ctx;
+	struct eng_rank *rank;
+	uint64_t bytes, puts, bytes_max, puts_max; /* in flight, and at most; without credits */
+	uint64_t bytes_top;			   /* the largest put */
+	uint64_t iputs, quiet, more;
+	uint32_t calls; /* of progress; atomic */
+	/* Knobs, atomic. */
+	uint32_t stall_ms; /* the next iput sleeps so long, once */
+	uint32_t slow;	   /* requests are done when they were tested so often */
+	uint32_t room;	   /* n + 1: after n more puts the net takes no more; 0: it takes all */
+	int refusal;	   /* what it says then; 0: ask again */
+	uint32_t hold;	   /* 1: the next request is not done until this is 0; 2: there it is */
+};
+
+struct eng_port {
+	struct ep_port *port;
+	struct ep_engine *engine;
+	struct eng_probe probe;
+	void *ctx, *mail_mr, *mail;
+	struct ep_ring ring[ENG_RINGS];
+	struct ep_cmd_ring dev[ENG_RINGS];
+	struct ep_cmd_head *head; /* [ENG_RINGS] */
+	void *pinned[ENG_RINGS];
+};
+
+struct eng_rank {
+	struct eng_rig *rig;
+	int rank;
+	struct ep_net *net;
+	ncclEpNetProperties_v1_t props;
+	void *comm, *mr;
+	uint8_t *mem; /* region 0 */
+	struct ep_regions regions;
+	struct eng_port port[ENG_PORTS];
+	/* What the callbacks said; atomic, but for the sentences: those are complete when the count is there. */
+	int peer_failed[ENG_RANKS], peer_err[ENG_RANKS], failed, failed_err;
+	char peer_why[ENG_RANKS][256], failed_why[256];
+};
+
+struct eng_rig {
+	struct eng_opts o;
+	struct eng_rank rank[ENG_RANKS];
+};
+
+/* All of it or a sentence on stderr; one at a time. */
+struct eng_rig *eng_open(const struct eng_opts *opts);
+void eng_close(struct eng_rig *rig);
+
+/* The port and the ring that carry what this rank has for that one: the same port at both ends. */
+struct eng_port *eng_port_to(struct eng_rank *me, int peer);
+struct ep_cmd_ring *eng_ring_to(struct eng_rank *me, int peer);
+/* 0, or how the wait for room ended (enum gx_wait_result). */
+int eng_push(struct eng_rank *me, int peer, struct ep_cmd cmd);
+/* n in one claim, at most EP_CMD_CLAIM_MAX. */
+int eng_push_all(struct eng_rank *me, int peer, const struct ep_cmd *cmd, uint32_t n);
+/* A claim that is never filled: the producer gave up. */
+void eng_give_up(struct eng_rank *me, int peer);
+
+int eng_put(struct eng_rank *me, int peer, uint64_t dst, uint64_t src, uint32_t n);
+int eng_signal(struct eng_rank *me, int peer, uint64_t dst, uint64_t value);
+uint64_t eng_word(struct eng_rank *me, uint64_t at);
+/* Until the word is at least that: false past ENG_WAIT_MS. */
+bool eng_wait(struct eng_rank *me, uint64_t at, uint64_t value);
+/* All ports of the rank. */
+int eng_quiet(struct eng_rank *me);
+/* Of all ports of the rank. */
+struct ep_port_counts eng_counts(struct eng_rank *me);
+
+/* One thread for each rank, until all have ended. */
+void eng_run(struct eng_rig *rig, void (*run)(struct eng_rank *me));
+
+uint64_t eng_draw(uint64_t *state);
+
+#endif

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank that is lost between pretended nodes in the middle of operations: its puts fail, puts to it fail, or (with -g)
+ * it is killed. Without masks every other rank gets an error that can be read; with masks the others mask it and go on
+ * with the right sums. Nothing hangs, and a new group works. Also with naps of 1 to 50 ms before every operation of
+ * every rank. Exit status 0 or 1.
+ */
+#include <getopt.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "test/oracle/far.h"
+#include "test/oracle/rig.h"
+
+#define RANKS 4
+#define LOST 3
+#define LOOSE 40 /* rounds in which the loss falls: who got what of them nobody can say */
+#define FATAL 12 /* the round in which a rank is killed */
+#define TIMEOUT 1.5
+
+enum how { PUTS_FAIL, SOME_FAIL, DROPPED, KILLED };
+
+static const struct {
+	const char *name, *options; /* of faulty */
+} hows[] = {
+	[PUTS_FAIL] = { "all puts of a rank fail", "fail=1000000,after=150,rank=3" },
+	[SOME_FAIL] = { "some puts of a rank fail", "fail=30000,rank=3" },
+	[DROPPED] = { "a rank is dropped", "drop=3,after=150" },
+	[KILLED] = { "a rank is killed", "delay=2" },
+};
+
+struct job {
+	struct rig_cfg cfg;
+	enum how how;
+	bool naps;
+};
+
+/* On the board. */
+struct meet {
+	atomic_int survivors, all;
+	double told[RANKS]; /* when each had its error */
+};
+
+static int meet_wait(struct seat *seat, atomic_int *count, int want)
+{
+	double end = world_now() + 60;
+
+	atomic_fetch_add(count, 1);
+	while (atomic_load(count) < want) {
+		if (world_now() > end)
+			return seat_fail(seat, "waited a minute for %d others", want - atomic_load(count));
+		usleep(500);
+	}
+	return 0;
+}
+
+static void *killer(void *arg)
+{
+	uint64_t random = *(const uint64_t *)arg;
+
+	usleep((unsigned)(ll_random(&random) % 2000));
+	kill(getpid(), SIGKILL);
+	return NULL;
+}
+
+/* One dispatch and combine whose values nobody looks at. */
+static ncclResult_t round_loose(struct rig *rig, const struct job *job, int round)
+{
+	ncclResult_t rc;
+	pthread_t thread;
+
+	if (job->how == KILLED && seat_rank(rig->seat) == LOST && round == FATAL &&
+	    pthread_create(&thread, NULL, killer, (void *)(uintptr_t)&job->cfg.data.seed))
+		return ncclInternalError;
+	rig_nap(rig);
+	rc = rig_dispatch(rig, 0, false);
+	rig_nap(rig);
+	return rc == ncclSuccess ? rig_combine(rig, 0, false) : rc;
+}
+
+/* ---- without masks ---- */
+
+static int lose(struct rig *rig, const struct job *job, struct meet *meet)
+{
+	double end = world_now() + 30;
+	ncclResult_t rc = ncclSuccess;
+	char text[512];
+
+	for (int i = 0; rc == ncclSuccess && world_now() < end; i++)
+		rc = round_loose(rig, job, i);
+	meet->told[seat_rank(rig->seat)] = world_now();
+	snprintf(text, sizeof(text), "%s", ncclEpGetLastError());
+	ll_wrong(&rig->verdict, rc != ncclRemoteError && rc != ncclTimeout, "rank %d: answered %s (%s)",
+		 seat_rank(rig->seat), ncclGetErrorString(rc), text);
+	ll_wrong(&rig->verdict, !strstr(text, "rank "), "rank %d: \"%s\" names no rank", seat_rank(rig->seat), text);
+	ll_wrong(&rig->verdict, rig_dispatch(rig, 0, false) != rc || strcmp(text, ncclEpGetLastError()) != 0,
+		 "rank %d: first \"%s\", then \"%s\"", seat_rank(rig->seat), text, ncclEpGetLastError());
+	return 0;
+}
+
+/* ---- with masks ---- */
+
+static int mask_is(struct rig *rig, int lost, int value)
+{
+	int got[RANKS] = { 9, 9, 9, 9 }; /* the CPU's memory is the device's */
+
+	if (rig_expect(rig, "ncclEpMaskQuery", ncclEpMaskQuery(rig->group, got, rig->shim.stream)) || rig_sync(rig))
+		return -1;
+	for (int r = 0; r < RANKS; r++)
+		ll_wrong(&rig->verdict, got[r] != (r == lost ? value : 1), "rank %d: the mask of rank %d is %d",
+			 seat_rank(rig->seat), r, got[r]);
+	return 0;
+}
+
+static int survive(struct rig *rig, const struct job *job, struct meet *meet)
+{
+	for (int i = 0; i < LOOSE; i++)
+		if (rig_expect(rig, "an operation beside a lost rank", round_loose(rig, job, i)))
+			return -1;
+	if (mask_is(rig, LOST, 0) || meet_wait(rig->seat, &meet->survivors, RANKS - 1))
+		return -1;
+	if (rig_expect(rig, "ncclEpErrorClear", ncclEpErrorClear(rig->group)))
+		return -1;
+	rig->active[LOST] = false;
+	rig->handle[0].loaded = rig->handle[0].rows_pending = rig->handle[0].sums_pending = false;
+	rig->handle[0].round = 100;
+	for (int i = 0; i < 5; i++)
+		if (rig_script(rig, i % 2 ? "dA xA cA xA" : "DA CA"))
+			return -1;
+	return mask_is(rig, LOST, 0);
+}
+
+/* The lost rank, where it lives: whatever it is answered, it is answered. */
+static void outlive(struct rig *rig, const struct job *job)
+{
+	for (int i = 0; i < LOOSE; i++) {
+		ncclResult_t rc = round_loose(rig, job, i);
+
+		ll_wrong(&rig->verdict, rc != ncclSuccess && !ncclEpGetLastError()[0],
+			 "the lost rank: %s without a word", ncclGetErrorString(rc));
+		if (rc != ncclSuccess)
+			return;
+	}
+}
+
+/* ---- */
+
+static int lost_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct meet *meet = seat_board(seat);
+	int present = job->how == KILLED ? RANKS - 1 : RANKS;
+	struct rig rig;
+
+	if (rig_open(&rig, seat, &job->cfg) || rig_update(&rig, 0) || seat_barrier(seat))
+		goto close;
+	rig.parted = true;
+	rig.naps = job->naps ? ll_seed(job->cfg.data.seed, 78, (uint64_t)seat_rank(seat)) | 1 : 0;
+	if (!job->cfg.mask)
+		lose(&rig, job, meet);
+	else if (seat_rank(seat) == LOST)
+		outlive(&rig, job);
+	else
+		survive(&rig, job, meet);
+	if (!seat_failed(seat))
+		meet_wait(seat, &meet->all, present);
+close:
+	rig_close(&rig);
+	if (rig.verdict.wrong)
+		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
+	return seat_failed(seat) ? -1 : 0;
+}
+
+/* A new group on the same ranks, over a sound net. */
+static int sound_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct rig rig;
+
+	if (!rig_open(&rig, seat, &job->cfg) && !rig_script(&rig, "DA CA"))
+		rig_check_crossed(&rig);
+	rig_close(&rig);
+	if (rig.verdict.wrong)
+		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
+	return seat_failed(seat) ? -1 : 0;
+}
+
+struct run {
+	struct world_opts opts;
+	struct world *world; /* NULL: a new one for the next job */
+	int only;	     /* the number of a case, -1: all */
+	int number, passed, failed;
+};
+
+/* Nobody waits out a deadline that another rank's error could have cut short: the first tells the rest. */
+static double spread(const struct meet *meet, const struct job *job)
+{
+	double first = 0, last = 0;
+
+	for (int r = 0; r < RANKS; r++) {
+		if (job->how == KILLED && r == LOST)
+			continue;
+		first = first == 0 || meet->told[r] < first ? meet->told[r] : first;
+		last = meet->told[r] > last ? meet->told[r] : last;
+	}
+	return job->cfg.mask ? 0 : last - first;
+}
+
+static int run_once(struct run *run, const struct job *job, const char *net, char *text, size_t room)
+{
+	char ms[16];
+	int rc;
+
+	if (!run->world && world_open(&run->opts, &run->world))
+		exit(1);
+	snprintf(ms, sizeof(ms), "%d", (int)(1000 * TIMEOUT));
+	world_setenv(run->world, "NCCL_EP_TIMEOUT_MS", ms);
+	far_set(run->world, job->cfg.per_node, net, 0);
+	memset(world_board(run->world), 0, sizeof(struct meet));
+	if (job->how == KILLED)
+		world_doom(run->world, LOST);
+	rc = world_run(run->world, RANKS, lost_job, job, sizeof(*job), 90);
+	snprintf(text, room, "%s", world_text(run->world));
+	if (!rc && spread(world_board(run->world), job) > 2 * TIMEOUT) {
+		snprintf(text, room, "the last rank had its error %.1f s after the first",
+			 spread(world_board(run->world), job));
+		rc = -1;
+	}
+	if (job->how == KILLED || world_lost(run->world)) {
+		rc = world_close(run->world) || rc ? -1 : 0;
+		run->world = NULL;
+		return rc;
+	}
+	far_set(run->world, job->cfg.per_node, "loop", 0);
+	if (!rc && (rc = world_run(run->world, RANKS, sound_job, job, sizeof(*job), 60)))
+		snprintf(text, room, "a new group: %s", world_text(run->world));
+	return rc;
+}
+
+static void run_job(struct run *run, const char *inner, const struct job *job)
+{
+	char net[FAR_NET_MAX], text[600];
+	double start = world_now();
+	int number = run->number++, rc;
+
+	if (run->only >= 0 && run->only != number)
+		return;
+	snprintf(net, sizeof(net), "faulty(%s):%s", inner, hows[job->how].options);
+	rc = run_once(run, job, net, text, sizeof(text));
+	printf("%s %d %s: %s%s, nodes of %d, %s%s%s%s (%.1f s)\n", rc ? "FAILED" : "ok    ", number,
+	       hows[job->how].name, job->cfg.shape.layout == LL_EXPERT_MAJOR ? "em" : "rm",
+	       job->cfg.mask ? ", masks" : "", job->cfg.per_node, net, job->naps ? ", naps" : "", rc ? ": " : "",
+	       rc ? text : "", world_now() - start);
+	fflush(stdout);
+	run->passed += !rc;
+	run->failed += rc != 0;
+}
+
+/* With masks nodes are single ranks: one that only its neighbours reach is neither lost nor there. */
+static struct job job_make(enum how how, bool mask, bool naps)
+{
+	struct job job = { .how = how, .naps = naps };
+
+	job.cfg = (struct rig_cfg){ .handles = 1, .spare = LL_ALL, .mask = mask, .per_node = mask ? 1 : RANKS / 2 };
+	job.cfg.shape = (struct ll_shape){ .layout = naps ? LL_RANK_MAJOR : LL_EXPERT_MAJOR,
+					   .ranks = RANKS,
+					   .experts = 2 * RANKS,
+					   .topk = 3,
+					   .tmax = 6,
+					   .hidden = 128,
+					   .token = NUM_BF16,
+					   .combine = NUM_BF16 };
+	job.cfg.data = (struct ll_data){ .seed = 13, .fill = LL_FILL_FULL };
+	return job;
+}
+
+static int usage(FILE *out, int status)
+{
+	fprintf(out, "usage: link_fail [-g] [-c CASE]\n"
+		     "  -g  ranks are processes, else threads   -c  only the case of this number\n");
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	struct run run = { .opts = { .seats = RANKS, .board = sizeof(struct meet) }, .only = -1 };
+	int c;
+
+	while ((c = getopt(argc, argv, "gc:h")) != -1) {
+		if (c == 'h')
+			return usage(stdout, 0);
+		if (c != 'g' && c != 'c')
+			return usage(stderr, 2);
+		if (c == 'g')
+			run.opts.processes = true;
+		else
+			run.only = atoi(optarg);
+	}
+	if (optind != argc)
+		return usage(stderr, 2);
+	for (int how = 0; how <= (run.opts.processes ? KILLED : DROPPED); how++)
+		for (int i = 0; i < 4; i++) {
+			struct job job = job_make((enum how)how, i & 2, i & 1);
+
+			/* Some puts that fail leave it to chance whom the ranks mask. */
+			if (how != SOME_FAIL || !job.cfg.mask)
+				run_job(&run, i & 1 ? "loop:unordered=1" : "loop", &job);
+		}
+	if (run.world && world_close(run.world))
+		run.failed++;
+	printf("link_fail: %d passed, %d failed; %s\n", run.passed, run.failed,
+	       run.opts.processes ? "processes" : "threads");
+	return run.failed ? 1 : 0;
+}
