@@ -18,6 +18,7 @@ static const struct {
 	bool wraps;
 } rows[] = {
 	{ &ep_net_loop, false },
+	{ &ep_net_fabric, false },
 	{ &ep_net_faulty, true },
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
@@ -99,6 +100,7 @@ static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *option
 {
 	struct ep_net *net = calloc(1, sizeof(*net));
 	ncclEpNetInit_v1_t args = { .log = net_log, .options = options };
+	char why[256];
 	int rc, count = 0;
 
 	if (!net)
@@ -114,12 +116,16 @@ static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *option
 		args.inner = &inner->ops;
 		args.innerNet = inner->net;
 	}
+	ep_last_error_set("");
 	rc = net->ops.init(&args, &net->net);
 	if (rc)
 		goto free_net;
 	rc = net->ops.devices(net->net, &count);
-	if (!rc && count <= 0)
-		rc = EP_FAIL(EP_NET, ENODEV, "the net %s has no device here", ops->name);
+	if (!rc && count <= 0) {
+		/* Having none is no failure of the net, but it may have left the reason. */
+		snprintf(why, sizeof(why), "%s", ep_last_error());
+		rc = EP_FAIL(EP_NET, ENODEV, "the net %s has no device here%s%s", ops->name, why[0] ? ": " : "", why);
+	}
 	if (rc)
 		goto finalize_net;
 	EP_INFO(EP_NET, "net %s, %d device%s, options \"%s\"", net->name, count, count == 1 ? "" : "s", options);

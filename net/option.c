@@ -5,6 +5,19 @@
 #include "net/rows.h"
 #include "util/error.h"
 
+static int word_take(const char *net, const char *text, size_t n, const struct ep_net_option *option)
+{
+	size_t name = strlen(option->name), size;
+
+	size = n > name ? n - name - 1 : 0;
+	if (!size || size >= option->max)
+		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: option %s of %s needs a word of 1 to %llu bytes",
+			       option->name, net, (unsigned long long)option->max - 1);
+	memcpy(option->text, text + name + 1, size);
+	option->text[size] = 0;
+	return 0;
+}
+
 static int option_take(const char *net, const char *text, size_t n, const struct ep_net_option *table, int count)
 {
 	const char *sign = memchr(text, '=', n);
@@ -15,6 +28,8 @@ static int option_take(const char *net, const char *text, size_t n, const struct
 	for (int i = 0; i < count; i++) {
 		if (strlen(table[i].name) != name || memcmp(table[i].name, text, name) != 0)
 			continue;
+		if (table[i].text)
+			return word_take(net, text, n, &table[i]);
 		errno = 0;
 		/* strtoull takes "-1"; a digit must come first. */
 		value = sign && sign[1] >= '0' && sign[1] <= '9' ? strtoull(sign + 1, &end, 0) : 0;

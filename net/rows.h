@@ -8,6 +8,7 @@
 #include "nccl_ep_net.h"
 
 extern const ncclEpNet_v1_t ep_net_loop;
+extern const ncclEpNet_v1_t ep_net_fabric;
 extern const ncclEpNet_v1_t ep_net_faulty;
 
 /* Stubs for what is missing. ops->hot is not touched; hot is a copy of what it points to. */
@@ -23,6 +24,7 @@ struct ep_net_option {
 	const char *name;
 	uint64_t *value;
 	uint64_t max;
+	char *text; /* instead of value: a word, of at most max bytes with its end */
 };
 
 /* Options of a net, "name=value,...", into the places of the table; -EP_EARG with a sentence for what is not there. */

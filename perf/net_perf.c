@@ -244,6 +244,8 @@ int main(int argc, char **argv)
 	shared->opt = opt;
 	for (size_t s = opt.first; s <= opt.last && shared->count < MAX_SIZES; s *= opt.factor)
 		shared->rows[shared->count++].size = s;
+	if (net_absent(opt.net))
+		return 77;
 	test.spec = opt.net;
 	test.each = opt.processes;
 	test.bytes = 2 * area();

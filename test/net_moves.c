@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * net_moves [-g ranks] SPEC...: what a net must do by nccl_ep_net.h, as far as its properties go: bytes, immediates,
- * order, signals, quiet puts, gets, mistakes of the caller. Ranks are threads of one process, or with -g of several.
+ * net_moves [-s] [-g ranks] SPEC...: what a net must do by nccl_ep_net.h, as far as its properties go: bytes,
+ * immediates, contexts, order, signals, quiet puts, gets, mistakes of the caller. Ranks are threads of one process, or
+ * with -g of several. With -s it is skipped where the first net has no device.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 
 enum { ROW = 64, ROUNDS = 400, RANKS = 3, AREA = ROUNDS * ROW, BYTES = 4 * 65536 };
 _Static_assert(BYTES >= (RANKS + 2) * AREA, "an area per source, one to send from, one for words");
+_Static_assert(ROUNDS % 8 == 0 && RANKS * 8 <= ROUNDS, "the last row covers, and the area holds eight for each rank");
 #define WORDS ((uint64_t)(RANKS + 1) * AREA)
 
 static uint8_t byte_of(int from, int to, unsigned round, unsigned i)
@@ -42,32 +44,48 @@ static void row_check(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 		EXPECT(me, row[i] == byte_of(imm.peer, me->rank, imm.imm, i));
 }
 
-/* Everybody to everybody, itself included. */
+/* Everybody to everybody, itself included. Seven are quiet, the eighth covers them: then their sources are used again.
+ */
 static void rows(struct net_rank *me)
 {
-	uint8_t *src = me->mem + (size_t)RANKS * AREA;
 	static _Thread_local struct inbox in;
 
 	memset(&in, 0, sizeof(in));
 	for (unsigned round = 0; round < ROUNDS; round++)
 		for (int to = 0; to < me->nranks; to++) {
+			uint64_t from = (uint64_t)RANKS * AREA + ((uint64_t)to * 8 + round % 8) * ROW;
 			ncclEpNetPut_v1_t put = {
 				.peer = to,
-				.flags = NCCL_EP_NET_IMM,
+				.flags = NCCL_EP_NET_IMM | (round % 8 == 7 ? 0 : NCCL_EP_NET_QUIET),
 				.imm = round,
 				.srcMr = me->mr,
 				.dstMr = me->mr,
-				.srcOffset = (uint64_t)RANKS * AREA,
+				.srcOffset = from,
 				.dstOffset = (uint64_t)me->rank * AREA + (uint64_t)round * ROW,
 				.size = ROW,
 			};
 
 			for (unsigned i = 0; i < ROW; i++)
-				src[i] = byte_of(me->rank, to, round, i);
+				me->mem[from + i] = byte_of(me->rank, to, round, i);
 			EXPECT(me, net_put(me, &put, row_check, &in) == 0);
 		}
 	NET_UNTIL(me, in.total == (unsigned)me->nranks * ROUNDS, row_check, &in);
 	EXPECT(me, !me->props.ordered || !in.overtaken);
+}
+
+/* The same on the last context there is: what is put there shows there. */
+static void rows_elsewhere(struct net_rank *me)
+{
+	void *first = me->ctx;
+
+	if (me->props.maxContexts < 2)
+		return;
+	EXPECT(me, me->net->ops.createContext(me->comm, (int)me->props.maxContexts - 1, &me->ctx) == 0);
+	net_meet(me);
+	rows(me);
+	net_meet(me);
+	EXPECT(me, me->net->ops.destroyContext(me->ctx) == 0);
+	me->ctx = first;
 }
 
 static int word_put(struct net_rank *me, int to, uint64_t offset, uint64_t value)
@@ -203,10 +221,17 @@ static void mistakes(struct net_rank *me)
 
 int main(int argc, char **argv)
 {
-	static void (*const runs[])(struct net_rank *) = { rows, order, gets, mistakes };
-	int each = argc > 2 && !strcmp(argv[1], "-g") ? atoi(argv[2]) : 0, errors = 0;
+	static void (*const runs[])(struct net_rank *) = { rows, rows_elsewhere, order, gets, mistakes };
+	int each = 0, errors = 0, c;
+	bool skip = false;
 
-	for (int i = each ? 3 : 1; i < argc; i++)
+	while ((c = getopt(argc, argv, "sg:")) != -1) {
+		skip |= c == 's';
+		each = c == 'g' ? atoi(optarg) : each;
+	}
+	if (skip && optind < argc && net_absent(argv[optind]))
+		return 77;
+	for (int i = optind; i < argc; i++)
 		for (unsigned k = 0; k < sizeof(runs) / sizeof(runs[0]); k++) {
 			struct net_case test = {
 				.spec = argv[i],
@@ -218,5 +243,5 @@ int main(int argc, char **argv)
 
 			errors += net_run(&test);
 		}
-	return errors || argc < 2;
+	return errors || optind == argc;
 }

@@ -91,6 +91,34 @@ int net_put(struct net_rank *me, const ncclEpNetPut_v1_t *put, net_take take, vo
 	return request == NCCL_EP_NET_QUIET_REQUEST ? 0 : net_end(me, request, take, arg);
 }
 
+int net_put_to(struct net_rank *me, int peer)
+{
+	ncclEpNetPut_v1_t put = { .peer = peer, .srcMr = me->mr, .dstMr = me->mr, .size = 64 };
+
+	put.dstOffset = 4096 + 64 * (uint64_t)me->rank;
+	return net_put(me, &put, NULL, NULL);
+}
+
+void net_see_loss(struct net_rank *me, int lost, int other)
+{
+	uint64_t end = ep_deadline_ms(NET_WAIT_MS);
+	char name[32];
+	const char *why = "";
+	int rc = 0;
+
+	snprintf(name, sizeof(name), "rank %d", lost);
+	while (!rc && ep_now_ns() < end) {
+		rc = net_put_to(me, lost);
+		EXPECT(me, net_put_to(me, other) == 0);
+		net_step(me, NULL, NULL);
+	}
+	EXPECT(me, rc == -EREMOTEIO);
+	EXPECT(me, net_put_to(me, lost) == -EREMOTEIO);
+	EXPECT(me, net_put_to(me, other) == 0);
+	EXPECT(me, me->net->ops.queryLastError(me->comm, lost, &why) == -EREMOTEIO && strstr(why, name));
+	EXPECT(me, me->net->ops.queryLastError(me->comm, other, &why) == 0);
+}
+
 static int memory_open(struct net_rank *me, int *fd)
 {
 	size_t n = me->test->bytes;
@@ -187,12 +215,30 @@ static int processes_run(struct net_rank *ranks, int n, int each)
 	for (int r = 0; r < n; r += each) {
 		pid[count] = fork();
 		if (pid[count++] == 0)
-			_exit(threads_run(ranks, r, r + each < n ? r + each : n));
+			_exit(ranks->test->enter && ranks->test->enter(r)
+				      ? 1
+				      : threads_run(ranks, r, r + each < n ? r + each : n));
 	}
 	for (int i = 0; i < count; i++)
 		errors += waitpid(pid[i], &status, 0) != pid[i] || (WIFEXITED(status) && WEXITSTATUS(status)) ||
 			  (WIFSIGNALED(status) && WTERMSIG(status) != SIGKILL);
 	return errors;
+}
+
+/* In a child: a library that is loaded before the ranks are forked would be another case. */
+bool net_absent(const char *spec)
+{
+	pid_t pid = fork();
+	struct ep_net *net;
+	int status;
+
+	if (pid == 0) {
+		if (ep_net_open(spec, &net) != -ENODEV)
+			_exit(0);
+		fprintf(stderr, "skipped: %s\n", ep_last_error());
+		_exit(77);
+	}
+	return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 77;
 }
 
 int net_run(const struct net_case *test)

@@ -34,11 +34,15 @@ struct net_case {
 	int each;     /* ranks in a process, as threads; 0: all ranks in this one */
 	bool hidden;  /* memory without a descriptor: shareMr may refuse */
 	size_t bytes; /* registered by each rank */
+	int (*enter)(
+		int first); /* or NULL: in each process, before its ranks, the first of them given; not 0: it ends */
 	void (*run)(struct net_rank *me);
 };
 
 /* How many expectations failed, or ranks; prints them. */
 int net_run(const struct net_case *test);
+/* No device of this net here: said on stderr, with the reason where the log has it. Leaves nothing loaded. */
+bool net_absent(const char *spec);
 
 /* All ranks that have not left; counts an error past NET_WAIT_MS. */
 void net_meet(struct net_rank *me);
@@ -50,6 +54,10 @@ pid_t net_pid(struct net_rank *me, int rank);
 typedef void (*net_take)(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg);
 int net_put(struct net_rank *me, const ncclEpNetPut_v1_t *put, net_take take, void *arg);
 int net_end(struct net_rank *me, void *request, net_take take, void *arg);
+/* 64 bytes to offset 4096 + 64 * own rank, of 8192 at least. */
+int net_put_to(struct net_rank *me, int peer);
+/* Puts to the lost rank fail in the end, puts to the other never do. */
+void net_see_loss(struct net_rank *me, int lost, int other);
 /* One call of progress. */
 void net_step(struct net_rank *me, net_take take, void *arg);
 

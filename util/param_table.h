@@ -40,3 +40,6 @@ EP_PARAM(RING_ENTRIES, "NCCL_EP_RING_ENTRIES", EP_T_INT, "0", 0, 16777216, "",
 	 "GPU, 2048.")
 EP_PARAM(NET_PLUGIN, "NCCL_EP_NET_PLUGIN", EP_T_STR, "", 0, 0, "",
 	 "External nets, by comma: X is the library X or libnccl_ep_net-X.so; none means none.")
+EP_PARAM(FABRIC_PROVIDER, "NCCL_EP_FABRIC_PROVIDER", EP_T_STR, "", 0, 0, "",
+	 "libfabric provider of the net fabric: efa, cxi, tcp, shm, ...; empty takes the first of efa, cxi, tcp with a "
+	 "device.")
