@@ -373,21 +373,26 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 	return ok;
 }
 
-/* Notes where the rows of an expert-major head go; the places are kept in the warp's route. 0: a bad head. */
-GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head)
+/*
+ * Notes where the rows of an expert-major head go; the places are kept in the warp's route. *rows is what was checked:
+ * the head lies where a peer writes and is read once. 0: a bad head.
+ */
+GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head,
+				uint32_t *rows)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const uint32_t *entry = (const uint32_t *)(head + 1);
-	uint32_t listed = 0, ok = 1, n = head->count;
+	uint32_t listed = 0, ok = 1, n = gx_ld_relaxed_u32(&head->count), token = gx_ld_relaxed_u32(&head->token);
 
-	if (n > s->fan || head->token >= s->tmax)
+	*rows = n;
+	if (n > s->fan || token >= s->tmax)
 		return 0;
 	if (gx_lane() == 0 && source != s->rank)
 		listed = gx_dev_add_relaxed_u32(&ll->a->state->listed, n);
 	listed = gx_shfl_u32(listed, 0);
 	for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
 		uint32_t e = entry[3 * i], k = entry[3 * i + 2], row;
-		uint64_t at = (uint64_t)head->token * s->topk + k;
+		uint64_t at = (uint64_t)token * s->topk + k;
 
 		if (e >= s->per_rank || k >= s->topk) {
 			ok = 0;
@@ -419,10 +424,11 @@ GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, con
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const int32_t *id = (const int32_t *)(head + 1);
-	uint32_t row = source * s->tmax + slot;
-	uint64_t at = (uint64_t)head->token * s->topk + head->count;
+	uint32_t row = source * s->tmax + slot, k = gx_ld_relaxed_u32(&head->count);
+	uint32_t token = gx_ld_relaxed_u32(&head->token);
+	uint64_t at = (uint64_t)token * s->topk + k;
 
-	if (head->count >= s->topk || head->token >= s->tmax)
+	if (k >= s->topk || token >= s->tmax)
 		return 0;
 	if (gx_lane() == 0) {
 		ll->route.pos[0] = (int32_t)row;
@@ -460,18 +466,17 @@ GX_DEV void ll_spread(struct ll *ll, const uint8_t *src, uint8_t *out, uint32_t 
 GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
 {
 	const struct ep_ll_args *a = ll->a;
-	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), ok, n;
+	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), ok, n = 1;
 	const uint8_t *row = ll_in(ll, source) + ll_row_at(ll, slot);
 	const struct ep_ll_row_head *head = (const struct ep_ll_row_head *)row;
 
 	row += ep_ll_row_head_bytes(&a->shape, rank_major);
-	ok = rank_major ? ll_place_rank(ll, source, slot, head) : ll_place_expert(ll, source, slot, head);
+	ok = rank_major ? ll_place_rank(ll, source, slot, head) : ll_place_expert(ll, source, slot, head, &n);
 	if (!ok) { /* what a peer wrote is not an index until it was checked */
 		if (gx_lane() == 0)
 			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
 		return;
 	}
-	n = rank_major ? 1 : head->count;
 	if (a->out)
 		ll_spread(ll, row, a->out, a->row_bytes, n);
 	if (a->scale_bytes)
