@@ -12,6 +12,9 @@
 /* Threads of a block: 1024 would leave 64 registers to each, and rowsig spills at that; 512 leave 128. */
 #define EP_THREADS_MAX 512
 
+/* Bytes of a stage (a warp's shared memory) in front of the row: the copy engine's barrier. */
+#define EP_STAGE_HEAD 128u
+
 /* C11's and C++'s own words for this differ, and C++'s wants a header in C. */
 #define EP_SIZE_IS(type, bytes) typedef char ep_size_of_##type[sizeof(struct type) == (bytes) ? 1 : -1]
 

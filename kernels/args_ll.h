@@ -33,7 +33,7 @@ enum ep_async_flag {
  * wait for (a dispatch of one token took 1.4 ms): so few look, and show what they saw in the own control page. */
 #define EP_LL_LOOKERS 4u
 
-#define EP_LL_LINE __attribute__((aligned(128)))
+#define EP_LL_ALONE __attribute__((aligned(128)))
 
 /*
  * Words that all warps count in have a line each: together they cost 0.2 us of 13 in combine, and 0.4 of 25 in a graph
@@ -44,13 +44,13 @@ struct ep_ll_state {
 	uint64_t used[2]; /* the epoch that used each buffer last */
 	uint32_t busy[2]; /* a staged operation holds the buffer */
 	/* Zero between launches, like the arrays of ep_ll_scratch behind this struct: */
-	uint32_t send_ticket EP_LL_LINE;
-	uint32_t send_done EP_LL_LINE;
-	uint32_t recv_ticket EP_LL_LINE;
-	uint32_t listed EP_LL_LINE;
-	uint32_t left EP_LL_LINE;
-	uint32_t self_ready EP_LL_LINE; /* fill[] holds this rank's own rows */
-	uint32_t errors;		/* not reset: the first failure stays */
+	uint32_t send_ticket EP_LL_ALONE;
+	uint32_t send_done EP_LL_ALONE;
+	uint32_t recv_ticket EP_LL_ALONE;
+	uint32_t listed EP_LL_ALONE;
+	uint32_t left EP_LL_ALONE;
+	uint32_t self_ready EP_LL_ALONE; /* fill[] holds this rank's own rows */
+	uint32_t errors;		 /* not reset: the first failure stays */
 	uint32_t behind; /* with masks: the others went on without this rank; only a dispatch may follow */
 	uint64_t cleans; /* mask cleans this rank knows of */
 	uint32_t looking[EP_LL_LOOKERS]; /* locks: who looks at what the net writes */
@@ -239,6 +239,13 @@ EP_BOTH uint64_t ep_ll_list_room(const struct ep_ll_shape *s)
 EP_BOTH uint32_t ep_ll_route_bytes(const struct ep_ll_args *a)
 {
 	return a->shape.topk * 24;
+}
+
+/* Where scales that are made on the way stand in a stage: behind the token, or, where there is room, behind what it is
+ * made of. */
+EP_BOTH uint32_t ep_ll_stage_scales(const struct ep_ll_args *a)
+{
+	return a->stage >= EP_STAGE_HEAD + a->in_bytes + a->scale_bytes ? a->in_bytes : a->row_bytes;
 }
 
 EP_BOTH uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)

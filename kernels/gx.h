@@ -28,6 +28,8 @@
  *   gx_ld_look_u64				a wait that is followed by stores only
  *   gx_u4, gx_ld_u4, gx_ld_own_u4, gx_st_u4	16 bytes, aligned; _own: of inputs nobody writes meanwhile
  *   gx_pack_bf16, gx_pack_f16, gx_from_f16	two floats in a word and back: to nearest, ties to even, NaN is 0x7fff
+ *   gx_pack_e4m3				the same in half a word: saturates at 448, NaN is 0x7f
+ *   gx_amax_bf16				the larger magnitudes of two pairs, by half; NaN is none
  *   gx_row_copy, gx_row_copy_own		a row by one warp, any alignment
  *   gx_bulk_*					a row once to shared memory and from there to many places, or plainly
  *   gx_wait					the only way to wait for another rank (gx_wait.h)

@@ -40,6 +40,11 @@ GX_DEV void *gx_bulk_stage(struct gx_bulk *bulk)
 	return bulk->stage;
 }
 
+GX_DEV const void *gx_bulk_row(struct gx_bulk *bulk)
+{
+	return bulk->src;
+}
+
 GX_DEV void gx_bulk_filled(struct gx_bulk *bulk)
 {
 	gx_syncwarp();

@@ -9,10 +9,10 @@
  *					pieces under GX_BULK_MIN: the engine is not used
  *   gx_bulk_load(bulk, src, n)		n <= gx_bulk_room(bulk); starts the load, the first store waits for it
  *   gx_bulk_stage, gx_bulk_filled	instead of a load: the stage itself, for the lanes to write the row into
- *   gx_bulk_load_own			the same for inputs nobody else writes
- *   gx_bulk_store(bulk, dst, from, n)	as often as wanted: n bytes of the row from there on
- *   gx_bulk_scatter(bulk, dst, count, at, n)	n bytes of the row to dst[i] + at, NULL left out; dst is in shared
- *					memory, and the lanes issue the stores side by side
+ *   gx_bulk_row			the row loaded last, for the lanes to read; what they then write into the stage
+ *may lie on it gx_bulk_load_own			the same for inputs nobody else writes gx_bulk_store(bulk, dst,
+ *from, n)	as often as wanted: n bytes of the row from there on gx_bulk_scatter(bulk, dst, count, at, n)	n bytes
+ *of the row to dst[i] + at, NULL left out; dst is in shared memory, and the lanes issue the stores side by side
  *   gx_bulk_drain(bulk)		before a counter or signal that says the rows are there
  *
  * The engine moves 16-byte units; a row, source or destination that is not aligned so goes by gx_row_copy.
@@ -132,6 +132,12 @@ GX_DEV void *gx_bulk_stage(struct gx_bulk *bulk)
 {
 	gx_bulk_idle_(bulk);
 	return bulk->memory;
+}
+
+GX_DEV const void *gx_bulk_row(struct gx_bulk *bulk)
+{
+	gx_bulk_await_(bulk);
+	return bulk->staged ? bulk->memory : bulk->src;
 }
 
 GX_DEV void gx_bulk_filled(struct gx_bulk *bulk)

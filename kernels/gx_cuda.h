@@ -212,6 +212,15 @@ GX_DEV uint32_t gx_pack_f16(float low, float high)
 	return v;
 }
 
+GX_DEV uint32_t gx_amax_bf16(uint32_t amax, uint32_t pair)
+{
+	uint32_t v;
+
+	asm("abs.bf16x2 %0, %1;" : "=r"(v) : "r"(pair));
+	asm("max.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(amax), "r"(v));
+	return v;
+}
+
 GX_DEV float gx_from_f16(uint32_t half)
 {
 	float v;
@@ -225,8 +234,17 @@ GX_DEV float gx_from_f16(uint32_t half)
 /* The host pass has no __CUDA_ARCH__ and no use for either. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #include "kernels/gx_bulk_tma.h"
+
+GX_DEV uint32_t gx_pack_e4m3(float low, float high)
+{
+	uint16_t v;
+
+	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(v) : "f"(high), "f"(low));
+	return v;
+}
 #else
 #include "kernels/gx_bulk_copy.h"
+#include "kernels/gx_pack_e4m3.h"
 #endif
 
 #endif

@@ -186,6 +186,7 @@ GX_DEV void gx_st_u4(void *p, gx_u4 v)
 }
 
 #include "kernels/gx_pack.h"
+#include "kernels/gx_pack_e4m3.h"
 #include "kernels/gx_row.h"
 #include "kernels/gx_bulk_copy.h"
 

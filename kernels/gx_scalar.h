@@ -82,5 +82,6 @@ GX_DEV void gx_row_copy_own(void *dst, const void *src, size_t n)
 
 #include "kernels/gx_bulk_copy.h"
 #include "kernels/gx_pack.h"
+#include "kernels/gx_pack_e4m3.h"
 
 #endif

@@ -54,6 +54,7 @@ GX_DEV void gx_pause(uint32_t spin)
 }
 
 #include "kernels/gx_pack.h"
+#include "kernels/gx_pack_e4m3.h"
 #include "kernels/gx_row.h"
 #include "kernels/gx_bulk_copy.h"
 

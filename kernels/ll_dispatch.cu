@@ -220,17 +220,19 @@ GX_DEV void ll_send_row(struct ll *ll, const uint8_t *src, uint32_t bytes, uint3
 	}
 }
 
-/* Made in the stage: tokens, and behind them their scales. */
-GX_DEV void ll_send_quantised(struct ll *ll, const uint16_t *src, uint64_t scales_at)
+/* Made in the stage: tokens, and behind them their scales. What they are made of is there too, if it fits. */
+GX_DEV void ll_send_quantised(struct ll *ll, const uint8_t *src, uint64_t scales_at)
 {
 	const struct ep_ll_args *a = ll->a;
+	uint32_t in_stage = ep_ll_stage_scales(a);
+	const void *row = in_stage >= a->in_bytes ? gx_bulk_row(&ll->bulk) : src;
 
-	quant_row(&ll->bulk, src, a->hidden, ll_is(ll, EP_LL_ROUND));
+	quant_row(&ll->bulk, (const uint16_t *)row, a->hidden, in_stage, ll_is(ll, EP_LL_ROUND));
 	gx_bulk_scatter(&ll->bulk, ll->route.dst, a->shape.topk, 0, a->row_bytes);
 	ll_aim(ll, scales_at, a->out_scales, a->scale_bytes);
 	for (uint32_t k = 0; k < a->shape.topk; k++)
 		if (ll->route.dst[k])
-			gx_bulk_store(&ll->bulk, ll->route.dst[k], a->row_bytes, a->scale_bytes);
+			gx_bulk_store(&ll->bulk, ll->route.dst[k], in_stage, a->scale_bytes);
 }
 
 /* Part of what this rank wrote for peer in ll_out, at the same place of its area there. */
@@ -261,15 +263,15 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 	uint64_t head = ep_ll_row_head_bytes(&a->shape, ll_is(ll, EP_LL_RANK_MAJOR));
 	uint64_t scales_at = head + ep_ll_pad(a->row_bytes);
 	uint32_t room = gx_bulk_room(&ll->bulk), quantised = ll_is(ll, EP_LL_DS_FP8);
+	uint32_t load = quantised ? a->in_bytes : a->row_bytes;
 
 	/* The routing's atomics and the row's load take about as long: they run side by side. So do the heads and the
 	 * stores. */
-	if (!quantised)
-		gx_bulk_load_own(&ll->bulk, src, a->row_bytes < room ? a->row_bytes : room);
+	gx_bulk_load_own(&ll->bulk, src, load < room ? load : room);
 	ll_claim_rows(ll, token);
 	ll_aim(ll, head, a->out, a->row_bytes);
 	if (quantised) {
-		ll_send_quantised(ll, (const uint16_t *)src, scales_at);
+		ll_send_quantised(ll, src, scales_at);
 	} else {
 		ll_send_row(ll, src, a->row_bytes, 1);
 		if (a->scale_bytes) {

@@ -68,7 +68,7 @@ GX_DEV uint32_t num_to_e4m3(float f)
 	uint32_t a = u & 0x7fffffffu, normal, small;
 
 	if (a > 0x7f800000u)
-		return sign | 0x7fu;
+		return 0x7fu;
 	if (a >= 0x43e00000u) /* 448 */
 		return sign | 0x7eu;
 	normal = (a - 0x3c000000u + 0x7ffffu + (a >> 20 & 1)) >> 20;

@@ -17,11 +17,9 @@ static const struct {
 
 #define HT_SMS 24u /* bandwidth needs no more, and training wants the rest for its GEMMs */
 
-#define STAGE_EXTRA 128u /* the copy engine's barrier in front of the row */
-
 uint32_t ep_launch_stage(enum ep_kernel kernel, size_t row_bytes, bool whole)
 {
-	size_t stage = (row_bytes + STAGE_EXTRA + 127) / 128 * 128;
+	size_t stage = (row_bytes + EP_STAGE_HEAD + 127) / 128 * 128;
 
 	return whole || stage < shapes[kernel].stage ? (uint32_t)stage : shapes[kernel].stage;
 }

@@ -11,6 +11,8 @@
 #include "util/clock.h"
 #include "util/error.h"
 
+#define QUANT_IN_STAGE 32768u /* bytes */
+
 static struct ep_ll_shape shape_of(const struct ncclEpGroup *group, uint32_t topk)
 {
 	uint32_t per_rank = (uint32_t)group->experts_per_rank;
@@ -205,6 +207,14 @@ static bool combine_fits(const struct ncclEpGroup *group, const struct ep_ll_arg
 			 held <= a->far.send_stride));
 }
 
+/* A token that is quantised is made from its input in the stage, unless that would leave room for few warps. */
+static size_t stage_row(const struct ep_ll_args *a)
+{
+	size_t row = a->flags & EP_LL_DS_FP8 && a->in_bytes <= QUANT_IN_STAGE ? a->in_bytes : a->row_bytes;
+
+	return row + a->scale_bytes;
+}
+
 int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
@@ -234,7 +244,7 @@ int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 			       "ncclEpDispatch: tokens and scales of %u bytes do not fit the window: raise "
 			       "config->max_token_bytes (%u)",
 			       a.row_bytes + a.scale_bytes, group->cfg.max_token_bytes);
-	stage = ep_launch_stage(EP_K_ll_dispatch, a.row_bytes + a.scale_bytes, a.flags & EP_LL_DS_FP8);
+	stage = ep_launch_stage(EP_K_ll_dispatch, stage_row(&a), a.flags & EP_LL_DS_FP8);
 	rc = run(handle, EP_K_ll_dispatch, &a, stage, op->cfg.send_only, stream);
 	if (!rc)
 		handle->dispatched = true;

@@ -75,6 +75,7 @@ rows=(
 	'racecheck|ll-nodes-racecheck|120|racecheck|t_ll_matrix -r ranks=2,nodes=2,net=loop,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ll-racecheck-1|120|racecheck|t_ll_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ll-racecheck-2|120|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
+	'racecheck|ll-fp8-racecheck|120|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=1024,quant=ds,topk=2,tmax=5'
 	'racecheck|ht-racecheck-1|120|racecheck|t_ht_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ht-racecheck-2|120|racecheck|t_ht_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ht-racecheck-em|120|racecheck|t_ht_matrix -r ranks=2,sms=4,layout=em,align=4,hidden=512,topk=2,tmax=5,zero_copy=off'

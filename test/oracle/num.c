@@ -116,7 +116,7 @@ uint8_t num_to_e4m3(float value)
 	int low = 0, high = 126;
 
 	if (isnan(value))
-		return sign | 0x7f;
+		return 0x7f;
 	if (x >= e4m3_value(126))
 		return sign | 126;
 	while (high - low > 1) { /* value(low) <= x < value(high) */
