@@ -9,7 +9,7 @@
  *  - It does not block. Where work is left, an output stays NULL and the caller asks again with the same arguments.
  *  - Outputs are written on success only, but *request, *done and *count, which are always written.
  *  - A context belongs to one thread at a time; contexts of one comm run at once. All other calls on a comm come from
- *    one thread at a time, and may come while contexts run.
+ *    one thread at a time, and may come while contexts run; but queryLastError comes at any time, from any thread.
  *  - Operations left NULL are answered with -ENOTSUP by the library.
  *
  * What a net promises

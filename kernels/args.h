@@ -57,13 +57,19 @@ struct ep_kernel_report {
 	uint32_t rank;
 	uint32_t kind;
 	uint64_t epoch;
+	uint32_t cause; /* timeout: another that did not answer; remote: whom rank failed over; where nobody is, rank */
+	uint32_t pad;
 };
-EP_SIZE_IS(ep_kernel_report, 24);
+EP_SIZE_IS(ep_kernel_report, 32);
 
-/* The word in a control page by which a rank tells its failure to the others; never 0, and a signal can carry it. */
-#define EP_FAILED_WORD(rank, epoch) \
-	((uint64_t)1 << 62 | (uint64_t)((rank) & 0x3fffffffu) << 32 | ((epoch) & 0xffffffffu))
+/*
+ * The word in a control page by which a rank tells its failure to the others; never 0, and a signal can carry it. With
+ * the rank that it failed over: when a link is cut, the first to be told is not the one who knows where.
+ */
+#define EP_FAILED_WORD(rank, cause) \
+	((uint64_t)1 << 62 | (uint64_t)((rank) & 0x3fffffffu) << 32 | ((cause) & 0xffffffffu))
 #define EP_FAILED_RANK(word) ((uint32_t)((word) >> 32 & 0x3fffffffu))
+#define EP_FAILED_CAUSE(word) ((uint32_t)((word) & 0xffffffffu))
 
 #include "kernels/args_far.h"
 #include "kernels/args_ht.h"

@@ -124,7 +124,7 @@ GX_DEV uint32_t ht_wait(const struct ht *ht, const uint64_t *word, uint64_t valu
 
 	if (result == GX_ARRIVED)
 		return 1;
-	gx_op_fail_wait(&ht->op, result, rank, phase);
+	gx_op_fail_wait(&ht->op, result, rank, rank, phase);
 	return 0;
 }
 
@@ -252,7 +252,7 @@ GX_DEV uint32_t ht_dead(const struct ht *ht)
 	if (errors != 0)
 		return 1;
 	if (failed != 0)
-		gx_op_fail(&ht->op, EP_KERR_REMOTE, EP_FAILED_RANK(failed), EP_KPHASE_START);
+		gx_op_fail_remote(&ht->op, failed, EP_KPHASE_START);
 	return failed != 0;
 }
 

@@ -177,36 +177,51 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 	return result;
 }
 
-/* One thread. Whether another rank than this one has not signalled the operation either. */
-GX_SLOW uint32_t ll_others_silent(const struct ep_ll_args *a, const struct ep_far *far, const uint32_t *off,
-				  uint64_t epoch, uint32_t rank)
+/*
+ * One thread. Another rank that has not signalled the operation either, or the same where there is none. One afar
+ * before one that is near: behind a cut link all are silent, and a neighbour may be so for their sake. off NULL: also
+ * among those that are masked.
+ */
+GX_SLOW uint32_t ll_also_silent(const struct ep_ll_args *a, const struct ep_far *far, const uint32_t *off,
+				uint64_t epoch, uint32_t rank)
 {
-	for (uint32_t r = 0; r < a->shape.nranks; r++) {
-		const uint8_t *page = far && !a->control[r] ? far->control : a->mine;
+	uint32_t found = rank;
 
-		if (r != rank && r != a->shape.rank && gx_ld_relaxed_u32(&off[r]) == 0 &&
-		    gx_ld_relaxed_u64((const uint64_t *)(page + ep_ll_signal_at(r))) < epoch)
-			return 1;
+	for (uint32_t r = 0; r < a->shape.nranks; r++) {
+		uint32_t afar = far && !a->control[r];
+		const uint8_t *page = afar ? far->control : a->mine;
+
+		if (r == rank || r == a->shape.rank || (off && gx_ld_relaxed_u32(&off[r]) != 0) ||
+		    gx_ld_relaxed_u64((const uint64_t *)(page + ep_ll_signal_at(r))) >= epoch)
+			continue;
+		if (afar)
+			return r;
+		found = found == rank ? r : found;
 	}
-	return 0;
+	return found;
 }
 
 /*
  * With masks, at the deadline. A rank may stop between two of its signals: whoever missed one waits out his deadline,
  * and the others meanwhile wait for him; he lacks one rank, they lack two. So who lacks more than one gives the second
- * half a timeout more, and by then he is there.
+ * half a timeout more, and by then he is there. A link that is cut takes several at once, and even he lacks more than
+ * one; but those are all afar. So a neighbour gets as much again while ranks afar are silent, masked by now or not.
  */
-GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase)
+GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase, uint32_t again)
 {
-	return ll_is(ll, EP_LL_MASK) && result == GX_TIMED_OUT && phase == EP_KPHASE_RECV &&
-	       ll->op.kind != EP_KIND_MASK && ll_others_silent(ll->a, ll->op.far, ll->off, ll->op.epoch, rank);
+	if (!ll_is(ll, EP_LL_MASK) || result != GX_TIMED_OUT || phase != EP_KPHASE_RECV || ll->op.kind == EP_KIND_MASK)
+		return 0;
+	if (again == 0 && ll_also_silent(ll->a, ll->op.far, ll->off, ll->op.epoch, rank) != rank)
+		return 1;
+	return again < 2 && !ll_far(ll, rank) &&
+	       ll_far(ll, ll_also_silent(ll->a, ll->op.far, NULL, ll->op.epoch, rank));
 }
 
 /* One thread. 0: the rank did not answer; with masks it is masked now, without the operation has failed. */
 GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint32_t phase)
 {
 	struct gx_limit limit = ll->op.limit;
-	uint32_t result, masked = ll_is(ll, EP_LL_MASK);
+	uint32_t result, other, masked = ll_is(ll, EP_LL_MASK);
 
 	if (masked) {
 		limit.failed = limit.afar = NULL;
@@ -217,7 +232,7 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 					  : (uint32_t)gx_wait(ll_own(ll, at), value, &limit);
 		if (result == GX_ARRIVED)
 			return 1;
-		if (again || !ll_again(ll, rank, result, phase))
+		if (!ll_again(ll, rank, result, phase, again))
 			break;
 		limit.deadline += ll->a->timeout_ns / 2;
 	}
@@ -226,7 +241,8 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 		ll_raise(ll, EP_ASYNC_TIMEOUT);
 		return 0;
 	}
-	gx_op_fail_wait(&ll->op, result, rank, phase);
+	other = result == GX_TIMED_OUT ? ll_also_silent(ll->a, ll->op.far, ll->off, ll->op.epoch, rank) : rank;
+	gx_op_fail_wait(&ll->op, result, rank, other, phase);
 	return 0;
 }
 
@@ -381,7 +397,7 @@ GX_DEV uint32_t ll_dead(const struct ll *ll)
 {
 	if (ll->failed == 0 || ll_is(ll, EP_LL_MASK))
 		return 0;
-	gx_op_fail(&ll->op, EP_KERR_REMOTE, EP_FAILED_RANK(ll->failed), EP_KPHASE_START);
+	gx_op_fail_remote(&ll->op, ll->failed, EP_KPHASE_START);
 	return 1;
 }
 

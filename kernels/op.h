@@ -17,54 +17,75 @@ struct gx_op {
 	uint64_t failed_at;	  /* of the failed word in every control page */
 };
 
+/* What is told of a failure. */
+struct gx_blame {
+	uint32_t code, phase;
+	uint32_t rank, cause; /* as in the report */
+};
+
 /* One thread. The first failure of the group stays in the report; 1 if this is it. */
-GX_DEV uint32_t gx_op_report(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)
+GX_DEV uint32_t gx_op_note(const struct gx_op *op, struct gx_blame blame)
 {
 	struct ep_kernel_report *report = op->report;
 
 	if (gx_dev_add_relaxed_u32(op->errors, 1) != 0)
 		return 0;
-	gx_st_relaxed_u32(&report->phase, phase);
-	gx_st_relaxed_u32(&report->rank, rank);
+	gx_st_relaxed_u32(&report->phase, blame.phase);
+	gx_st_relaxed_u32(&report->rank, blame.rank);
+	gx_st_relaxed_u32(&report->cause, blame.cause);
 	gx_st_relaxed_u32(&report->kind, op->kind);
 	gx_st_relaxed_u64(&report->epoch, op->epoch);
-	gx_st_release_u32(&report->code, code); /* pairs with the host's acquire of code */
+	gx_st_release_u32(&report->code, blame.code); /* pairs with the host's acquire of code */
 	return 1;
 }
 
-/* One thread. Every rank is told, so that nobody waits in vain. */
-GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)
+GX_DEV uint32_t gx_op_report(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)
 {
-	if (!gx_op_report(op, code, rank, phase))
-		return;
-	for (uint32_t r = 0; r < op->nranks; r++) {
-		uint64_t word = EP_FAILED_WORD(op->rank, op->epoch);
+	return gx_op_note(op, (struct gx_blame){ code, phase, rank, rank });
+}
 
+/* One thread. Every rank is told, so that nobody waits in vain; what another said is passed on as he said it. */
+GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
+{
+	uint64_t word = EP_FAILED_WORD(blame.code == EP_KERR_REMOTE ? blame.rank : op->rank, blame.cause);
+
+	if (!gx_op_note(op, blame))
+		return;
+	for (uint32_t r = 0; r < op->nranks; r++)
 		if (!op->far || op->control[r])
 			gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
 		else /* a ring that does not take this is what failed */
 			far_signal(op->far, op->rank, r, op->failed_at, word, &op->limit);
-	}
 }
 
-/* The rank that says it has failed. */
-GX_DEV uint32_t gx_op_failed(const struct gx_op *op)
+GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)
 {
-	uint64_t word = gx_ld_relaxed_u64(op->limit.failed);
+	gx_op_blame(op, (struct gx_blame){ code, phase, rank, rank });
+}
 
+/* One thread. By the word of the rank that says it has failed. */
+GX_DEV void gx_op_fail_remote(const struct gx_op *op, uint64_t word, uint32_t phase)
+{
+	gx_op_blame(op, (struct gx_blame){ EP_KERR_REMOTE, phase, EP_FAILED_RANK(word), EP_FAILED_CAUSE(word) });
+}
+
+/* other: who did not answer either; where nobody is, rank. */
+GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t rank, uint32_t other, uint32_t phase)
+{
+	uint64_t word = 0;
+
+	if (result == GX_TIMED_OUT) {
+		gx_op_blame(op, (struct gx_blame){ EP_KERR_TIMEOUT, phase, rank, other });
+		return;
+	}
+	if (result == GX_ABORTED) {
+		gx_op_fail(op, EP_KERR_ABORTED, rank, phase);
+		return;
+	}
+	word = gx_ld_relaxed_u64(op->limit.failed);
 	if (word == 0 && op->limit.afar)
 		word = gx_ld_relaxed_u64(op->limit.afar);
-	return EP_FAILED_RANK(word);
-}
-
-GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t rank, uint32_t phase)
-{
-	if (result == GX_TIMED_OUT)
-		gx_op_fail(op, EP_KERR_TIMEOUT, rank, phase);
-	else if (result == GX_ABORTED)
-		gx_op_fail(op, EP_KERR_ABORTED, rank, phase);
-	else
-		gx_op_fail(op, EP_KERR_REMOTE, gx_op_failed(op), phase);
+	gx_op_fail_remote(op, word, phase);
 }
 
 /* The warp's next work item, in lane 0: the others learn it when it is needed. */

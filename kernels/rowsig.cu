@@ -42,7 +42,7 @@ GX_DEV int rowsig_wait(const struct rowsig *rs, const uint64_t *word, uint64_t v
 	if (gx_lane() == 0) {
 		result = (uint32_t)gx_wait(word, value, &rs->op.limit);
 		if (result != GX_ARRIVED)
-			gx_op_fail_wait(&rs->op, result, rank, phase);
+			gx_op_fail_wait(&rs->op, result, rank, rank, phase);
 	}
 	result = gx_shfl_u32(result, 0);
 	gx_syncwarp();
@@ -170,7 +170,7 @@ GX_DEV uint32_t rowsig_items(const struct rowsig *rs)
 	if (gx_lane() == 0)
 		failed = gx_ld_relaxed_u64(rs->op.limit.failed);
 	if (failed != 0)
-		gx_op_fail(&rs->op, EP_KERR_REMOTE, EP_FAILED_RANK(failed), EP_KPHASE_START);
+		gx_op_fail_remote(&rs->op, failed, EP_KPHASE_START);
 	return gx_shfl_u32(failed != 0 ? 0 : items, 0);
 }
 

@@ -53,7 +53,8 @@ static int run_size(struct world *world, const struct perf_opts *opts, int token
 	if (run_job(world, opts, tokens, opts->algorithm == PERF_HT ? perf_ht_job : perf_ll_job, what))
 		return -1;
 	snprintf(what, sizeof(what), "%d tokens, plain copies", tokens);
-	if (opts->memcpy && perf_board_rank(board, 0)->device < 0 && run_job(world, opts, tokens, perf_plain_job, what))
+	if ((opts->memcpy || opts->puts) && perf_board_rank(board, 0)->device < 0 &&
+	    run_job(world, opts, tokens, perf_plain_job, what))
 		return -1;
 	if (!table->count) {
 		perf_facts_make(opts, board, &table->facts);
@@ -63,7 +64,7 @@ static int run_size(struct world *world, const struct perf_opts *opts, int token
 		struct perf_row *row = &table->row[table->count++];
 
 		perf_row_make(opts, board, tokens, *p, row);
-		perf_print_row(row);
+		perf_print_row(opts, row);
 	}
 	return 0;
 }
@@ -109,6 +110,8 @@ int main(int argc, char **argv)
 		return 2;
 	if (opts.device[0])
 		setenv("NCCL_EP_DEVICE", opts.device, 1);
+	if (opts.puts)
+		setenv("NCCL_EP_RANKS_PER_NODE", "1", 1);
 	setenv("NCCL_EP_DEBUG", "WARN", 0);
 	world_opts = (struct world_opts){ .seats = opts.ranks,
 					  .processes = opts.processes,

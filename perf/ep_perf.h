@@ -29,7 +29,9 @@ struct perf_sample *perf_board_sample(void *board, const struct perf_opts *opts,
 /* The plain program's times, beside the others. */
 struct perf_sample *perf_board_plain(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration,
 				     int rank);
-/* Shared memory of the plain program: the window of a rank. */
+/* Bytes of a rank's window in the plain program. */
+size_t perf_window_bytes(const struct perf_opts *opts);
+/* Shared memory of the plain program: the window of a rank, or its card (ep_perf_wire.h). */
 uint8_t *perf_board_window(void *board, const struct perf_opts *opts, int rank);
 
 void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum perf_phase phase, struct perf_row *out);
@@ -43,7 +45,7 @@ struct perf_job {
 
 int perf_ll_job(struct seat *seat, const void *job);
 int perf_ht_job(struct seat *seat, const void *job);
-int perf_plain_job(struct seat *seat, const void *job); /* LL's copies by memcpy */
+int perf_plain_job(struct seat *seat, const void *job); /* LL's copies by memcpy, and by puts */
 
 /* Nothing counted yet; the device of the job's communicator. */
 void perf_rank_init(const struct perf_opts *opts, int device, struct perf_rank *out);

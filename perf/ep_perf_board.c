@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where ranks leave their figures, and how rows are made of them. */
 #include "perf/ep_perf.h"
+#include "perf/ep_perf_wire.h"
 
 void perf_rank_init(const struct perf_opts *opts, int device, struct perf_rank *out)
 {
@@ -33,7 +34,7 @@ static size_t head_bytes(const struct perf_opts *opts)
 }
 
 /* Dispatch: a row from every token of every rank. Combine: a row for every choice of this rank's tokens. */
-static size_t window_bytes(const struct perf_opts *opts)
+size_t perf_window_bytes(const struct perf_opts *opts)
 {
 	struct ll_shape shape;
 	size_t dispatch, combine;
@@ -44,9 +45,14 @@ static size_t window_bytes(const struct perf_opts *opts)
 	return round_up(dispatch > combine ? dispatch : combine);
 }
 
+static size_t shared_bytes(const struct perf_opts *opts)
+{
+	return opts->memcpy ? perf_window_bytes(opts) : opts->puts ? WIRE_CARD : 0;
+}
+
 size_t perf_board_size(const struct perf_opts *opts)
 {
-	return head_bytes(opts) + (opts->memcpy ? (size_t)opts->ranks * window_bytes(opts) : 0);
+	return head_bytes(opts) + (size_t)opts->ranks * shared_bytes(opts);
 }
 
 struct perf_rank *perf_board_rank(void *board, int rank)
@@ -70,7 +76,7 @@ struct perf_sample *perf_board_plain(void *board, const struct perf_opts *opts, 
 
 uint8_t *perf_board_window(void *board, const struct perf_opts *opts, int rank)
 {
-	return (uint8_t *)board + head_bytes(opts) + (size_t)rank * window_bytes(opts);
+	return (uint8_t *)board + head_bytes(opts) + (size_t)rank * shared_bytes(opts);
 }
 
 /* ---- rows ---- */
@@ -144,7 +150,7 @@ void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum p
 		out->beside_us = limit_us(opts, board, phase);
 	}
 	out->beside_best_us = out->beside_us;
-	if (opts->memcpy && !gpu && (phase == PERF_DISPATCH || phase == PERF_COMBINE))
+	if ((opts->memcpy || opts->puts) && !gpu && (phase == PERF_DISPATCH || phase == PERF_COMBINE))
 		out->beside_us = average(board, opts, phase, PLAIN, &out->beside_best_us);
 	out->algbw = out->bytes / 1e3 / (gpu ? out->device_us : out->host_us);
 }
@@ -154,13 +160,13 @@ void perf_facts_make(const struct perf_opts *opts, void *board, struct perf_fact
 	const struct perf_rank *rank = perf_board_rank(board, 0);
 
 	*out = (struct perf_facts){ .device = rank->device >= 0 ? "cuda" : "host",
-				    .beside = has_limit(opts, board)		 ? "limit"
-					      : opts->memcpy && rank->device < 0 ? "memcpy"
-										 : "",
+				    .beside = has_limit(opts, board) ? "limit" : "",
 				    .window = rank->window,
 				    .group_us = rank->group_us,
 				    .first_us = rank->first_us,
 				    .later_us = rank->later_us };
+	if (rank->device < 0 && (opts->memcpy || opts->puts))
+		out->beside = opts->memcpy ? "memcpy" : "puts";
 	for (int r = 1; r < opts->ranks; r++) {
 		rank = perf_board_rank(board, r);
 		out->group_us = rank->group_us > out->group_us ? rank->group_us : out->group_us;

@@ -3,13 +3,15 @@
  * The yardstick on the CPU: the copies that dispatch and combine cannot do without, by memcpy, with the same data, the
  * same ranks and the same cores. A token goes once to each other rank's window and from there to its experts' rows; own
  * rows go straight. Back, each row goes to its home, which adds them up. No headers, no counts, no handshake but a
- * barrier where receivers must wait.
+ * barrier where receivers must wait. With puts what crosses is staged in memory of the net, put one by one, and waited
+ * for by its immediates.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "perf/ep_perf.h"
+#include "perf/ep_perf_wire.h"
 
 struct plain {
 	struct seat *seat;
@@ -20,6 +22,8 @@ struct plain {
 	uint8_t *out, *answers, *own, *sums; /* own: the answers to own tokens */
 	size_t out_size, answers_size, own_size, sums_size;
 	float *tile;
+	struct wire *wire;	      /* NULL: windows are shared memory */
+	uint64_t rows_in, answers_in; /* that come from others */
 };
 
 /* Untouched pages cost nothing: outputs are as large as the library's and as empty. */
@@ -35,16 +39,38 @@ static size_t row_bytes(const struct plain *p)
 	return ll_out_bytes(&p->shape) + ll_scale_bytes(&p->shape);
 }
 
-static uint8_t *window_row(const struct plain *p, int owner, int src, int token)
+/* In a window. */
+static size_t row_at(const struct plain *p, int src, int token)
 {
-	return perf_board_window(seat_board(p->seat), p->opts, owner) +
-	       ((size_t)src * (size_t)p->shape.tmax + (size_t)token) * row_bytes(p);
+	return ((size_t)src * (size_t)p->shape.tmax + (size_t)token) * row_bytes(p);
 }
 
-static uint8_t *home_row(const struct plain *p, int home, int token, int k)
+static size_t home_at(const struct plain *p, int token, int k)
 {
-	return perf_board_window(seat_board(p->seat), p->opts, home) +
-	       ((size_t)token * (size_t)p->shape.topk + (size_t)k) * ll_combine_bytes(&p->shape);
+	return ((size_t)token * (size_t)p->shape.topk + (size_t)k) * ll_combine_bytes(&p->shape);
+}
+
+static const uint8_t *window(const struct plain *p)
+{
+	return p->wire ? wire_window(p->wire) : perf_board_window(seat_board(p->seat), p->opts, seat_rank(p->seat));
+}
+
+static void row_send(const struct plain *p, int peer, size_t to, const uint8_t *from, size_t bytes)
+{
+	uint8_t *staged;
+
+	if (!p->wire) {
+		memcpy(perf_board_window(seat_board(p->seat), p->opts, peer) + to, from, bytes);
+		return;
+	}
+	staged = wire_stage(p->wire, bytes);
+	memcpy(staged, from, bytes);
+	wire_put(p->wire, peer, to, staged, bytes);
+}
+
+static int rows_wait(const struct plain *p, uint64_t rows)
+{
+	return p->wire ? wire_wait(p->wire, rows) : seat_barrier(p->seat);
 }
 
 /* The first k of a token that names a rank; -1 none. */
@@ -70,8 +96,8 @@ static int plain_dispatch(struct plain *p)
 	for (int t = 0; t < p->in[me].t; t++)
 		for (int r = 0; r < p->shape.ranks; r++)
 			if (r != me && first_of(p, &p->in[me], t, r) >= 0)
-				memcpy(window_row(p, r, me, t), token_row(p, t), bytes);
-	if (seat_barrier(p->seat))
+				row_send(p, r, row_at(p, me, t), token_row(p, t), bytes);
+	if (rows_wait(p, p->rows_in))
 		return -1;
 	for (int z = 0; z < p->expect.zones; z++)
 		for (int i = 0; i < p->expect.count[z]; i++) {
@@ -79,7 +105,8 @@ static int plain_dispatch(struct plain *p)
 			struct ll_row row = p->expect.row[at];
 
 			memcpy(p->out + at * bytes,
-			       row.src == me ? token_row(p, row.token) : window_row(p, me, row.src, row.token), bytes);
+			       row.src == me ? token_row(p, row.token) : window(p) + row_at(p, row.src, row.token),
+			       bytes);
 		}
 	return 0;
 }
@@ -143,10 +170,10 @@ static int plain_combine(struct plain *p)
 			struct ll_row row = p->expect.row[at];
 
 			if (row.src != me)
-				memcpy(home_row(p, row.src, row.token, place_of(p, z, row)), p->answers + at * bytes,
-				       bytes);
+				row_send(p, row.src, home_at(p, row.token, place_of(p, z, row)),
+					 p->answers + at * bytes, bytes);
 		}
-	if (seat_barrier(p->seat))
+	if (rows_wait(p, p->answers_in))
 		return -1;
 	for (int t = 0; t < in->t; t++) {
 		memset(p->tile, 0, n * sizeof(*p->tile));
@@ -157,7 +184,8 @@ static int plain_combine(struct plain *p)
 				continue;
 			/* Own rows are read where they lie: each from memory of its own, as it is there. */
 			add_row(p->tile,
-				owner == me ? p->own + (size_t)(t * p->shape.topk + k) * bytes : home_row(p, me, t, k),
+				owner == me ? p->own + (size_t)(t * p->shape.topk + k) * bytes
+					    : window(p) + home_at(p, t, k),
 				n, p->shape.combine, in->weight[t * p->shape.topk + k]);
 		}
 		store_row(p->sums + (size_t)t * bytes, p->tile, n, p->shape.combine);
@@ -189,8 +217,29 @@ static int plain_open(struct plain *p, const struct perf_job *job)
 	return 0;
 }
 
+/* Staged: a row for every rank and token, or an answer to each of its choices. */
+static int plain_connect(struct plain *p)
+{
+	size_t row = row_bytes(p), answer = ll_combine_bytes(&p->shape) * (size_t)p->shape.topk;
+	int me = seat_rank(p->seat);
+
+	for (int r = 0; r < p->shape.ranks; r++)
+		for (int t = 0; r != me && t < p->in[r].t; t++)
+			p->rows_in += first_of(p, &p->in[r], t, me) >= 0;
+	for (int i = 0; i < p->in[me].t * p->shape.topk; i++) {
+		int t = i / p->shape.topk, owner = ll_owner(&p->shape, NULL, p->in[me].idx[i]);
+
+		if (owner >= 0 && owner != me)
+			p->answers_in += p->shape.layout != LL_RANK_MAJOR ||
+					 first_of(p, &p->in[me], t, owner) == i % p->shape.topk;
+	}
+	return wire_open(p->seat, perf_board_window(seat_board(p->seat), p->opts, 0), perf_window_bytes(p->opts),
+			 (size_t)(p->shape.ranks * p->shape.tmax) * (row > answer ? row : answer) + 4096, &p->wire);
+}
+
 static void plain_close(struct plain *p)
 {
+	wire_close(p->wire);
 	ll_inputs_free(p->in, p->shape.ranks);
 	ll_expect_free(&p->expect);
 	if (p->out)
@@ -209,6 +258,8 @@ static int plain_time(struct plain *p, enum perf_phase phase, int iteration)
 	double start;
 	int rc;
 
+	if (p->wire)
+		wire_begin(p->wire);
 	if (seat_barrier(p->seat))
 		return -1;
 	start = world_now();
@@ -224,7 +275,7 @@ int perf_plain_job(struct seat *seat, const void *arg)
 	const struct perf_job *job = arg;
 	struct plain p = { .seat = seat, .opts = &job->opts };
 
-	if (!plain_open(&p, job)) {
+	if (!plain_open(&p, job) && (!job->opts.puts || !plain_connect(&p))) {
 		/* Rows that were written before, as an expert's would be: a page that was never touched is no memory.
 		 */
 		for (int z = 0; z < p.expect.zones; z++)

@@ -200,7 +200,7 @@ static int sweep(const struct perf_opts *opts, int rank)
 		row_make(&x, &row[count]);
 		exchange_close(&x);
 		if (!rank)
-			perf_print_row(&row[count]);
+			perf_print_row(opts, &row[count]);
 		rc |= row[count++].wrong > 0;
 	}
 	if (!rank) {

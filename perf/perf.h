@@ -39,7 +39,8 @@ struct perf_opts {
 	int topk, experts;
 	int align, max_recv; /* HT; max_recv 0: room for what may come */
 	bool eager, drop, bwd;
-	bool staged, graph, graph_update, windows, check, memcpy;
+	bool staged, graph, graph_update, windows, check;
+	bool memcpy, puts; /* a plain program beside it; puts: rows cross by the net, every rank is a node */
 	int sms, iterations, warmup;
 	double bandwidth; /* GB/s of the device, for the limit by bytes */
 	uint64_t seed;
@@ -78,7 +79,7 @@ struct perf_facts {
 
 void perf_print_head(const struct perf_opts *opts);
 void perf_print_facts(const struct perf_opts *opts, const struct perf_facts *facts);
-void perf_print_row(const struct perf_row *row);
+void perf_print_row(const struct perf_opts *opts, const struct perf_row *row);
 void perf_print_end(const struct perf_facts *facts, const struct perf_row *rows, int count);
 /* 0 or -1 with a line on stderr. */
 int perf_write_json(const struct perf_opts *opts, const struct perf_facts *facts, const struct perf_row *rows,

@@ -59,6 +59,7 @@ static const struct option_row {
 	{ "warmup_iters", 'w', ALL, NUMBER, AT(warmup), 0, 100000, NULL, "iterations before them (5)" },
 	{ "check", 'c', ALL, SWITCH, AT(check), 0, 1, NULL, "count wrong values, against the oracle (1)" },
 	{ "memcpy", 'M', LL, SWITCH, AT(memcpy), 0, 1, NULL, "the same by plain copies beside it (0; CPU)" },
+	{ "puts", 'P', LL, SWITCH, AT(puts), 0, 1, NULL, "between nodes of one rank, bare puts beside it (0; CPU)" },
 	{ "bandwidth", 'B', EP, REAL, AT(bandwidth), 1, 0, NULL, "GB/s for the limit by bytes on a GPU (4300)" },
 	{ "seed", 'S', ALL, SEED, AT(seed), 0, 1 << 30, NULL, "of routing and data (1)" },
 	{ "json", 'J', ALL, TEXT, AT(json), 0, 0, NULL, "write the same figures to this file" },
@@ -290,6 +291,8 @@ static int fits_ll(const struct perf_opts *opts)
 {
 	if (opts->layout == PERF_FLAT)
 		return complain(opts, "-l: ll is expert-major or rank-major");
+	if (opts->memcpy && opts->puts)
+		return complain(opts, "-M and -P are two programs beside it: one at a time");
 	if (opts->quant >= LL_QUANT_DS && (opts->hidden % 512 || opts->dtype != NUM_BF16))
 		return complain(opts, "-q ds wants bf16 and a multiple of 512 for -H");
 	return 0;

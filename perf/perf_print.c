@@ -73,10 +73,10 @@ void perf_print_facts(const struct perf_opts *opts, const struct perf_facts *fac
 	if (facts->first_us >= 0)
 		printf("\n# group made in %.2f ms, its first handle in %.2f ms, a later one in %.2f ms",
 		       1e-3 * facts->group_us, 1e-3 * facts->first_us, 1e-3 * facts->later_us);
-	printf("\n#\n#%9s  %-14s %12s %10s %10s %9s %10s %7s\n", "tokens", "phase", "bytes", "time", "host", "algbw",
-	       beside, "#wrong");
-	printf("#%9s  %-14s %12s %10s %10s %9s %10s %7s\n", "", "", "(B/rank)", "(us)", "(us)", "(GB/s)",
-	       *beside ? "(us)" : "", "");
+	printf("\n#\n#%9s  %-14s %12s %10s %10s %9s %10s%s %7s\n", "tokens", "phase", "bytes", "time", "host", "algbw",
+	       beside, opts->puts ? "   reached" : "", "#wrong");
+	printf("#%9s  %-14s %12s %10s %10s %9s %10s%s %7s\n", "", "", "(B/rank)", "(us)", "(us)", "(GB/s)",
+	       *beside ? "(us)" : "", opts->puts ? "       (%)" : "", "");
 }
 
 static void print_or(double value, int width)
@@ -87,13 +87,15 @@ static void print_or(double value, int width)
 		printf(" %*.2f", width, value);
 }
 
-void perf_print_row(const struct perf_row *row)
+void perf_print_row(const struct perf_opts *opts, const struct perf_row *row)
 {
 	printf("%10d  %-14s %12.0f", row->tokens, perf_phase_names[row->phase], row->bytes);
 	print_or(row->device_us < 0 ? row->host_us : row->device_us, 10);
 	print_or(row->host_us, 10);
 	print_or(row->bytes > 0 ? row->algbw : -1, 9);
 	print_or(row->beside_us, 10);
+	if (opts->puts) /* of the fastest iterations: of two programs one after the other the averages say little */
+		print_or(row->beside_best_us > 0 ? 100 * row->beside_best_us / row->best_us : -1, 9);
 	if (row->wrong < 0)
 		printf(" %7s\n", "N/A");
 	else
@@ -155,7 +157,11 @@ static void json_rows(FILE *out, const char *beside, const struct perf_row *rows
 		json_number(out, "best_us", row->best_us);
 		json_number(out, "algbw", row->algbw);
 		if (*beside)
-			json_number(out, !strcmp(beside, "limit") ? "limit_us" : "memcpy_us", row->beside_us);
+			json_number(out,
+				    !strcmp(beside, "limit")  ? "limit_us"
+				    : !strcmp(beside, "puts") ? "puts_us"
+							      : "memcpy_us",
+				    row->beside_us);
 		if (row->wrong < 0)
 			fprintf(out, ", \"wrong\": null}");
 		else

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/page.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "util/error.h"
@@ -70,6 +71,27 @@ static int usage_report(const struct ep_kernel_report *r, int rank, char *out, s
 	return -EP_EUSAGE;
 }
 
+/* A wait that ended without what was waited for. */
+static int wait_report(const struct ep_kernel_report *r, int rank, uint64_t timeout_ns, char *out, size_t size)
+{
+	const char *kind = kind_name(r->kind), *phase = phase_name(r->phase);
+	bool timeout = r->code == EP_KERR_TIMEOUT;
+	char cause[64] = "";
+
+	if (r->cause != r->rank)
+		snprintf(cause, sizeof(cause), timeout ? ", and for rank %u" : " because of rank %u", r->cause);
+	if (timeout)
+		snprintf(out, size,
+			 "rank %d waited %llu ms for rank %u%s in %s %llu, %s: it is dead, stuck, or made another "
+			 "sequence of calls (NCCL_EP_TIMEOUT_MS sets the limit)",
+			 rank, (unsigned long long)(timeout_ns / 1000000), r->rank, cause, kind,
+			 (unsigned long long)r->epoch, phase);
+	else
+		snprintf(out, size, "rank %u failed%s; rank %d stopped in %s %llu, %s. See the message of rank %u",
+			 r->rank, cause, rank, kind, (unsigned long long)r->epoch, phase, r->rank);
+	return timeout ? -EP_ETIMEOUT : -EP_EREMOTE;
+}
+
 int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, char *out, size_t size)
 {
 	const struct ep_kernel_report *r = &ep_page_words(page)->report;
@@ -82,16 +104,8 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, ch
 	case EP_KERR_NONE:
 		return 0;
 	case EP_KERR_TIMEOUT:
-		snprintf(out, size,
-			 "rank %d waited %llu ms for rank %u in %s %llu, %s: it is dead, stuck, or made another "
-			 "sequence of calls "
-			 "(NCCL_EP_TIMEOUT_MS sets the limit)",
-			 rank, (unsigned long long)(timeout_ns / 1000000), r->rank, kind, epoch, phase);
-		return -EP_ETIMEOUT;
 	case EP_KERR_REMOTE:
-		snprintf(out, size, "rank %u failed; rank %d stopped in %s %llu, %s. See the message of rank %u",
-			 r->rank, rank, kind, epoch, phase, r->rank);
-		return -EP_EREMOTE;
+		return wait_report(r, rank, timeout_ns, out, size);
 	case EP_KERR_BEHIND:
 		snprintf(out, size,
 			 "rank %d was masked at epoch %llu and the others went on without it: restart with a dispatch",

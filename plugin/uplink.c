@@ -16,6 +16,7 @@
 #define LANES_GPU 4 /* rings per port: warps that push at once do not queue up for one counter */
 #define ENTRIES_GPU 2048u
 #define ENTRIES_HOST 1024u
+#define DETACH_MS 10000 /* a turn takes microseconds */
 
 /* What ranks tell each other before they connect. */
 struct hello {
@@ -38,6 +39,15 @@ static void peer_failed(void *arg, int peer, int err, const char *why)
 	(void)err;
 	if (!atomic_load_explicit(&link->closing, memory_order_acquire))
 		ep_group_rank_lost(link->group, peer, why);
+}
+
+/* A net that keeps no such record knows nothing. */
+static int peer_error(void *arg, int peer, const char **why)
+{
+	struct ep_uplink *link = arg;
+	int rc = link->net->ops.queryLastError(link->comm, peer, why);
+
+	return rc == -ENOTSUP ? 0 : rc;
 }
 
 static void port_failed(void *arg, int err, const char *why)
@@ -287,6 +297,7 @@ static int port_open(struct ep_uplink *link, int i, const uint32_t *mail)
 		.rings = link->lanes,
 		.rung = on_cpu(link),
 		.peer_failed = peer_failed,
+		.peer_error = peer_error,
 		.failed = port_failed,
 		.arg = link,
 	};
@@ -501,8 +512,12 @@ void ep_uplink_stop(struct ep_uplink *link)
 	for (int i = 0; i < EP_UPLINK_PORTS; i++) {
 		struct ep_uplink_port *p = &link->port[i];
 
-		if (p->attached)
-			ep_engine_detach(p->engine, p->port);
+		/* An engine that a net holds keeps what it uses, until the process ends. */
+		if (p->attached && ep_engine_detach(p->engine, p->port, ep_deadline_ms(DETACH_MS))) {
+			link->stuck = true;
+			p->engine = NULL;
+			p->port = NULL;
+		}
 		p->attached = false;
 		if (p->engine)
 			ep_engine_give(p->engine);
@@ -515,14 +530,15 @@ void ep_uplink_stop(struct ep_uplink *link)
 void ep_uplink_abandon(struct ep_uplink *link)
 {
 	ep_uplink_stop(link);
-	free(link);
+	if (link && !link->stuck) /* the engine's callbacks still have it */
+		free(link);
 }
 
 void ep_uplink_close(struct ep_uplink *link)
 {
 	struct ep_dev *dev;
 
-	if (!link)
+	if (!link || link->stuck)
 		return;
 	dev = link->group->dev;
 	for (int i = 0; i < EP_UPLINK_PORTS; i++)

@@ -55,6 +55,7 @@ struct ep_uplink {
 	uint64_t window_bytes, send_stride; /* of one buffer of the latest, and of one receiver's part of it */
 
 	uint32_t near, far; /* mapped ranks and others, of the rank that has most of them */
+	bool stuck;	    /* an engine did not come back */
 	atomic_bool closing;
 };
 

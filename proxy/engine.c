@@ -35,6 +35,7 @@ struct ep_engine {
 	uint32_t asked __attribute__((aligned(64))); /* atomic: changes of the list below, or the end */
 	struct ep_engine *next;
 	int number, users;
+	bool stuck; /* atomic: it did not answer in time; who comes new gets another of this number */
 	pid_t pid;
 	pthread_t thread;
 	pthread_mutex_t lock; /* of all that follows */
@@ -168,6 +169,11 @@ static bool engine_is_ours(const struct ep_engine *e)
 	return e->pid == getpid();
 }
 
+static bool engine_is_usable(const struct ep_engine *e)
+{
+	return engine_is_ours(e) && !__atomic_load_n(&e->stuck, __ATOMIC_RELAXED);
+}
+
 static int engine_start(struct ep_engine *e, const char *cpus)
 {
 	sigset_t all, before;
@@ -189,6 +195,7 @@ static int engine_start(struct ep_engine *e, const char *cpus)
 static int engine_make(int number, const char *cpus, struct ep_engine **out)
 {
 	struct ep_engine *e = aligned_alloc(_Alignof(struct ep_engine), sizeof(*e));
+	pthread_condattr_t attr;
 	int rc;
 
 	if (!e)
@@ -198,7 +205,10 @@ static int engine_make(int number, const char *cpus, struct ep_engine **out)
 	e->pid = getpid();
 	e->users = 1;
 	pthread_mutex_init(&e->lock, NULL);
-	pthread_cond_init(&e->changed, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&e->changed, &attr);
+	pthread_condattr_destroy(&attr);
 	rc = engine_start(e, cpus);
 	if (rc) {
 		free(e);
@@ -216,7 +226,7 @@ int ep_engine_take(int number, const char *cpus, struct ep_engine **out)
 	if (number < 0)
 		return EP_FAIL(EP_PROXY, EP_EARG, "engine %d: numbers start at 0", number);
 	pthread_mutex_lock(&engines.lock);
-	for (e = engines.first; e && (e->number != number || !engine_is_ours(e)); e = e->next)
+	for (e = engines.first; e && (e->number != number || !engine_is_usable(e)); e = e->next)
 		;
 	if (e) {
 		e->users++;
@@ -271,25 +281,42 @@ int ep_engine_attach(struct ep_engine *engine, struct ep_port *port)
 	return 0;
 }
 
+/* With the lock: until the thread goes by the list of this ticket. */
+static int engine_answer_wait(struct ep_engine *e, uint32_t ticket, uint64_t deadline)
+{
+	struct timespec until = ep_timespec(deadline);
+
+	while ((int32_t)(e->answered - ticket) < 0)
+		if (pthread_cond_timedwait(&e->changed, &e->lock, &until) == ETIMEDOUT)
+			return (int32_t)(e->answered - ticket) < 0 ? -EP_ETIMEOUT : 0;
+	return 0;
+}
+
 /* The wait ends with the thread's turn, and nothing in a turn waits; what a net blocks in cannot be taken from it. */
-void ep_engine_detach(struct ep_engine *engine, struct ep_port *port)
+int ep_engine_detach(struct ep_engine *engine, struct ep_port *port, uint64_t deadline)
 {
 	struct ep_port **at;
-	uint32_t ticket;
+	int rc = 0;
 
 	if (!engine_is_ours(engine))
-		return;
+		return 0;
 	pthread_mutex_lock(&engine->lock);
-	for (at = &engine->attached; *at && *at != port; at = &(*at)->next_attached)
-		;
-	if (*at) {
-		*at = port->next_attached;
-		ticket = engine_ask(engine);
-		while ((int32_t)(engine->answered - ticket) < 0)
-			pthread_cond_wait(&engine->changed, &engine->lock);
-		__atomic_store_n(&port->engine, NULL, __ATOMIC_RELEASE);
+	if (port->engine == engine) {
+		for (at = &engine->attached; *at && *at != port; at = &(*at)->next_attached)
+			;
+		if (*at)
+			*at = port->next_attached;
+		rc = engine_answer_wait(engine, engine_ask(engine), deadline);
+		__atomic_store_n(&engine->stuck, rc != 0, __ATOMIC_RELAXED);
+		if (!rc)
+			__atomic_store_n(&port->engine, NULL, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&engine->lock);
+	if (!rc)
+		return 0;
+	return EP_FAIL(EP_PROXY, -rc,
+		       "rank %d: engine %d does not come back from the net: it and what it uses is left behind",
+		       port->o.rank, engine->number);
 }
 
 uint32_t *ep_engine_bell(struct ep_engine *engine)

@@ -53,6 +53,9 @@ struct ep_port_opts {
 	int (*flush)(void *arg); /* unordered: what the net wrote is visible to the device; NULL: it always is */
 	/* From the engine's thread; must not block. A peer fails once; what is pushed for it later is dropped. */
 	void (*peer_failed)(void *arg, int peer, int err, const char *why);
+	/* What the net knows of a peer: 0, or the error that made it fail, with the sentence. Asked now and then, from
+	 * the engine's thread: a peer to which nothing is put fails unseen otherwise. NULL: the net is not asked. */
+	int (*peer_error)(void *arg, int peer, const char **why);
 	/* What comes through this ring will not move any more (it is dead, or has a command that makes no sense), or
 	 * through none: memory ran out, or the net's context broke. Once. */
 	void (*failed)(void *arg, int err, const char *why);
@@ -102,8 +105,12 @@ int ep_engine_take(int number, const char *cpus, struct ep_engine **out);
 void ep_engine_give(struct ep_engine *engine);
 
 int ep_engine_attach(struct ep_engine *engine, struct ep_port *port);
-/* Returns when the thread has let go of the port; it does so at its next turn, whatever state the port is in. */
-void ep_engine_detach(struct ep_engine *engine, struct ep_port *port);
+/*
+ * Returns when the thread has let go of the port; it does so at its next turn, whatever state the port is in.
+ * -EP_ETIMEOUT: it has not come to a turn before the deadline, a net holds it; until a later call succeeds the port,
+ * its rings, its context and the engine stay as they are, and nothing of them may be given back.
+ */
+int ep_engine_detach(struct ep_engine *engine, struct ep_port *port, uint64_t deadline);
 
 /* The word that producers on the CPU ring (struct ep_cmd_ring, bell) when the engine sleeps. */
 uint32_t *ep_engine_bell(struct ep_engine *engine);

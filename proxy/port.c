@@ -13,6 +13,7 @@
 #define COVER_MAX 32u
 #define JOIN_MAX (1u << 20)
 #define QUIET_POLL_NS 20000
+#define ASK_TURNS 256u /* between questions to the net: a quarter of a second where nothing moves at all */
 
 size_t ep_port_mail_size(int nranks, uint32_t window)
 {
@@ -299,6 +300,22 @@ static void port_settle(struct ep_port *p, uint64_t asked)
 		__atomic_store_n(&p->answered, asked, __ATOMIC_RELEASE); /* R2: pairs with A2 in ep_port_quiet */
 }
 
+/* Not by a put to see whether it arrives: that would be traffic between all pairs, where most are idle. */
+static void port_peers_ask(struct ep_port *p)
+{
+	const char *why = "";
+
+	for (int r = 0; r < p->o.nranks; r++) {
+		struct port_channel *ch = &p->channel[r];
+		int rc = ch->failed ? 0 : p->o.peer_error(p->o.arg, r, &why);
+
+		if (!rc)
+			continue;
+		ep_last_error_set(why);
+		port_peer_fail(p, ch, rc, "the way to");
+	}
+}
+
 int ep_port_turn(struct ep_port *port)
 {
 	/* A1: pairs with R1 in ep_port_quiet and ep_port_look. */
@@ -311,6 +328,8 @@ int ep_port_turn(struct ep_port *port)
 	moved += port_pop(port);
 	moved += port_send(port);
 	moved += port_reap(port);
+	if (++port->turns % ASK_TURNS == 0 && port->o.peer_error)
+		port_peers_ask(port);
 	port_settle(port, asked);
 	return moved;
 }

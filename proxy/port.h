@@ -93,14 +93,15 @@ struct ep_port {
 	bool told;				     /* failed has been called */
 	bool odd;				     /* a put that came twice has been logged */
 	bool drained;				     /* this turn found every ring empty */
-	uint32_t nregions;			     /* as of this batch of commands */
-	struct port_list ready;			     /* have something to send */
-	struct port_list busy;			     /* have requests to be tested */
-	struct port_load out;			     /* in flight */
-	uint64_t requests;			     /* in flight */
-	struct ep_order order;			     /* unordered: what arrives */
-	struct port_mail *inbox;		     /* [nranks][window], where peers put */
-	struct port_mail *outbox;		     /* [nranks][window], for nets that take nothing inline */
+	uint32_t turns;
+	uint32_t nregions;	  /* as of this batch of commands */
+	struct port_list ready;	  /* have something to send */
+	struct port_list busy;	  /* have requests to be tested */
+	struct port_load out;	  /* in flight */
+	uint64_t requests;	  /* in flight */
+	struct ep_order order;	  /* unordered: what arrives */
+	struct port_mail *inbox;  /* [nranks][window], where peers put */
+	struct port_mail *outbox; /* [nranks][window], for nets that take nothing inline */
 	union port_node *spare;
 	union port_node **slab; /* [slabs] */
 	uint32_t slabs, slabs_room;

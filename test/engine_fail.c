@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What fails is told once, with a sentence that names it, and costs nobody else anything: completions with an error, a
- * peer that is gone, a peer that lies, a ring whose producer gave up or pushes nonsense, an engine that stood still.
- * Whatever happened, quiet ends.
+ * peer that is gone (also one that is not put to), a peer that lies, a ring whose producer gave up or pushes nonsense,
+ * an engine that stood still. Whatever happened, quiet ends.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -100,7 +100,7 @@ static void uncovered(void)
 	struct eng_probe *probe = &me->port[0].probe;
 	uint64_t end = ep_deadline_ms(ENG_WAIT_MS);
 
-	ep_engine_detach(me->port[0].engine, me->port[0].port);
+	ep_engine_detach(me->port[0].engine, me->port[0].port, ep_deadline_ms(ENG_WAIT_MS));
 	__atomic_store_n(&probe->room, 6, __ATOMIC_RELEASE);
 	send_some(me, 1, 10, 1);
 	CHECK(ep_engine_attach(me->port[0].engine, me->port[0].port) == 0, "attach");
@@ -244,6 +244,27 @@ static void flushes(void)
 	eng_close(rig);
 }
 
+/* Nothing is put to a peer and nothing comes from it: the net knows that it is gone, and is asked. */
+static void unseen(const char *spec)
+{
+	struct eng_rig *rig = open_rig(spec, 3, 1, 256);
+	struct eng_rank *me = &rig->rank[0];
+
+	snprintf(me->net_why, sizeof(me->net_why), "a mole has eaten the way to rank 2");
+	__atomic_store_n(&me->net_lost[2], true, __ATOMIC_RELEASE);
+	CHECK(wait_count(&me->peer_failed[2]), "nobody asked the net");
+	check_sentence(me, 2, -EP_EREMOTE);
+	CHECK(strstr(me->peer_why[2], "a mole"), "\"%s\" is not what the net said", me->peer_why[2]);
+	send_some(me, 1, 5, 7);
+	send_some(me, 2, 5, 7);
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 7), "the other peer");
+	check_quiet(me, 2);
+	usleep(20000); /* it is asked again, and says it once */
+	CHECK(failures(me, 2) == 1 && !failures(me, 1), "told %d and %d times", failures(me, 2), failures(me, 1));
+	CHECK(eng_word(&rig->rank[2], SIGNAL_AT(0)) == 0, "something went to the peer");
+	eng_close(rig);
+}
+
 int main(void)
 {
 	alarm(300);
@@ -253,6 +274,8 @@ int main(void)
 	uncovered();
 	gone("faulty(loop):drop=1,after=100");
 	gone("faulty(loop):drop=1,after=20,reorder=16,delay=3");
+	unseen("loop");
+	unseen("loop:unordered=1");
 	dead_ring("loop");
 	dead_ring("loop:unordered=1");
 	nonsense(ep_cmd_put(4, 0, 0, 16), "rank 4 of 4");

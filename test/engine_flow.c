@@ -48,7 +48,8 @@ static void limit_run(const struct limit_cell *c)
 	flood(me, 2, 300, c->size);
 	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 300) && eng_wait(&rig->rank[2], SIGNAL_AT(0), 300), "%s", c->spec);
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
-	ep_engine_detach(me->port[0].engine, me->port[0].port); /* the probe is the thread's until then */
+	ep_engine_detach(me->port[0].engine, me->port[0].port,
+			 ep_deadline_ms(ENG_WAIT_MS)); /* the probe is the thread's until then */
 	CHECK(probe->puts_max == c->puts, "%s: %llu puts in flight, must be %llu", c->spec, probe->puts_max + 0ull,
 	      c->puts + 0ull);
 	CHECK(probe->bytes_max <= c->bytes && probe->bytes_max + 16 >= c->bytes,
@@ -89,7 +90,7 @@ static void window(void)
 	struct eng_port *deaf = &rig->rank[1].port[0];
 	uint64_t end = ep_deadline_ms(ENG_WAIT_MS);
 
-	ep_engine_detach(deaf->engine, deaf->port);
+	ep_engine_detach(deaf->engine, deaf->port, ep_deadline_ms(ENG_WAIT_MS));
 	flood(me, 1, 500, 64);
 	while (puts_of(me) < 64 && ep_now_ns() < end)
 		usleep(100);

@@ -67,7 +67,7 @@ static void *mover_main(void *arg)
 	for (unsigned i = 0; !__atomic_load_n(&stop, __ATOMIC_RELAXED); i++) {
 		struct eng_port *p = &rig->rank[i / 2 % 2].port[0];
 
-		ep_engine_detach(p->engine, p->port);
+		ep_engine_detach(p->engine, p->port, ep_deadline_ms(ENG_WAIT_MS));
 		CHECK(ep_port_quiet(p->port, ep_deadline_ms(1000)) == -EP_EUSAGE, "quiet without an engine");
 		if (i % 16 == 0)
 			usleep(300);
@@ -80,7 +80,7 @@ static void *mover_main(void *arg)
 	for (int r = 0; r < 2; r++) {
 		struct eng_port *p = &rig->rank[r].port[0];
 
-		ep_engine_detach(p->engine, p->port);
+		ep_engine_detach(p->engine, p->port, ep_deadline_ms(ENG_WAIT_MS));
 		p->engine = engine[r];
 		CHECK(ep_engine_attach(p->engine, p->port) == 0, "%s", ep_last_error());
 	}
@@ -206,24 +206,29 @@ static uint64_t cpu_ns(void)
 static void idle(bool no_bell, unsigned percent)
 {
 	struct eng_opts o = { .spec = "loop", .ranks = 2, .bytes = AREA, .no_bell = no_bell };
-	uint64_t start, used;
+	/* It does look, and with GPUs often: each nap is two turns. */
+	uint32_t looks = 0, least = no_bell ? 100 : 10, most = no_bell ? 6000 : 1000;
+	uint64_t used = 0;
 	struct eng_rig *rig;
-	uint32_t looks;
 
 	o.max_inline = ENG_INLINE_MAX;
 	rig = eng_open(&o);
-	usleep(50000);
-	looks = __atomic_load_n(&rig->rank[0].port[0].probe.calls, __ATOMIC_RELAXED);
-	start = cpu_ns();
-	usleep(200000);
-	used = cpu_ns() - start;
-	looks = __atomic_load_n(&rig->rank[0].port[0].probe.calls, __ATOMIC_RELAXED) - looks;
+	/* A machine that has no time for it shows nothing: a few tries. */
+	for (int i = 0; i < 5 && looks < least; i++) {
+		uint64_t start;
+		uint32_t before;
+
+		usleep(50000);
+		before = __atomic_load_n(&rig->rank[0].port[0].probe.calls, __ATOMIC_RELAXED);
+		start = cpu_ns();
+		usleep(200000);
+		used = cpu_ns() - start;
+		looks = __atomic_load_n(&rig->rank[0].port[0].probe.calls, __ATOMIC_RELAXED) - before;
+	}
 	printf("# idle %s bell: %.1f %% of a CPU, %u looks in 200 ms\n", no_bell ? "without" : "with",
 	       (double)used / 2e6, looks);
 	CHECK(used < 2000000ull * percent, "%llu ns of 200 ms", used + 0ull);
-	/* It does look, and with GPUs often: each nap is two turns. */
-	CHECK(looks >= (no_bell ? 100u : 10u), "%u looks", looks);
-	CHECK(looks <= (no_bell ? 6000u : 1000u), "%u looks", looks);
+	CHECK(looks >= least && looks <= most, "%u looks", looks);
 	eng_close(rig);
 }
 
@@ -285,7 +290,7 @@ static void forked(void)
 
 	if (pid == 0) {
 		alarm(10);
-		ep_engine_detach(p->engine, p->port);
+		ep_engine_detach(p->engine, p->port, ep_deadline_ms(ENG_WAIT_MS));
 		ep_engine_give(p->engine);
 		ep_engine_give(p->engine);
 		_exit(0);
@@ -317,6 +322,32 @@ static void windows(void)
 	CHECK(ep_port_window(4, 63) == 0, "too narrow");
 }
 
+/* A net that does not come back holds the engine: who detaches is told in time, and may try again. */
+static void held(void)
+{
+	struct eng_rig *rig = open_rig("loop", 2, 2);
+	struct eng_rank *me = &rig->rank[0];
+	struct eng_port *p = &me->port[0];
+	uint64_t start = ep_now_ns(), end = ep_deadline_ms(ENG_WAIT_MS);
+	struct ep_engine *other = NULL;
+
+	__atomic_store_n(&p->probe.stall_ms, 2000, __ATOMIC_RELAXED);
+	CHECK(eng_put(me, 1, 4096, AREA, 16) == 0, "put");
+	while (__atomic_load_n(&p->probe.stall_ms, __ATOMIC_RELAXED) && ep_now_ns() < end)
+		usleep(100);
+	CHECK(ep_engine_detach(p->engine, p->port, ep_deadline_ms(50)) == -EP_ETIMEOUT, "let go by a stuck engine");
+	CHECK(ep_now_ns() - start < 1900000000ull, "told after the net came back");
+	CHECK(strstr(ep_last_error(), "rank 0") && strstr(ep_last_error(), "engine 0"), "%s", ep_last_error());
+	CHECK(ep_engine_attach(p->engine, p->port) == -EP_EUSAGE, "attached while it is held");
+	CHECK(ep_engine_take(0, NULL, &other) == 0 && other != p->engine, "a new user gets the engine that is held");
+	ep_engine_give(other);
+	CHECK(ep_engine_detach(p->engine, p->port, ep_deadline_ms(ENG_WAIT_MS)) == 0, "%s", ep_last_error());
+	CHECK(ep_now_ns() - start >= 1900000000ull, "let go before the net came back");
+	CHECK(ep_engine_attach(p->engine, p->port) == 0, "%s", ep_last_error());
+	CHECK(eng_signal(me, 1, SIGNAL_AT(0), 5) == 0 && eng_wait(&rig->rank[1], SIGNAL_AT(0), 5), "afterwards");
+	eng_close(rig);
+}
+
 int main(int argc, char **argv)
 {
 	bool quick = argc > 1 && !strcmp(argv[1], "-q"); /* without what a sanitizer's pace would decide */
@@ -326,6 +357,7 @@ int main(int argc, char **argv)
 	lists();
 	windows();
 	forked();
+	held();
 	moved("loop");
 	moved("faulty(loop):seed=2,reorder=8,delay=3");
 	many("loop");

@@ -37,7 +37,7 @@ static void waiting(void)
 	uint64_t end = ep_deadline_ms(ENG_WAIT_MS);
 	struct ep_port_counts c;
 
-	ep_engine_detach(deaf->engine, deaf->port);
+	ep_engine_detach(deaf->engine, deaf->port, ep_deadline_ms(ENG_WAIT_MS));
 	CHECK(eng_signal(me, 2, 0, 1) == 0 && eng_wait(&rig->rank[2], 0, 1), "before");
 	__atomic_store_n(&ended, 1, __ATOMIC_RELAXED);
 	for (uint32_t i = 0; i < 1000; i++)

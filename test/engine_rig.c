@@ -119,6 +119,16 @@ static void peer_failed(void *arg, int peer, int err, const char *why)
 	__atomic_fetch_add(&me->peer_failed[peer], 1, __ATOMIC_RELEASE);
 }
 
+static int peer_error(void *arg, int peer, const char **why)
+{
+	struct eng_rank *me = arg;
+
+	if (!__atomic_load_n(&me->net_lost[peer], __ATOMIC_ACQUIRE))
+		return me->net->ops.queryLastError(me->comm, peer, why);
+	*why = me->net_why;
+	return -EP_EREMOTE;
+}
+
 static void failed(void *arg, int err, const char *why)
 {
 	struct eng_rank *me = arg;
@@ -156,6 +166,7 @@ static int port_open(struct eng_rank *me, int index)
 		.rung = !o->no_bell,
 		.flush = o->flush,
 		.peer_failed = peer_failed,
+		.peer_error = peer_error,
 		.failed = failed,
 		.arg = me,
 		.start = o->start,
@@ -259,7 +270,7 @@ struct eng_rig *eng_open(const struct eng_opts *opts)
 
 static void port_close(struct eng_rank *me, struct eng_port *p)
 {
-	ep_engine_detach(p->engine, p->port);
+	ep_engine_detach(p->engine, p->port, ep_deadline_ms(ENG_WAIT_MS));
 	ep_port_close(p->port);
 	ep_engine_give(p->engine);
 	me->net->ops.destroyContext(p->probe.ctx);

@@ -78,6 +78,9 @@ struct eng_rank {
 	/* What the callbacks said; atomic, but for the sentences: those are complete when the count is there. */
 	int peer_failed[ENG_RANKS], peer_err[ENG_RANKS], failed, failed_err;
 	char peer_why[ENG_RANKS][256], failed_why[256];
+	/* A knob, atomic: the net says that it has lost the peer, with this sentence. */
+	bool net_lost[ENG_RANKS];
+	char net_why[64];
 };
 
 struct eng_rig {

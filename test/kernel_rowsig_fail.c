@@ -92,6 +92,7 @@ static void test_absent(void)
 		      report(r)->rank);
 		CHECK(report(r)->code != EP_KERR_REMOTE || (report(r)->rank != 2 && report(r)->rank < RANKS),
 		      "rank %d names rank %u", r, report(r)->rank);
+		CHECK(report(r)->cause == 2, "rank %d blames rank %u", r, report(r)->cause); /* whoever told it */
 		CHECK(report(r)->phase == EP_KPHASE_RECV && report(r)->epoch == 1, "rank %d: phase %u, epoch %llu", r,
 		      report(r)->phase, (unsigned long long)report(r)->epoch);
 	}
@@ -99,8 +100,8 @@ static void test_absent(void)
 	/* The one that comes late hears of it at once; so does a second call of the others. */
 	ms = launch_ranks(1u << 2 | 1, NULL);
 	CHECK(ms < TIMEOUT_MS, "a rank of a failed group came back after %.0f ms", ms);
-	CHECK(report(2)->code == EP_KERR_REMOTE && report(2)->rank != 2, "rank 2: code %u, rank %u", report(2)->code,
-	      report(2)->rank);
+	CHECK(report(2)->code == EP_KERR_REMOTE && report(2)->rank != 2 && report(2)->cause == 2,
+	      "rank 2: code %u, rank %u, cause %u", report(2)->code, report(2)->rank, report(2)->cause);
 	close_all();
 }
 

@@ -19,9 +19,10 @@
 
 #define RANKS 4
 #define LOST 3
-#define LOOSE 40 /* rounds in which the loss falls: who got what of them nobody can say */
-#define FATAL 12 /* the round in which a rank is killed */
-#define TIMEOUT 1.5
+#define LOOSE 40    /* rounds in which the loss falls: who got what of them nobody can say */
+#define FATAL 12    /* the round in which a rank is killed */
+#define TIMEOUT 1.5 /* seconds; over a real net its threads are as many again as ranks: */
+#define TIMEOUT_NET 3.0
 
 enum how { PUTS_FAIL, SOME_FAIL, DROPPED, KILLED };
 
@@ -194,6 +195,9 @@ struct run {
 	struct world_opts opts;
 	struct world *world; /* NULL: a new one for the next job */
 	int only;	     /* the number of a case, -1: all */
+	const char *net;     /* instead of loop, or NULL */
+	bool spare;	     /* nobody is killed */
+	double timeout;
 	int number, passed, failed;
 };
 
@@ -218,7 +222,7 @@ static int run_once(struct run *run, const struct job *job, const char *net, cha
 
 	if (!run->world && world_open(&run->opts, &run->world))
 		exit(1);
-	snprintf(ms, sizeof(ms), "%d", (int)(1000 * TIMEOUT));
+	snprintf(ms, sizeof(ms), "%d", (int)(1000 * run->timeout));
 	world_setenv(run->world, "NCCL_EP_TIMEOUT_MS", ms);
 	far_set(run->world, job->cfg.per_node, net, 0);
 	memset(world_board(run->world), 0, sizeof(struct meet));
@@ -226,7 +230,7 @@ static int run_once(struct run *run, const struct job *job, const char *net, cha
 		world_doom(run->world, LOST);
 	rc = world_run(run->world, RANKS, lost_job, job, sizeof(*job), 90);
 	snprintf(text, room, "%s", world_text(run->world));
-	if (!rc && spread(world_board(run->world), job) > 2 * TIMEOUT) {
+	if (!rc && spread(world_board(run->world), job) > 2 * run->timeout) {
 		snprintf(text, room, "the last rank had its error %.1f s after the first",
 			 spread(world_board(run->world), job));
 		rc = -1;
@@ -236,7 +240,7 @@ static int run_once(struct run *run, const struct job *job, const char *net, cha
 		run->world = NULL;
 		return rc;
 	}
-	far_set(run->world, job->cfg.per_node, "loop", 0);
+	far_set(run->world, job->cfg.per_node, run->net ? run->net : "loop", 0);
 	if (!rc && (rc = world_run(run->world, RANKS, sound_job, job, sizeof(*job), 60)))
 		snprintf(text, room, "a new group: %s", world_text(run->world));
 	return rc;
@@ -281,8 +285,9 @@ static struct job job_make(enum how how, bool mask, bool naps)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: link_fail [-g] [-c CASE]\n"
-		     "  -g  ranks are processes, else threads   -c  only the case of this number\n");
+	fprintf(out, "usage: link_fail [-g] [-c CASE] [-k NET] [-s]\n"
+		     "  -g  ranks are processes, else threads   -c  only the case of this number\n"
+		     "  -k  this net instead of loop            -s  nobody is killed\n");
 	return status;
 }
 
@@ -291,25 +296,30 @@ int main(int argc, char **argv)
 	struct run run = { .opts = { .seats = RANKS, .board = sizeof(struct meet) }, .only = -1 };
 	int c;
 
-	while ((c = getopt(argc, argv, "gc:h")) != -1) {
+	while ((c = getopt(argc, argv, "gc:k:sh")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
-		if (c != 'g' && c != 'c')
-			return usage(stderr, 2);
 		if (c == 'g')
 			run.opts.processes = true;
-		else
+		else if (c == 'c')
 			run.only = atoi(optarg);
+		else if (c == 'k')
+			run.net = optarg;
+		else if (c == 's')
+			run.spare = true;
+		else
+			return usage(stderr, 2);
 	}
 	if (optind != argc)
 		return usage(stderr, 2);
-	for (int how = 0; how <= (run.opts.processes ? KILLED : DROPPED); how++)
+	run.timeout = run.net ? TIMEOUT_NET : TIMEOUT;
+	for (int how = 0; how <= (run.opts.processes && !run.spare ? KILLED : DROPPED); how++)
 		for (int i = 0; i < 4; i++) {
 			struct job job = job_make((enum how)how, i & 2, i & 1);
 
 			/* Some puts that fail leave it to chance whom the ranks mask. */
 			if (how != SOME_FAIL || !job.cfg.mask)
-				run_job(&run, i & 1 ? "loop:unordered=1" : "loop", &job);
+				run_job(&run, run.net ? run.net : i & 1 ? "loop:unordered=1" : "loop", &job);
 		}
 	if (run.world && world_close(run.world))
 		run.failed++;

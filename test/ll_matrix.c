@@ -141,12 +141,17 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 	cfg->per_node = far_split(v[F_RANKS], v[F_NODES]);
 }
 
-static void job_env(struct world *world, const int *v, uint64_t seed)
+/* Another net in place of loop keeps what order it has: only faulty cells differ from the others then. */
+static void job_env(struct world *world, const int *v, uint64_t seed, const char *net)
 {
 	static const char *const nets[] = { "loop", "unordered", "faulty" };
-	char ring[16];
+	int which = v ? v[F_NET] : 0;
+	char ring[16], spec[FAR_NET_MAX];
 
-	far_set(world, v ? far_split(v[F_RANKS], v[F_NODES]) : 0, nets[v ? v[F_NET] : 0], seed);
+	if (net && which == 2)
+		snprintf(spec, sizeof(spec), "faulty(%s):seed=%llu,reorder=128,delay=32", net,
+			 (unsigned long long)seed);
+	far_set(world, v ? far_split(v[F_RANKS], v[F_NODES]) : 0, !net ? nets[which] : which == 2 ? spec : net, seed);
 	snprintf(ring, sizeof(ring), "%d", v ? v[F_RING] : 0);
 	world_setenv(world, "NCCL_EP_RING_ENTRIES", ring);
 }

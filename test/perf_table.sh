@@ -30,6 +30,14 @@ shows() {
 runs 0 -t 2 -e 4 -H 512 -M
 shows '^ *4  combine .* 0$'
 shows 'Out of bounds values : 0 OK'
+for ranks in -t -g; do
+	runs 0 $ranks 3 -e 4 -H 512 -P
+	shows 'puts *reached'
+	shows '^ *4  combine .* [0-9.]* *[0-9.]* *0$'
+	shows 'combine .*times the puts'
+done
+runs 0 -g 2 -e 4 -H 512 -l rm -P -J "$dir/json"
+grep -q puts_us "$dir/json" || { echo 'no puts in the JSON'; failed=1; }
 runs 0 -g 2 -e 2 -H 512 -s 1 -l rm -z -c 0
 shows 'combine recv .*N/A$'
 runs 0 -a ht -t 2 -b 8 -e 64 -f 8 -H 256 -J "$dir/json"
@@ -53,8 +61,8 @@ runs 1 -a ht -t 2 -e 32 -H 128 --max-recv 40
 shows 'max_recv_tokens_per_rank'
 # Mistakes.
 for bad in '-y' '-e' '-e 0' '-b 8 -e 4' '-n x' '-t 3 -x 8' '-l flat' '--bwd' '--zero-copy maybe' '-a ht -s' '-a ht -M' \
-	'-a ht -q ds' '-a ht -l rank' '-a ht --align 3 -l em' '-a ht --align 4' '-a ht --drop' '-a ht --eager --max-recv 9999' \
-	'-a ht -e 64 --max-recv 32' '-a ht --graph-update' '-e 4 more'; do
+	'-a ht -P' '-M -P' '-a ht -q ds' '-a ht -l rank' '-a ht --align 3 -l em' '-a ht --align 4' '-a ht --drop' \
+	'-a ht --eager --max-recv 9999' '-a ht -e 64 --max-recv 32' '-a ht --graph-update' '-e 4 more'; do
 	# shellcheck disable=SC2086 # words
 	runs 2 $bad
 done

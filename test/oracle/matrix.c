@@ -23,6 +23,7 @@ struct run {
 	uint64_t seed;
 	int filler; /* multiprocessors that a foreign kernel holds meanwhile */
 	bool verbose, far;
+	const char *net; /* instead of loop between pretended nodes; NULL: loop */
 	int passed, failed;
 };
 
@@ -153,7 +154,7 @@ static void run_cell(struct run *run, const int *v, uint64_t seed, const char *t
 
 	run->matrix->make(v, seed, run->filler, job);
 	if (run->matrix->env)
-		run->matrix->env(run->world, v, seed);
+		run->matrix->env(run->world, v, seed, run->net);
 	run_job(run, v[run->matrix->ranks], run->matrix->fn, job, run->matrix->size, text);
 }
 
@@ -239,12 +240,13 @@ static int read_cells(const struct matrix *m, const char *file, const char *one,
 static int usage(const struct matrix *m, FILE *out, int status)
 {
 	fprintf(out,
-		"usage: %s [-t | -g] [-f FILE | -r CELL] [-n COUNT] [-s SEED] [-N] [-F SMS] [-o SEED] [-v]\n"
+		"usage: %s [-t | -g] [-f FILE | -r CELL] [-n COUNT] [-s SEED] [-N] [-k NET] [-F SMS] [-o SEED] [-v]\n"
 		"  -t        ranks are threads (default)      -g  ranks are processes\n"
 		"  -f FILE   cells, one per line               -r CELL  this one cell\n"
 		"  -n COUNT  at most so many cells; without -f and -r: so many random ones (100)\n"
 		"  -s SEED   of the data and of random cells   -F SMS  a foreign kernel holds so many SMs\n"
 		"  -N        random cells are split into pretended nodes\n"
+		"  -k NET    between pretended nodes this net instead of loop\n"
 		"  -o SEED   under the emulator: GPU threads in random order\n"
 		"  -v        a line for every cell\n",
 		m->name);
@@ -264,7 +266,7 @@ static int run_all(struct run *run, const struct cells *cells, bool one, int lim
 	else
 		run_random(run, limit > 0 ? limit : 100);
 	if (m->env && !one)
-		m->env(run->world, NULL, 0);
+		m->env(run->world, NULL, 0, NULL);
 	for (int i = 0; !one && i < m->extras; i++)
 		run_job(run, m->extra[i].ranks, m->extra[i].fn, &m->extra[i].arg, sizeof(m->extra[i].arg),
 			m->extra[i].name);
@@ -283,7 +285,7 @@ int matrix_main(const struct matrix *matrix, int argc, char **argv)
 	const char *file = NULL, *one = NULL;
 	int c, limit = 0, rc;
 
-	while ((c = getopt(argc, argv, "tgf:r:n:s:NF:o:vh")) != -1) {
+	while ((c = getopt(argc, argv, "tgf:r:n:s:Nk:F:o:vh")) != -1) {
 		if (c == 'h')
 			return usage(matrix, stdout, 0);
 		if (c == 't' || c == 'g')
@@ -300,6 +302,8 @@ int matrix_main(const struct matrix *matrix, int argc, char **argv)
 			run.filler = atoi(optarg);
 		else if (c == 'N')
 			run.far = true;
+		else if (c == 'k')
+			run.net = optarg;
 		else if (c == 'v')
 			run.verbose = true;
 		else if (c == 'o' && world_random_order(strtoull(optarg, NULL, 0)))

@@ -32,8 +32,9 @@ struct matrix {
 	int (*forced)(const int *v, int factor);
 	/* job[size], at most WORLD_ARG bytes, for fn; filler: multiprocessors a foreign kernel holds meanwhile. */
 	void (*make)(const int *v, uint64_t seed, int filler, void *job);
-	/* What the groups of a cell find in the environment; v NULL: of the jobs beside the cells. May be NULL. */
-	void (*env)(struct world *world, const int *v, uint64_t seed);
+	/* What the groups of a cell find in the environment; v NULL: of the jobs beside the cells; net: what -k said or
+	 * NULL. May be NULL. */
+	void (*env)(struct world *world, const int *v, uint64_t seed, const char *net);
 	size_t size;
 	world_fn fn;
 	/* Jobs beside the cells, run where neither -f nor -r is given, or with -f; may be NULL. */

@@ -257,8 +257,10 @@ static int shared_make(struct world *world)
 	return world->board == MAP_FAILED ? -1 : 0;
 }
 
-static int seat_start(struct seat *seat)
+static int seat_start(struct seat *seat, int (*enter)(int))
 {
+	int rc;
+
 	if (!seat->world->processes)
 		return pthread_create(&seat->thread, NULL, seat_main, seat) ? -1 : 0;
 	fflush(NULL);
@@ -266,8 +268,10 @@ static int seat_start(struct seat *seat)
 	if (seat->pid)
 		return seat->pid < 0 ? -1 : 0;
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a killed test leaves nobody behind */
-	seat_main(seat);
-	_exit(0);
+	rc = enter ? enter(seat->index) : 0;
+	if (!rc)
+		seat_main(seat);
+	_exit(rc);
 }
 
 int world_open(const struct world_opts *opts, struct world **out)
@@ -295,7 +299,7 @@ int world_open(const struct world_opts *opts, struct world **out)
 	}
 	for (int i = 0; i < world->seats; i++) {
 		world->seat[i] = (struct seat){ .world = world, .index = i };
-		if (seat_start(&world->seat[i])) {
+		if (seat_start(&world->seat[i], opts->enter)) {
 			fprintf(stderr, "cannot start rank %d: %s\n", i, strerror(errno));
 			return -1;
 		}

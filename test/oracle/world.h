@@ -26,6 +26,8 @@ struct world_opts {
 	int seats;
 	bool processes;
 	size_t board; /* bytes of memory all ranks see, for what a job likes */
+	/* Of a seat's process, before anything else: to move it elsewhere. Not 0: it exits with that. May be NULL. */
+	int (*enter)(int seat);
 };
 
 /* 0 or -1 with a line on stderr. Sets environment variables that nobody has set: deadlines fit for tests. */

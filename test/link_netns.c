@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two hosts with addresses and processes of their own, two ranks on each, a cable between them: LL against the oracle,
+ * with nodes that the library finds by itself; then the cable is cut in the middle of operations. Without masks every
+ * rank is told in time, by a sentence that names a rank behind the cut; with masks each host goes on by itself.
+ *   link_netns [-qv] [-c CASE] [NET]   without NET the library chooses; -q: few cases; -v: what every rank was told
+ * Namespaces, which end with their processes. Needs root, ip and nsenter; 77 without.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "test/oracle/far.h"
+#include "test/oracle/rig.h"
+
+enum { RANKS = 4, EACH = 2, FATAL = 12, SURE = 30, LOOSE = 60, TIMEOUT_MS = 3000, LATE_MS = 4000 };
+
+enum cut { WHOLE, DOWN, SILENT };
+
+struct job {
+	struct rig_cfg cfg;
+	enum cut cut;
+	bool verbose;
+};
+
+/* On the board. */
+struct meet {
+	atomic_int host[2], all;
+	double cut, told[RANKS]; /* when it happened, and when each had its error */
+};
+
+/* ---- hosts ---- */
+
+static pid_t there; /* holds the other host's namespaces */
+
+static int sh(const char *format)
+{
+	char command[512];
+
+	snprintf(command, sizeof(command), format, (int)there, (int)there);
+	return system(command);
+}
+
+static int ns_enter(const char *name, int kind)
+{
+	char path[64];
+	int fd, rc;
+
+	snprintf(path, sizeof(path), "/proc/%d/ns/%s", (int)there, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	rc = setns(fd, kind);
+	close(fd);
+	return rc;
+}
+
+/* A process gets into a namespace of processes by being born there: its parent stays behind and ends as it does. */
+static int host_enter(int seat)
+{
+	int status = 0;
+	pid_t pid;
+
+	if (seat < EACH)
+		return 0;
+	if (ns_enter("net", CLONE_NEWNET) || ns_enter("pid_for_children", CLONE_NEWPID) || ns_enter("mnt", CLONE_NEWNS))
+		return 1;
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		return 0;
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		_exit(1);
+	if (WIFSIGNALED(status))
+		kill(getpid(), WTERMSIG(status));
+	_exit(WEXITSTATUS(status));
+}
+
+/* The first process of the other host: with its own /proc, what is there of processes is its own. */
+static void host_first(int ready)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) || mount("proc", "/proc", "proc", 0, NULL) ||
+	    write(ready, "x", 1) != 1)
+		_exit(1);
+	alarm(300);
+	pause();
+	_exit(0);
+}
+
+static int host_make(void)
+{
+	int ready[2];
+	char c;
+
+	if (pipe2(ready, O_CLOEXEC))
+		return -1;
+	there = fork();
+	if (there == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (unshare(CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWNS))
+			_exit(1);
+		if (fork() == 0)
+			host_first(ready[1]);
+		close(ready[1]);
+		wait(NULL);
+		_exit(0);
+	}
+	close(ready[1]);
+	c = (char)read(ready[0], &c, 1);
+	close(ready[0]);
+	return there > 0 && c == 1 ? 0 : -1;
+}
+
+/* A fresh link's carrier shows late: the kernel batches such news, up to a second. */
+static int hosts_make(void)
+{
+	if (unshare(CLONE_NEWNET) || system("ip link show >/dev/null 2>&1") || host_make())
+		return -1;
+	return sh("ip link set lo up && ip link add v0 type veth peer name v1 netns %d && ip link set v0 up && "
+		  "ip addr add 10.78.0.1/24 dev v0") ||
+	       sh("nsenter -t %d -n sh -c 'ip link set lo up && ip link set v1 up && ip addr add 10.78.0.2/24 dev "
+		  "v1'") ||
+	       sh("for i in 1 2 3 4 5 6 7 8 9 10; do ip link show v0 | grep -q 'state UP' && exit 0; sleep 0.3; done; "
+		  "exit 1");
+}
+
+/* ---- ranks ---- */
+
+static int meet_wait(struct seat *seat, atomic_int *count, int want)
+{
+	double end = world_now() + 60;
+
+	atomic_fetch_add(count, 1);
+	while (atomic_load(count) < want) {
+		if (world_now() > end)
+			return seat_fail(seat, "waited a minute for %d others", want - atomic_load(count));
+		usleep(500);
+	}
+	return 0;
+}
+
+/* The host knows. */
+static int link_down(int fd)
+{
+	struct ifreq req = { .ifr_name = "v0" };
+
+	if (ioctl(fd, SIOCGIFFLAGS, &req))
+		return -1;
+	req.ifr_flags &= ~IFF_UP;
+	return ioctl(fd, SIOCSIFFLAGS, &req);
+}
+
+/* A neighbour that does not exist takes what goes to the other host: nothing is refused or reset, packets just end, and
+ * those of the other direction still come. */
+static int link_silence(int fd)
+{
+	struct arpreq req = { .arp_flags = ATF_PERM | ATF_COM, .arp_dev = "v0" };
+	struct sockaddr_in host = { .sin_family = AF_INET };
+
+	inet_pton(AF_INET, "10.78.0.2", &host.sin_addr);
+	memcpy(&req.arp_pa, &host, sizeof(host));
+	req.arp_ha.sa_family = ARPHRD_ETHER;
+	memcpy(req.arp_ha.sa_data, "\x02\0\0\0\0\x99", 6);
+	return ioctl(fd, SIOCSARP, &req);
+}
+
+struct cutter {
+	enum cut cut;
+	struct meet *meet;
+};
+
+/* By system calls: a command would take a tenth of a second to start, and so many rounds. */
+static void *cutter_main(void *arg)
+{
+	const struct cutter *cutter = arg;
+	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), rc;
+
+	cutter->meet->cut = world_now();
+	rc = cutter->cut == DOWN ? link_down(fd) : link_silence(fd);
+	close(fd);
+	return (void *)(intptr_t)rc;
+}
+
+/* One dispatch and combine whose values nobody looks at. */
+static ncclResult_t round_loose(struct rig *rig)
+{
+	ncclResult_t rc = rig_dispatch(rig, 0, false);
+
+	return rc == ncclSuccess ? rig_combine(rig, 0, false) : rc;
+}
+
+/* The cable goes between two rounds or inside one, as it comes, but before SURE of them are over. */
+static ncclResult_t rounds_loose(struct rig *rig, const struct job *job, int most)
+{
+	struct cutter cutter = { job->cut, seat_board(rig->seat) };
+	ncclResult_t rc = ncclSuccess;
+	double end = world_now() + 30;
+	pthread_t thread;
+	void *failed = NULL;
+	bool cutting = false;
+
+	for (int i = 0; rc == ncclSuccess && i < most && world_now() < end; i++) {
+		if (i == FATAL && seat_rank(rig->seat) == 0)
+			cutting = !pthread_create(&thread, NULL, cutter_main, &cutter);
+		if (i == SURE && cutting) {
+			pthread_join(thread, &failed);
+			cutting = false;
+		}
+		rc = round_loose(rig);
+	}
+	if (cutting)
+		pthread_join(thread, &failed);
+	if (failed)
+		seat_fail(rig->seat, "the cable could not be cut");
+	return rc;
+}
+
+static bool names_far_rank(const char *text, int rank)
+{
+	int far = rank < EACH ? EACH : 0;
+	char name[2][16];
+
+	snprintf(name[0], sizeof(name[0]), "rank %d", far);
+	snprintf(name[1], sizeof(name[1]), "rank %d", far + 1);
+	return strstr(text, name[0]) || strstr(text, name[1]);
+}
+
+static void lose(struct rig *rig, const struct job *job, struct meet *meet)
+{
+	int rank = seat_rank(rig->seat);
+	ncclResult_t rc = rounds_loose(rig, job, 1 << 30);
+	char text[512];
+
+	meet->told[rank] = world_now();
+	snprintf(text, sizeof(text), "%s", ncclEpGetLastError());
+	if (job->verbose)
+		fprintf(stderr, "  rank %d, %.2f s after the cut: %s\n", rank, meet->told[rank] - meet->cut, text);
+	ll_wrong(&rig->verdict, rc != ncclRemoteError && rc != ncclTimeout, "rank %d: answered %s (%s)", rank,
+		 ncclGetErrorString(rc), text);
+	ll_wrong(&rig->verdict, !names_far_rank(text, rank), "rank %d: \"%s\" names no rank behind the cut", rank,
+		 text);
+}
+
+/* The two ranks of the other host are masked, here and at the neighbour; sums are those of this host alone. */
+static int part(struct rig *rig, const struct job *job, struct meet *meet)
+{
+	int rank = seat_rank(rig->seat), host = rank / EACH, got[RANKS] = { 9, 9, 9, 9 };
+
+	if (rig_expect(rig, "an operation across the cut", rounds_loose(rig, job, LOOSE)))
+		return -1;
+	if (job->verbose)
+		fprintf(stderr, "  rank %d goes on %.2f s after the cut\n", rank, world_now() - meet->cut);
+	if (rig_expect(rig, "ncclEpMaskQuery", ncclEpMaskQuery(rig->group, got, rig->shim.stream)) || rig_sync(rig))
+		return -1;
+	for (int r = 0; r < RANKS; r++) {
+		rig->active[r] = r / EACH == host;
+		ll_wrong(&rig->verdict, got[r] != rig->active[r], "rank %d: the mask of rank %d is %d", rank, r,
+			 got[r]);
+	}
+	if (meet_wait(rig->seat, &meet->host[host], EACH) ||
+	    rig_expect(rig, "ncclEpErrorClear", ncclEpErrorClear(rig->group)))
+		return -1;
+	rig->handle[0].loaded = rig->handle[0].rows_pending = rig->handle[0].sums_pending = false;
+	rig->handle[0].round = 100;
+	for (int i = 0; i < 5; i++)
+		if (rig_script(rig, i % 2 ? "dA xA cA xA" : "DA CA"))
+			return -1;
+	return 0;
+}
+
+static int whole(struct rig *rig)
+{
+	for (int i = 0; i < 20; i++)
+		if (rig_script(rig, i % 2 ? "dA xA cA xA" : "DA CA"))
+			return -1;
+	return rig_check_crossed(rig); /* what crossed is what two nodes of two ranks have for each other */
+}
+
+static int netns_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct meet *meet = seat_board(seat);
+	struct rig rig;
+
+	if (rig_open(&rig, seat, &job->cfg) || whole(&rig) || seat_barrier(seat) || !job->cut)
+		goto close;
+	if (rig_load(&rig, 0) || rig_update(&rig, 0) || seat_barrier(seat))
+		goto close;
+	rig.parted = true;
+	if (job->cfg.mask)
+		part(&rig, job, meet);
+	else
+		lose(&rig, job, meet);
+	if (!seat_failed(seat))
+		meet_wait(seat, &meet->all, RANKS);
+close:
+	rig_close(&rig);
+	if (rig.verdict.wrong)
+		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
+	return seat_failed(seat) ? -1 : 0;
+}
+
+/* ---- */
+
+static int told_check(const struct meet *meet, char *text, size_t room)
+{
+	double last = 0;
+
+	for (int r = 0; r < RANKS; r++)
+		last = meet->told[r] > last ? meet->told[r] : last;
+	snprintf(text, room, "told within %.1f s", last - meet->cut);
+	return meet->cut > 0 && last - meet->cut < 1e-3 * (TIMEOUT_MS + LATE_MS) ? 0 : -1;
+}
+
+static struct job job_make(enum ll_layout layout, bool mask, enum cut cut)
+{
+	struct job job = { .cut = cut };
+
+	job.cfg = (struct rig_cfg){ .handles = 1, .spare = LL_ALL, .mask = mask, .per_node = EACH };
+	job.cfg.shape = (struct ll_shape){ .layout = layout,
+					   .ranks = RANKS,
+					   .experts = 2 * RANKS,
+					   .topk = 4,
+					   .tmax = 16,
+					   .hidden = 1024,
+					   .token = NUM_BF16,
+					   .combine = NUM_BF16 };
+	job.cfg.data = (struct ll_data){ .seed = 21, .fill = LL_FILL_FULL };
+	return job;
+}
+
+/* In a process of its own, which takes its hosts with it. */
+static int case_run(const struct job *job)
+{
+	struct world_opts opts = {
+		.seats = RANKS, .processes = true, .board = sizeof(struct meet), .enter = host_enter
+	};
+	struct world *world;
+	char text[600] = "";
+	int rc;
+
+	if (hosts_make())
+		return 77;
+	if (world_open(&opts, &world))
+		return 1;
+	rc = world_run(world, RANKS, netns_job, job, sizeof(*job), 90);
+	if (rc)
+		snprintf(text, sizeof(text), "%s", world_text(world));
+	else if (job->cut && !job->cfg.mask)
+		rc = told_check(world_board(world), text, sizeof(text));
+	rc = world_close(world) || rc ? 1 : 0;
+	printf("%s%s", text[0] ? ", " : "", text);
+	fflush(stdout);
+	kill(there, SIGKILL);
+	waitpid(there, NULL, 0);
+	return rc;
+}
+
+static const struct {
+	const char *name;
+	enum ll_layout layout;
+	bool mask;
+	enum cut cut;
+	bool quick;
+} cases[] = {
+	{ "whole, em", LL_EXPERT_MAJOR, false, WHOLE, true },
+	{ "whole, rm, masks", LL_RANK_MAJOR, true, WHOLE, false },
+	{ "the link goes down, em", LL_EXPERT_MAJOR, false, DOWN, true },
+	{ "the link goes down, rm, masks", LL_RANK_MAJOR, true, DOWN, false },
+	{ "packets just end, rm", LL_RANK_MAJOR, false, SILENT, false },
+	{ "packets just end, em, masks", LL_EXPERT_MAJOR, true, SILENT, false },
+};
+
+static int case_fork(int i, const char *net, bool verbose)
+{
+	struct job job = job_make(cases[i].layout, cases[i].mask, cases[i].cut);
+	double start = world_now();
+	int status = -1;
+	pid_t pid;
+
+	job.verbose = verbose;
+	printf("%d %s, net %s", i, cases[i].name, net ? net : "as it comes");
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0)
+		_exit(case_run(&job));
+	waitpid(pid, &status, 0);
+	status = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+	printf(": %s (%.1f s)\n", status ? status == 77 ? "skipped" : "FAILED" : "ok", world_now() - start);
+	fflush(stdout);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	int failed = 0, only = -1, c;
+	const char *net;
+	bool verbose = false, quick = false;
+	char ms[16];
+
+	while ((c = getopt(argc, argv, "c:qv")) != -1) {
+		if (c == 'v')
+			verbose = true;
+		else if (c == 'q')
+			quick = true;
+		else if (c == 'c')
+			only = atoi(optarg);
+		else
+			return 2;
+	}
+	net = optind < argc ? argv[optind] : NULL;
+	if (net)
+		setenv("NCCL_EP_NET", net, 1);
+	else
+		unsetenv("NCCL_EP_NET");
+	snprintf(ms, sizeof(ms), "%d", TIMEOUT_MS);
+	setenv("NCCL_EP_TIMEOUT_MS", ms, 1);
+	/* Later than any wait of an operation: what is seen is the deadlines' doing; and closing takes no half minute.
+	 */
+	setenv("NCCL_EP_PEER_LOST_MS", "10000", 1);
+	for (int i = 0; i < (int)(sizeof(cases) / sizeof(cases[0])); i++) {
+		int rc;
+
+		if (only >= 0 ? only != i : quick && !cases[i].quick)
+			continue;
+		rc = case_fork(i, net, verbose);
+		if (rc == 77) {
+			fprintf(stderr, "no network namespaces here (root, ip and nsenter are needed)\n");
+			return 77;
+		}
+		failed += rc != 0;
+	}
+	return failed ? 1 : 0;
+}
