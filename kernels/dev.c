@@ -44,6 +44,13 @@ static int no_mem_import(struct ep_dev *dev, const struct ep_export *from, int f
 	return MISSING(dev, "map memory of other processes");
 }
 
+static int no_mem_dmabuf(struct ep_dev *dev, const struct ep_mem *mem, int *fd)
+{
+	(void)mem;
+	(void)fd;
+	return MISSING(dev, "give its memory to a NIC");
+}
+
 static int no_peer_open(struct ep_dev *dev, int peer_ordinal, const struct ep_mem *mem)
 {
 	(void)peer_ordinal;
@@ -177,6 +184,7 @@ static void row_fill(struct ep_dev_ops *row)
 	FILL(mem_free);
 	FILL(mem_export);
 	FILL(mem_import);
+	FILL(mem_dmabuf);
 	FILL(peer_open);
 	FILL(pinned_alloc);
 	FILL(pinned_free);

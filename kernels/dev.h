@@ -90,6 +90,8 @@ struct ep_dev_ops {
 	void (*mem_free)(struct ep_dev *dev, struct ep_mem *mem);
 	int (*mem_export)(struct ep_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd);
 	int (*mem_import)(struct ep_dev *dev, const struct ep_export *from, int fd, struct ep_mem *out);
+	/* The memory as a dma-buf, by which a NIC takes it; -ENOTSUP where there is no such thing. fd: as in export. */
+	int (*mem_dmabuf)(struct ep_dev *dev, const struct ep_mem *mem, int *fd);
 	/* Makes memory of another device of this process usable here (threads as ranks, several GPUs). */
 	int (*peer_open)(struct ep_dev *dev, int peer_ordinal, const struct ep_mem *mem);
 

@@ -147,7 +147,8 @@ static int net_listen(struct ep_uplink *link, struct hello *hello)
 		return EP_FAIL(EP_GROUP, EP_EUSAGE,
 			       "the net %s keeps no order and carries no immediate data of 32 bits", link->net->name);
 	snprintf(hello->net, sizeof(hello->net), "%s", link->net->name);
-	hello->ordered = link->props.ordered != 0;
+	ep_uplink_direct_probe(link);
+	hello->ordered = link->props.ordered && !link->direct;
 	hello->ports = ports_wanted(link);
 	return link->net->ops.listen(link->net->net, 0, link->group->nranks, hello->handle, &link->listener);
 }
@@ -166,6 +167,7 @@ static int hello_judge(struct ep_uplink *link, const struct hello *all)
 		if ((int)all[r].ports < link->ports)
 			link->ports = (int)all[r].ports;
 	}
+	link->props.ordered = mine->ordered;
 	return 0;
 }
 
@@ -278,6 +280,13 @@ static int engines_take(struct ep_uplink *link)
 	return rc;
 }
 
+static int device_flush(void *arg)
+{
+	const struct ep_uplink *link = arg;
+
+	return link->group->dev->ops->flush(link->group->dev);
+}
+
 static int port_open(struct ep_uplink *link, int i, const uint32_t *mail)
 {
 	struct ep_ring *ring[EP_UPLINK_LANES];
@@ -296,6 +305,7 @@ static int port_open(struct ep_uplink *link, int i, const uint32_t *mail)
 		.ring = ring,
 		.rings = link->lanes,
 		.rung = on_cpu(link),
+		.flush = link->direct ? device_flush : NULL,
 		.peer_failed = peer_failed,
 		.peer_error = peer_error,
 		.failed = port_failed,
@@ -395,9 +405,8 @@ int ep_uplink_open(struct ncclEpGroup *group, struct ep_uplink **out)
 		ep_uplink_close(link);
 		return rc;
 	}
-	EP_INFO(EP_GROUP, "rank %d: %d ranks by the net %s (%s), %d engines, rows through memory of the CPU",
-		group->rank, (int)link->far, link->net->name, link->props.ordered ? "ordered" : "unordered",
-		link->ports);
+	EP_INFO(EP_GROUP, "rank %d: %d ranks by the net %s (%s), %d engines", group->rank, (int)link->far,
+		link->net->name, link->props.ordered ? "ordered" : "unordered", link->ports);
 	*out = link;
 	return 0;
 }

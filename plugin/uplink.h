@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A group's way to ranks that cannot be mapped: a net, memory that it reads and writes, rings that kernels push to, and
- * ports of the process's engines. That memory is the CPU's, pinned for the device: kernels leave rows in it and take
- * them from it themselves, so that any device works with any net.
+ * ports of the process's engines. Kernels leave rows in that memory and take them from it themselves: it is the GPU's
+ * where the net takes that, else the CPU's, pinned for the device, so that any device works with any net.
  */
 #ifndef EP_PLUGIN_UPLINK_H
 #define EP_PLUGIN_UPLINK_H
@@ -22,6 +22,7 @@ struct ncclEpGroup;
 
 /* Memory of this rank that a region of the net lies in. */
 struct ep_uplink_mem {
+	struct ep_dev *owner;
 	struct ep_mem mem;
 	struct ep_pinned pin;
 	void *mr;
@@ -54,6 +55,9 @@ struct ep_uplink {
 	uint32_t control, payload;	    /* payload 0: none yet */
 	uint64_t window_bytes, send_stride; /* of one buffer of the latest, and of one receiver's part of it */
 
+	/* Rows lie in memory of the GPU. A NIC's writes there keep no order with those to signals, so then the net is
+	 * unordered, and engines flush before they signal. */
+	bool direct;
 	uint32_t near, far; /* mapped ranks and others, of the rank that has most of them */
 	bool stuck;	    /* an engine did not come back */
 	atomic_bool closing;
@@ -85,7 +89,9 @@ void ep_uplink_close(struct ep_uplink *link);
 /* Instead, in a group that failed: engines stop, the memory stays, as others may still put to it. */
 void ep_uplink_abandon(struct ep_uplink *link);
 
-/* uplink_mem.c: collective. A region of so many bytes, alike on all ranks; signals: the CPU may write words there. */
+/* uplink_mem.c: whether memory of the GPU will be tried, of link->props. */
+void ep_uplink_direct_probe(struct ep_uplink *link);
+/* Collective. A region of so many bytes, alike on all ranks; signals: the CPU may write words there. */
 int ep_uplink_region(struct ep_uplink *link, size_t size, bool signals, uint32_t *index);
 void ep_uplink_regions_free(struct ep_uplink *link);
 /* Collective: 0, or the first rank's failure with a sentence that names it. */

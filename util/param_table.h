@@ -35,6 +35,8 @@ EP_PARAM(NET, "NCCL_EP_NET", EP_T_STR, "", 0, 0, "",
 	 "device.")
 EP_PARAM(ENGINES, "NCCL_EP_ENGINES", EP_T_INT, "0", 0, 8, "UCCL_NUM_PROXY_THREADS",
 	 "Engine threads a rank uses between nodes; 0 takes 1 on the CPU and on small machines, else 2.")
+EP_PARAM(GDR, "NCCL_EP_GDR", EP_T_BOOL, "1", 0, 0, "",
+	 "0 sends rows of a GPU through memory of the CPU also where the NIC could read and write the GPU's.")
 EP_PARAM(RING_ENTRIES, "NCCL_EP_RING_ENTRIES", EP_T_INT, "0", 0, 16777216, "",
 	 "Commands a ring between kernels and an engine holds, rounded up to a power of two; 0 takes 1024 or, for a "
 	 "GPU, 2048.")

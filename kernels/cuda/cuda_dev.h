@@ -43,6 +43,7 @@ struct ep_cuda_dev {
 	bool primary;		  /* ctx is the primary context, retained by us */
 	bool vmm;		  /* shareable virtual memory handles */
 	bool vmm_rdma;		  /* ... that a NIC may register */
+	bool dmabuf;		  /* the driver gives memory out as one */
 	bool flush_needed;	  /* a NIC's writes may be seen out of order by kernels */
 	bool flush_by_host;	  /* ... and the driver has a call for that */
 	struct CUstream_st *work; /* for zeroing; non-blocking */
@@ -92,6 +93,7 @@ int ep_cuda_mem_alloc(struct ep_dev *dev, size_t size, struct ep_mem *out);
 void ep_cuda_mem_free(struct ep_dev *dev, struct ep_mem *mem);
 int ep_cuda_mem_export(struct ep_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd);
 int ep_cuda_mem_import(struct ep_dev *dev, const struct ep_export *from, int fd, struct ep_mem *out);
+int ep_cuda_mem_dmabuf(struct ep_dev *dev, const struct ep_mem *mem, int *fd);
 int ep_cuda_peer_open(struct ep_dev *dev, int peer_ordinal, const struct ep_mem *mem);
 int ep_cuda_pinned_alloc(struct ep_dev *dev, size_t size, struct ep_pinned *out);
 void ep_cuda_pinned_free(struct ep_dev *dev, struct ep_pinned *mem);

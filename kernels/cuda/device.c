@@ -126,6 +126,7 @@ static int device_find(struct ep_cuda_dev *dev)
 			       ordinal, dev->dev.warp, dev->dev.sms);
 	dev->vmm = attribute(dev, EP_CU_DEV_VMM) && attribute(dev, EP_CU_DEV_POSIX_FD) && ep_param_bool(EP_P_CUDA_VMM);
 	dev->vmm_rdma = attribute(dev, EP_CU_DEV_RDMA_WITH_VMM);
+	dev->dmabuf = ep_cu.cuMemGetHandleForAddressRange && attribute(dev, EP_CU_DEV_DMABUF);
 	dev->flush_needed = attribute(dev, EP_CU_DEV_RDMA_ORDERING) < EP_CU_RDMA_ORDER_OWNER;
 	dev->flush_by_host = ep_cu.cuFlushGPUDirectRDMAWrites &&
 			     (attribute(dev, EP_CU_DEV_RDMA_FLUSH_OPTIONS) & EP_CU_RDMA_FLUSH_BY_HOST);
@@ -250,6 +251,7 @@ const struct ep_dev_ops ep_cuda_ops = {
 	.mem_free = ep_cuda_mem_free,
 	.mem_export = ep_cuda_mem_export,
 	.mem_import = ep_cuda_mem_import,
+	.mem_dmabuf = ep_cuda_mem_dmabuf,
 	.peer_open = ep_cuda_peer_open,
 	.pinned_alloc = ep_cuda_pinned_alloc,
 	.pinned_free = ep_cuda_pinned_free,

@@ -252,6 +252,26 @@ leave:
 	return rc;
 }
 
+int ep_cuda_mem_dmabuf(struct ep_dev *base, const struct ep_mem *mem, int *fd)
+{
+	struct ep_cuda_dev *dev = ep_cuda(base);
+	struct ep_cuda_scope scope;
+	int rc;
+
+	if (!dev->dmabuf)
+		return EP_FAIL(EP_DEV, ENOTSUP,
+			       "GPU %d: the driver gives out no dma-buf: that takes CUDA 11.7 and the open kernel "
+			       "modules",
+			       base->ordinal);
+	if ((rc = ep_cuda_enter(dev, &scope)))
+		return rc;
+	rc = EP_CU(cuMemGetHandleForAddressRange,
+		   (fd, (unsigned long long)(uintptr_t)mem->ptr, mem->size, EP_CU_RANGE_DMABUF, 0),
+		   "for %zu bytes of GPU %d", mem->size, base->ordinal);
+	ep_cuda_leave(&scope);
+	return rc;
+}
+
 /*
  * Within the scope the device orders by itself there is nothing to do. Else the driver's call, where it has one.
  */

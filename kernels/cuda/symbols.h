@@ -58,6 +58,8 @@ EP_CU_SYM(true, cuMemFreeHost, (void *host))
 EP_CU_SYM(true, cuMemHostRegister_v2, (void *host, size_t size, unsigned flags))
 EP_CU_SYM(true, cuMemHostUnregister, (void *host))
 EP_CU_SYM(true, cuPointerGetAttribute, (void *out, unsigned attribute, unsigned long long ptr))
+EP_CU_SYM(false, cuMemGetHandleForAddressRange,
+	  (void *out, unsigned long long ptr, size_t size, unsigned type, unsigned long long flags))
 EP_CU_SYM(false, cuFlushGPUDirectRDMAWrites, (unsigned target, unsigned scope))
 
 EP_CU_SYM(true, cuIpcGetMemHandle, (struct ep_cu_ipc *out, unsigned long long ptr))
