@@ -39,8 +39,9 @@
 
 #define NCCL_EP_NET_VERSION 1
 #define NCCL_EP_NET_SYMBOL "ncclEpNetPlugin_v1"
-#define NCCL_EP_NET_HANDLE_SIZE 128 /* what listen gives out */
-#define NCCL_EP_NET_KEY_SIZE 64	    /* what regMr gives out */
+/* What listen and regMr give out, in memory that is zero. A net that uses a quarter of it can be one of four rails. */
+#define NCCL_EP_NET_HANDLE_SIZE 512
+#define NCCL_EP_NET_KEY_SIZE 256
 
 /* The request of a quiet put: taken, and never to be tested. */
 #define NCCL_EP_NET_QUIET_REQUEST ((void *)~(uintptr_t)0)

@@ -20,6 +20,7 @@ struct ep_dev {
 	unsigned warp;	   /* lanes of a warp */
 	unsigned sms;	   /* blocks that can be resident at once, one per multiprocessor */
 	size_t shared_max; /* bytes of shared memory a block may ask for */
+	char pci[64];	   /* its folder in sysfs; "": it is nowhere */
 };
 
 /* Memory others can map: allocated here, or imported from a peer. */

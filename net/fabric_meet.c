@@ -127,7 +127,7 @@ int fab_listen(void *n, int dev, int nranks, void *handle, void **listener)
 
 static int handle_take(struct fab_comm *comm, int r, const void *handles, struct fab_handle *h)
 {
-	memcpy(h, (const uint8_t *)handles + (size_t)r * sizeof(*h), sizeof(*h));
+	memcpy(h, (const uint8_t *)handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, sizeof(*h));
 	if (h->magic != magic_of(comm->dev) || !h->addr_len || h->addr_len > sizeof(h->addr))
 		return EP_FAIL(EP_NET, EP_EREMOTE,
 			       "fabric: rank %d has no handle of this build's fabric net with provider %s; name the "

@@ -10,7 +10,8 @@
  *   stall=MS   a put does not return for so many milliseconds, once per context
  *   after=N    fail, drop and stall begin when this context has put N times
  *   refuse=N   the N-th registration of a comm fails, N from 1 on
- *   rank=R     fail, stall and refuse strike rank R only
+ *   connect=0  nobody can be connected
+ *   rank=R     fail, stall, refuse and connect strike rank R only
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@
 #define MILLION 1000000u
 
 struct faults {
-	uint64_t seed, reorder, delay, fail, dup, drop, stall, after, refuse, rank;
+	uint64_t seed, reorder, delay, fail, dup, drop, stall, after, refuse, connect, rank;
 };
 
 struct faulty_net {
@@ -107,9 +108,11 @@ static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
 		{ "dup", &f->dup, MILLION },	     { "drop", &f->drop, INT32_MAX },
 		{ "stall", &f->stall, 1u << 20 },    { "after", &f->after, UINT64_MAX },
 		{ "refuse", &f->refuse, INT32_MAX }, { "rank", &f->rank, INT32_MAX },
+		{ "connect", &f->connect, 1 },
 	};
 
 	f->drop = f->rank = UINT64_MAX;
+	f->connect = 1;
 	net->inner = args->inner;
 	net->net = args->innerNet;
 	rc = ep_net_options("faulty", args->options, options, sizeof(options) / sizeof(options[0]));
@@ -184,7 +187,10 @@ static int faulty_connect(void *l, const void *handles, int nranks, int rank, vo
 	comm->struck = comm->net->faults.rank == UINT64_MAX || comm->net->faults.rank == (uint64_t)rank;
 	snprintf(comm->why, sizeof(comm->why), "faulty: rank %d was dropped, as NCCL_EP_NET asks",
 		 (int)comm->net->faults.drop);
-	rc = comm->net->inner->connect(listener->inner, handles, nranks, rank, &comm->inner);
+	if (comm->struck && !comm->net->faults.connect)
+		rc = EP_FAIL(EP_NET, EP_EREMOTE, "faulty: rank %d connects to nobody, as NCCL_EP_NET asks", rank);
+	else
+		rc = comm->net->inner->connect(listener->inner, handles, nranks, rank, &comm->inner);
 	if (rc || !comm->inner) { /* or not yet: the caller asks again */
 		free(comm);
 		return rc;

@@ -2,12 +2,14 @@
 /*
  * Ranks of one host as if a network were between them: a put is a copy by the thread that drives the context, into
  * memory that this net has mapped itself. Nothing is queued but immediates, so requests are complete when they are
- * made. Options: unordered=1 says that it promises no order (it keeps it all the same), for layers that must not need
- * it.
+ * made. Options:
+ *   unordered=1  it promises no order (it keeps it all the same), for layers that must not need it
+ *   devices=N    so many devices, all alike, as if they were NICs beside each other
  */
 #include "net/loop.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -17,8 +19,11 @@
 #include "net/rows.h"
 #include "util/error.h"
 
+#define DEVICES_MAX 16
+
 struct loop_net {
-	uint64_t unordered;
+	uint64_t unordered, devices;
+	char name[DEVICES_MAX][16], path[DEVICES_MAX][32];
 };
 
 struct loop_listener {
@@ -29,16 +34,24 @@ struct loop_listener {
 static int loop_init(const ncclEpNetInit_v1_t *args, void **net)
 {
 	struct loop_net *loop = calloc(1, sizeof(*loop));
-	struct ep_net_option options[] = { { "unordered", NULL, 1 } };
 	int rc;
 
 	if (!loop)
 		return EP_FAIL(EP_NET, ENOMEM, "loop: no memory");
-	options[0].value = &loop->unordered;
-	rc = ep_net_options("loop", args->options, options, 1);
+	const struct ep_net_option options[] = {
+		{ "unordered", &loop->unordered, 1, NULL },
+		{ "devices", &loop->devices, DEVICES_MAX, NULL },
+	};
+
+	loop->devices = 1;
+	rc = ep_net_options("loop", args->options, options, sizeof(options) / sizeof(options[0]));
 	if (rc) {
 		free(loop);
 		return rc;
+	}
+	for (int i = 0; i < DEVICES_MAX; i++) {
+		snprintf(loop->name[i], sizeof(loop->name[i]), "loop%d", i);
+		snprintf(loop->path[i], sizeof(loop->path[i]), "/sys/devices/loop/%d", i);
 	}
 	*net = loop;
 	return 0;
@@ -52,8 +65,9 @@ static int loop_finalize(void *net)
 
 static int loop_devices(void *net, int *count)
 {
-	(void)net;
-	*count = 1;
+	const struct loop_net *loop = net;
+
+	*count = (int)loop->devices;
 	return 0;
 }
 
@@ -61,10 +75,11 @@ static int loop_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *prop
 {
 	const struct loop_net *loop = net;
 
-	if (dev != 0)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: no device %d; there is only 0", dev);
+	if (dev < 0 || (uint64_t)dev >= loop->devices)
+		return EP_FAIL(EP_NET, EP_EARG, "loop: no device %d of %d", dev, (int)loop->devices);
 	*props = (ncclEpNetProperties_v1_t){
-		.name = "loop",
+		.name = loop->devices > 1 ? loop->name[dev] : "loop",
+		.pciPath = loop->devices > 1 ? loop->path[dev] : NULL,
 		.ordered = !loop->unordered,
 		.signals = NCCL_EP_NET_SIGNAL_WEAK | (loop->unordered ? 0 : NCCL_EP_NET_SIGNAL_STRONG),
 		.memKinds = NCCL_EP_NET_MEM_HOST,
@@ -81,16 +96,16 @@ static int loop_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *prop
 
 static int loop_listen(void *net, int dev, int nranks, void *handle, void **listener)
 {
+	const struct loop_net *loop = net;
 	struct loop_handle mine;
 	struct loop_listener *l;
 	int rc;
 
-	if (dev != 0 || nranks < 1 || nranks > 1 << 20)
+	if (dev < 0 || (uint64_t)dev >= loop->devices || nranks < 1 || nranks > 1 << 20)
 		return EP_FAIL(EP_NET, EP_EARG, "loop: device %d, %d ranks", dev, nranks);
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return EP_FAIL(EP_NET, ENOMEM, "loop: no memory");
-	(void)net;
 	rc = loop_page_make(nranks, &mine, &l->page, &l->fd);
 	if (rc) {
 		free(l);

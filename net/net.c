@@ -12,18 +12,26 @@
 #include "util/error.h"
 #include "util/param.h"
 
-/* All nets of the library, in the order they are tried. One that wraps others is taken by name only. */
+/* All nets of the library. */
 static const struct {
 	const ncclEpNet_v1_t *ops;
-	bool wraps;
+	bool wraps; /* another one: taken by name only */
+	bool local; /* reaches ranks of one host */
 } rows[] = {
-	{ &ep_net_loop, false },
-	{ &ep_net_fabric, false },
-	{ &ep_net_faulty, true },
+	{ &ep_net_loop, false, true },
+	{ &ep_net_fabric, false, false },
+	{ &ep_net_faulty, true, false },
+	{ &ep_net_rails, true, false },
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 
-#define SPEC_MAX 1024
+/* What is tried when nobody says what, in this order; names without a row are left out. */
+static const char *const preferred[] = {
+	"loop", "verbs", "fabric:provider=efa", "fabric:provider=cxi", "fabric:provider=tcp",
+};
+#define PREFERRED (sizeof(preferred) / sizeof(preferred[0]))
+
+#define SPEC_MAX EP_NET_SPEC_MAX
 #define NESTED_MAX 4
 
 /* NAME(INNER):OPTIONS taken apart; all but the name may be empty. */
@@ -94,6 +102,22 @@ malformed:
 	return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET=%.80s: not NAME, NAME:OPTIONS or NAME(INNER):OPTIONS", text);
 }
 
+/* No failure where another will do: who insisted on this one logs it higher. */
+static int missing(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+static int missing(const char *fmt, ...)
+{
+	char text[512];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	EP_INFO(EP_NET, "%s", text);
+	ep_last_error_set(text);
+	return -ENODEV;
+}
+
 /* Makes *net of a table: complete, opened. The library stays the caller's when this fails. */
 static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *options, struct ep_net *inner,
 		    struct ep_net **out)
@@ -124,7 +148,7 @@ static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *option
 	if (!rc && count <= 0) {
 		/* Having none is no failure of the net, but it may have left the reason. */
 		snprintf(why, sizeof(why), "%s", ep_last_error());
-		rc = EP_FAIL(EP_NET, ENODEV, "the net %s has no device here%s%s", ops->name, why[0] ? ": " : "", why);
+		rc = missing("the net %s" EP_NET_NO_DEVICE "%s", ops->name, why[0] ? why : "it finds none");
 	}
 	if (rc)
 		goto finalize_net;
@@ -139,7 +163,7 @@ free_net:
 	return rc;
 }
 
-/* The external net of that name, or with name NULL the first that opens. -ENOENT without a sentence: none. */
+/* The external net of that name. -ENOENT without a sentence: none. */
 static int external_open(const struct spec *spec, struct ep_net *inner, struct ep_net **out)
 {
 	char list[SPEC_MAX], *save = NULL;
@@ -152,38 +176,39 @@ static int external_open(const struct spec *spec, struct ep_net *inner, struct e
 
 		if (!strcmp(x, "none") || ep_net_load(x, &ops, &library))
 			continue;
-		if (!spec->name[0] || !strcmp(spec->name, ops->name))
+		if (!strcmp(spec->name, ops->name))
 			rc = net_make(ops, library, spec->options, inner, out);
 		if (rc)
 			dlclose(library);
-		if (rc && !spec->name[0])
-			rc = -ENOENT; /* said already; the next may do */
 	}
 	return rc;
+}
+
+static int row_of(const char *name)
+{
+	for (int i = 0; i < ROWS; i++)
+		if (!strcmp(name, rows[i].ops->name))
+			return i;
+	return -1;
 }
 
 static int row_open(const struct spec *spec, struct ep_net *inner, struct ep_net **out)
 {
-	int rc = -ENOENT;
+	int i = row_of(spec->name);
 
-	for (int i = 0; i < ROWS; i++) {
-		if (spec->name[0] ? strcmp(spec->name, rows[i].ops->name) != 0 : rows[i].wraps)
-			continue;
-		if (rows[i].wraps != !!inner)
-			return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: %s %s", spec->name,
-				       inner ? "wraps no other net" : "needs the net it wraps: NAME(INNER)");
-		rc = net_make(rows[i].ops, NULL, spec->options, inner, out);
-		if (!rc || spec->name[0])
-			return rc;
-	}
-	return rc;
+	if (i < 0)
+		return missing("NCCL_EP_NET: no net \"%s\" in the library or among NCCL_EP_NET_PLUGIN", spec->name);
+	if (rows[i].wraps != !!inner)
+		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: %s %s", spec->name,
+			       inner ? "wraps no other net" : "needs the net it wraps: NAME(INNER)");
+	return net_make(rows[i].ops, NULL, spec->options, inner, out);
 }
 
 static int spec_open(const char *text, int depth, struct ep_net **out)
 {
-	struct spec spec = { .name = "" };
 	struct ep_net *inner = NULL;
-	int rc = *text ? spec_parse(text, &spec) : 0;
+	struct spec spec;
+	int rc = spec_parse(text, &spec);
 
 	if (rc)
 		return rc;
@@ -197,17 +222,162 @@ static int spec_open(const char *text, int depth, struct ep_net **out)
 	rc = external_open(&spec, inner, out);
 	if (rc == -ENOENT)
 		rc = row_open(&spec, inner, out);
-	if (rc == -ENOENT)
-		rc = EP_FAIL(EP_NET, ENODEV, "NCCL_EP_NET: no net \"%s\" in the library or among NCCL_EP_NET_PLUGIN",
-			     spec.name);
 	if (rc)
 		ep_net_close(inner);
 	return rc;
 }
 
+int ep_net_try(const char *spec, struct ep_net **out)
+{
+	return spec_open(spec, 0, out);
+}
+
+int ep_net_wrap(struct ep_net *inner, const char *name, const char *options, struct ep_net **out)
+{
+	struct spec spec = { .name = "" };
+
+	snprintf(spec.name, sizeof(spec.name), "%s", name);
+	snprintf(spec.options, sizeof(spec.options), "%s", options);
+	return row_open(&spec, inner, out);
+}
+
+bool ep_net_is_local(const char *text)
+{
+	char inner[SPEC_MAX];
+	struct spec spec;
+	int i;
+
+	for (int depth = 0; depth <= NESTED_MAX && !spec_parse(text, &spec); depth++) {
+		if (!spec.inner[0]) {
+			i = row_of(spec.name);
+			return i >= 0 && rows[i].local;
+		}
+		memcpy(inner, spec.inner, sizeof(inner));
+		text = inner;
+	}
+	return false;
+}
+
+/* ---- lists ---- */
+
+bool ep_net_next(const char **list, char out[EP_NET_SPEC_MAX])
+{
+	size_t n = 0;
+	int depth = 0;
+
+	*list += strspn(*list, "|");
+	for (; (*list)[n] && ((*list)[n] != '|' || depth > 0); n++)
+		depth += ((*list)[n] == '(') - ((*list)[n] == ')');
+	if (n >= SPEC_MAX)
+		n = SPEC_MAX - 1; /* no list is longer */
+	memcpy(out, *list, n);
+	out[n] = 0;
+	*list += n;
+	return n > 0;
+}
+
+/* Whether one of "A,B" is this net, or its name. */
+static bool is_among(const char *names, const char *spec)
+{
+	size_t name = strcspn(spec, "(:"), whole = strlen(spec);
+
+	for (size_t n; *names; names += n + (names[n] == ',')) {
+		n = strcspn(names, ",");
+		if ((n == name || n == whole) && !memcmp(names, spec, n))
+			return true;
+	}
+	return false;
+}
+
+/* Behind the others, once. */
+static int list_add(char *list, const char *but, const char *spec)
+{
+	const char *rest = list;
+	char one[SPEC_MAX];
+	size_t used = strlen(list);
+
+	while (ep_net_next(&rest, one))
+		if (!strcmp(one, spec))
+			return 0;
+	if (is_among(but, spec))
+		return 0;
+	if (used + strlen(spec) + 2 > SPEC_MAX)
+		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET_PLUGIN: too many names");
+	snprintf(list + used, SPEC_MAX - used, "%s%s", used ? "|" : "", spec);
+	return 0;
+}
+
+static int externals_add(char *out, const char *but)
+{
+	char list[SPEC_MAX], *save = NULL;
+	int rc = 0;
+
+	snprintf(list, sizeof(list), "%s", ep_param_str(EP_P_NET_PLUGIN));
+	for (char *x = strtok_r(list, ",", &save); x && !rc; x = strtok_r(NULL, ",", &save)) {
+		const ncclEpNet_v1_t *ops;
+		void *library;
+
+		if (!strcmp(x, "none") || ep_net_load(x, &ops, &library))
+			continue;
+		rc = list_add(out, but, ops->name);
+		dlclose(library);
+	}
+	return rc;
+}
+
+/* A provider that the user has named is the only one. */
+static int preferred_add(char *out, const char *but)
+{
+	bool named = *ep_param_str(EP_P_FABRIC_PROVIDER);
+	struct spec spec;
+	int rc = 0;
+
+	for (size_t i = 0; i < PREFERRED && !rc; i++) {
+		rc = spec_parse(preferred[i], &spec);
+		if (!rc && row_of(spec.name) >= 0)
+			rc = list_add(out, but, named && spec.options[0] ? spec.name : preferred[i]);
+	}
+	return rc;
+}
+
+int ep_net_list(const char *spec, char out[EP_NET_SPEC_MAX])
+{
+	const char *text = spec ? spec : ep_param_str(EP_P_NET), *but = *text == '^' ? text + 1 : "";
+	char list[SPEC_MAX] = "";
+	int rc;
+
+	if (strlen(text) >= SPEC_MAX)
+		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET=%.80s...: more than %d characters", text, SPEC_MAX - 1);
+	if (*text && !*but) {
+		snprintf(out, SPEC_MAX, "%s", text);
+		return 0;
+	}
+	rc = externals_add(list, but);
+	rc = rc ? rc : preferred_add(list, but);
+	if (!rc && !list[0])
+		rc = EP_FAIL(EP_NET, ENODEV, "NCCL_EP_NET=%.80s leaves no net", text);
+	if (!rc)
+		snprintf(out, SPEC_MAX, "%s", list);
+	return rc;
+}
+
 int ep_net_open(const char *spec, struct ep_net **out)
 {
-	return spec_open(spec ? spec : ep_param_str(EP_P_NET), 0, out);
+	char list[SPEC_MAX], one[SPEC_MAX];
+	const char *rest = list;
+	int rc = ep_net_list(spec, list), tried = 0;
+
+	if (rc)
+		return rc;
+	while (ep_net_next(&rest, one)) {
+		rc = spec_open(one, 0, out);
+		if (!rc)
+			return 0;
+		tried++;
+	}
+	if (rc == -ENODEV)
+		EP_WARN(EP_NET, "%s", ep_last_error());
+	return tried ? rc : EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET=%.80s names no net", list);
 }
 
 void ep_net_close(struct ep_net *net)

@@ -6,6 +6,7 @@
 
 #include "kernels/dev.h"
 #include "nccl_ep.h"
+#include "perf/ep_info.h"
 #include "plugin/boot.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -94,30 +95,48 @@ static void print_params(bool all)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ep_info [-e] [-h]\n"
+	fprintf(out, "usage: ep_info [-e] [-n] [-p] [-h]\n"
 		     "  version, devices, addresses of the bootstrap, and the parameters that are set\n"
 		     "  -e  every parameter: type, default, value, what sets it, and what it does\n"
+		     "  -n  every net: its devices, or why it has none, and what a rank here would use\n"
+		     "  -p  kinds of NICs that the net verbs knows, and what it does about them\n"
 		     "  -h  this text\n");
 	return status;
 }
 
+static void print_profiles(void)
+{
+	if (ep_info_profiles)
+		ep_info_profiles();
+	else
+		printf("#\n# there is no net verbs in this library\n");
+}
+
 int main(int argc, char **argv)
 {
-	bool all = false;
+	bool all = false, nets = false, profiles = false;
 	int c;
 
-	while ((c = getopt(argc, argv, "eh")) != -1) {
+	while ((c = getopt(argc, argv, "ehnp")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
-		if (c != 'e')
+		if (c == '?')
 			return usage(stderr, 2);
-		all = true;
+		all |= c == 'e';
+		nets |= c == 'n';
+		profiles |= c == 'p';
 	}
 	if (optind != argc)
 		return usage(stderr, 2);
+	if (nets)
+		ep_info_listen();
 	print_version();
 	print_devices();
 	print_addresses();
 	print_params(all);
+	if (nets)
+		ep_info_nets();
+	if (profiles)
+		print_profiles();
 	return 0;
 }

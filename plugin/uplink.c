@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/uplink.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "plugin/group.h"
 #include "util/clock.h"
@@ -17,13 +15,6 @@
 #define ENTRIES_GPU 2048u
 #define ENTRIES_HOST 1024u
 #define DETACH_MS 10000 /* a turn takes microseconds */
-
-/* What ranks tell each other before they connect. */
-struct hello {
-	char net[64];
-	uint32_t ordered, ports;
-	uint8_t handle[NCCL_EP_NET_HANDLE_SIZE];
-};
 
 static bool on_cpu(const struct ep_uplink *link)
 {
@@ -112,108 +103,6 @@ static int seats_agree(struct ep_uplink *link, struct ep_seat *seat)
 	return rc;
 }
 
-/* ---- the net ---- */
-
-static int cpus(void)
-{
-	cpu_set_t set;
-
-	return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
-}
-
-/* Threads that spin beside kernels: one is enough for the CPU device, which has the same cores to run on. */
-static uint32_t ports_wanted(const struct ep_uplink *link)
-{
-	int64_t n = ep_param_int(EP_P_ENGINES);
-
-	if (n == 0)
-		n = on_cpu(link) || cpus() < 8 ? 1 : 2;
-	if (n > (int64_t)link->props.maxContexts && link->props.maxContexts)
-		n = link->props.maxContexts;
-	return n < EP_UPLINK_PORTS ? (uint32_t)n : EP_UPLINK_PORTS;
-}
-
-static int net_listen(struct ep_uplink *link, struct hello *hello)
-{
-	int rc = ep_net_open(NULL, &link->net);
-
-	if (rc)
-		return rc;
-	if ((rc = link->net->ops.getProperties(link->net->net, 0, &link->props)))
-		return rc;
-	if (!(link->props.memKinds & NCCL_EP_NET_MEM_HOST))
-		return EP_FAIL(EP_GROUP, EP_EUSAGE, "the net %s does not take memory of the CPU", link->net->name);
-	if (!link->props.ordered && link->props.immBits < 32)
-		return EP_FAIL(EP_GROUP, EP_EUSAGE,
-			       "the net %s keeps no order and carries no immediate data of 32 bits", link->net->name);
-	snprintf(hello->net, sizeof(hello->net), "%s", link->net->name);
-	ep_uplink_direct_probe(link);
-	hello->ordered = link->props.ordered && !link->direct;
-	hello->ports = ports_wanted(link);
-	return link->net->ops.listen(link->net->net, 0, link->group->nranks, hello->handle, &link->listener);
-}
-
-static int hello_judge(struct ep_uplink *link, const struct hello *all)
-{
-	const struct hello *mine = &all[link->group->rank];
-
-	link->ports = EP_UPLINK_PORTS;
-	for (int r = 0; r < link->group->nranks; r++) {
-		if (memcmp(all[r].net, mine->net, sizeof(mine->net)) || all[r].ordered != mine->ordered)
-			return EP_FAIL(EP_GROUP, EP_EUSAGE,
-				       "rank %d uses the net %.63s and rank %d the net %.63s: set NCCL_EP_NET alike "
-				       "on all ranks",
-				       r, all[r].net, link->group->rank, mine->net);
-		if ((int)all[r].ports < link->ports)
-			link->ports = (int)all[r].ports;
-	}
-	link->props.ordered = mine->ordered;
-	return 0;
-}
-
-static int net_connect(struct ep_uplink *link, const struct hello *all)
-{
-	uint64_t deadline = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS));
-	int nranks = link->group->nranks, rc;
-	uint8_t *handles = calloc((size_t)nranks, NCCL_EP_NET_HANDLE_SIZE);
-
-	if (!handles)
-		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", nranks);
-	for (int r = 0; r < nranks; r++)
-		memcpy(handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, all[r].handle, NCCL_EP_NET_HANDLE_SIZE);
-	while (!(rc = link->net->ops.connect(link->listener, handles, nranks, link->group->rank, &link->comm)) &&
-	       !link->comm) {
-		if (ep_now_ns() > deadline) {
-			rc = EP_FAIL(EP_GROUP, EP_ETIMEOUT,
-				     "rank %d: the net %s did not connect all ranks within "
-				     "NCCL_EP_BOOTSTRAP_TIMEOUT_MS",
-				     link->group->rank, link->net->name);
-			break;
-		}
-		usleep(100);
-	}
-	free(handles);
-	for (int i = 0; !rc && i < link->ports; i++)
-		rc = link->net->ops.createContext(link->comm, i, &link->port[i].ctx);
-	return rc;
-}
-
-static int net_open(struct ep_uplink *link)
-{
-	struct hello mine = { .ports = 0 }, *all = calloc((size_t)link->group->nranks, sizeof(*all));
-	int rc = all ? net_listen(link, &mine) : -ENOMEM;
-
-	if ((rc = ep_uplink_agree(link, rc, "open its net")))
-		goto free_all;
-	if ((rc = ep_boot_allgather(link->group->boot, &mine, sizeof(mine), all)) || (rc = hello_judge(link, all)))
-		goto free_all;
-	/* C2 of the net: nobody closes before all have connected. */
-	rc = ep_uplink_agree(link, net_connect(link, all), "connect its net");
-free_all:
-	free(all);
-	return rc;
-}
-
 /* ---- rings ---- */
 
 static uint32_t entries_wanted(const struct ep_uplink *link)
@@ -269,7 +158,7 @@ static int rings_make(struct ep_uplink *link, const struct ep_seat *seat)
 static int engines_take(struct ep_uplink *link)
 {
 	const struct ep_topo_rank *rank = link->group->topo.rank;
-	int before = 0, most = cpus() / 4, rc = 0;
+	int before = 0, most = ep_uplink_cpus() / 4, rc = 0;
 
 	for (int r = 0; r < link->group->rank; r++)
 		before += rank[r].pid_rank == rank[link->group->rank].pid_rank;
@@ -366,7 +255,7 @@ static int uplink_furnish(struct ep_uplink *link)
 	int rc = seat ? 0 : EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
 
 	if ((rc = ep_uplink_agree(link, rc, "allocate memory")) || (rc = seats_agree(link, seat)) ||
-	    (rc = net_open(link)))
+	    (rc = ep_uplink_net_open(link)))
 		goto free_seat;
 	link->lanes = on_cpu(link) ? 1 : LANES_GPU;
 	for (int i = 0; !rc && i < link->ports; i++)
@@ -550,15 +439,13 @@ void ep_uplink_close(struct ep_uplink *link)
 	if (!link || link->stuck)
 		return;
 	dev = link->group->dev;
-	for (int i = 0; i < EP_UPLINK_PORTS; i++)
+	for (int i = 0; i < EP_UPLINK_PORTS; i++) {
 		if (link->port[i].ctx)
 			link->net->ops.destroyContext(link->port[i].ctx);
+		link->port[i].ctx = NULL;
+	}
 	ep_uplink_regions_free(link);
-	if (link->comm)
-		link->net->ops.closeComm(link->comm);
-	if (link->listener)
-		link->net->ops.closeListen(link->listener);
-	ep_net_close(link->net);
+	ep_uplink_net_close(link);
 	for (int i = 0; i < EP_UPLINK_PORTS * EP_UPLINK_LANES; i++)
 		if (link->ring_mem[i].host)
 			dev->ops->pinned_free(dev, &link->ring_mem[i]);

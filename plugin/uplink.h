@@ -89,6 +89,13 @@ void ep_uplink_close(struct ep_uplink *link);
 /* Instead, in a group that failed: engines stop, the memory stays, as others may still put to it. */
 void ep_uplink_abandon(struct ep_uplink *link);
 
+/* uplink_net.c: collective. The best net that works between all ranks, with a comm and the ports' contexts. */
+int ep_uplink_net_open(struct ep_uplink *link);
+/* In any state; after ep_uplink_regions_free. */
+void ep_uplink_net_close(struct ep_uplink *link);
+/* CPUs this process may use. */
+int ep_uplink_cpus(void);
+
 /* uplink_mem.c: whether memory of the GPU will be tried, of link->props. */
 void ep_uplink_direct_probe(struct ep_uplink *link);
 /* Collective. A region of so many bytes, alike on all ranks; signals: the CPU may write words there. */

@@ -38,7 +38,7 @@ Test(net_registry, names)
 
 	for (; ep_net_name(n); n++)
 		cr_expect(gt(sz, strlen(ep_net_name(n)), 0));
-	cr_expect(eq(int, n, 3));
+	cr_expect(ge(int, n, 4));
 	cr_expect(eq(ptr, (void *)ep_net_name(-1), NULL));
 }
 
@@ -55,6 +55,67 @@ Test(net_registry, chosen_by_the_variable)
 	cr_expect(eq(str, net->name, (char *)"faulty"));
 	cr_expect(eq(str, net->inner->name, (char *)"loop"));
 	ep_net_close(net);
+}
+
+static char *list_of(const char *spec)
+{
+	static char list[EP_NET_SPEC_MAX];
+
+	cr_assert(eq(int, ep_net_list(spec, list), 0));
+	return list;
+}
+
+Test(net_registry, candidates)
+{
+	unsetenv("NCCL_EP_NET_PLUGIN");
+	unsetenv("NCCL_EP_FABRIC_PROVIDER");
+	cr_expect(
+		eq(str, list_of("^verbs"), (char *)"loop|fabric:provider=efa|fabric:provider=cxi|fabric:provider=tcp"));
+	cr_expect(strstr(list_of(""), "loop|") == list_of(""));
+	cr_expect(
+		eq(str, list_of("^loop,verbs,fabric:provider=tcp"), (char *)"fabric:provider=efa|fabric:provider=cxi"));
+	cr_expect(eq(str, list_of("^verbs,fabric"), (char *)"loop"));
+	cr_expect(eq(str, list_of("loop:unordered=1|loop"), (char *)"loop:unordered=1|loop"));
+	setenv("NCCL_EP_FABRIC_PROVIDER", "shm", 1);
+	cr_expect(eq(str, list_of("^verbs"), (char *)"loop|fabric"));
+	setenv("NCCL_EP_NET_PLUGIN", "none,dgram,bare", 1);
+	cr_expect(eq(str, list_of("^verbs,bare"), (char *)"dgram|loop|fabric"));
+	setenv("NCCL_EP_NET", "^fabric,dgram,verbs", 1);
+	cr_expect(eq(str, list_of(NULL), (char *)"bare|loop"));
+}
+
+Test(net_registry, one_by_one)
+{
+	const char *rest = "|rails(a|b):n=2||c:d=e|";
+	char one[EP_NET_SPEC_MAX];
+
+	cr_expect(ep_net_next(&rest, one));
+	cr_expect(eq(str, one, (char *)"rails(a|b):n=2"));
+	cr_expect(ep_net_next(&rest, one));
+	cr_expect(eq(str, one, (char *)"c:d=e"));
+	cr_expect(not(ep_net_next(&rest, one)));
+}
+
+Test(net_registry, the_first_that_opens)
+{
+	struct ep_net *net;
+
+	cr_assert(eq(int, ep_net_open("nothing|loop:devices=0|faulty(loop)|loop", &net), 0));
+	cr_expect(eq(str, net->name, (char *)"faulty"));
+	ep_net_close(net);
+	cr_expect(eq(int, open_rc("nothing|loop:devices=0"), -ENODEV));
+	cr_expect(strstr(ep_last_error(), "loop has no device") != NULL);
+	cr_expect(eq(int, open_rc("||"), -EINVAL));
+}
+
+Test(net_registry, of_one_host)
+{
+	cr_expect(ep_net_is_local("loop"));
+	cr_expect(ep_net_is_local("rails(faulty(loop:unordered=1):seed=1):n=2"));
+	cr_expect(not(ep_net_is_local("fabric:provider=tcp")));
+	cr_expect(not(ep_net_is_local("faulty(fabric)")));
+	cr_expect(not(ep_net_is_local("nothing")));
+	cr_expect(not(ep_net_is_local("faulty(")));
 }
 
 Test(net_registry, options)
@@ -83,6 +144,9 @@ Test(net_registry, refused)
 		{ "faulty(nothing)", -ENODEV, "nothing" },
 		{ "faulty(loop", -EINVAL, "not NAME" },
 		{ "faulty()", -EINVAL, "not NAME" },
+		{ "rails", -EINVAL, "needs the net it wraps" },
+		{ "loop:devices=17", -EINVAL, "needs a number from 0 to 16" },
+		{ "^loop,verbs,fabric", -ENODEV, "leaves no net" },
 		{ "faulty(loop)x", -EINVAL, "not NAME" },
 		{ ":unordered=1", -EINVAL, "not NAME" },
 		{ "loop:order=1", -EINVAL, "no option order" },

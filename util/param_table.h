@@ -31,8 +31,13 @@ EP_PARAM(MAX_SMS, "NCCL_EP_MAX_SMS", EP_T_INT, "0", 0, 65536, "",
 EP_PARAM(CUDA_VMM, "NCCL_EP_CUDA_VMM", EP_T_BOOL, "1", 0, 0, "",
 	 "0 shares windows on NVIDIA GPUs by cuMemAlloc and CUDA IPC instead of virtual memory handles.")
 EP_PARAM(NET, "NCCL_EP_NET", EP_T_STR, "", 0, 0, "",
-	 "Net between nodes: NAME, NAME:option=value,... or a wrapper NAME(INNER):...; empty takes the first with a "
-	 "device.")
+	 "Net between nodes: NAME, NAME:option=value,... or a wrapper NAME(INNER):...; A|B, ^A (all but A) or empty: "
+	 "the first that works between all ranks.")
+EP_PARAM(NET_DEVICE, "NCCL_EP_NET_DEVICE", EP_T_STR, "", 0, 0, "",
+	 "Devices of the net this rank may take, by comma, as ep_info -n lists them; empty: those nearest by PCIe.")
+EP_PARAM(RAILS, "NCCL_EP_RAILS", EP_T_INT, "0", 0, 8, "",
+	 "Devices of the net a rank uses at once; 0 takes up to 4 that are equally near and that no other rank of the "
+	 "host needs.")
 EP_PARAM(ENGINES, "NCCL_EP_ENGINES", EP_T_INT, "0", 0, 8, "UCCL_NUM_PROXY_THREADS",
 	 "Engine threads a rank uses between nodes; 0 takes 1 on the CPU and on small machines, else 2.")
 EP_PARAM(GDR, "NCCL_EP_GDR", EP_T_BOOL, "1", 0, 0, "",

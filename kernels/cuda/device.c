@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <ctype.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_dev.h"
@@ -104,6 +106,18 @@ static int attribute(const struct ep_cuda_dev *dev, unsigned id)
 	return ep_cu.cuDeviceGetAttribute(&value, id, dev->device) ? 0 : value;
 }
 
+/* The driver writes hexadecimal digits large, sysfs small. */
+static void pci_find(struct ep_cuda_dev *dev)
+{
+	char id[32] = "";
+
+	if (!ep_cu.cuDeviceGetPCIBusId || ep_cu.cuDeviceGetPCIBusId(id, sizeof(id), dev->device))
+		return;
+	for (char *c = id; *c; c++)
+		*c = (char)tolower(*c);
+	snprintf(dev->dev.pci, sizeof(dev->dev.pci), "/sys/bus/pci/devices/%s", id);
+}
+
 static int device_find(struct ep_cuda_dev *dev)
 {
 	int count, ordinal = dev->dev.ordinal, rc = cuda_count(&count);
@@ -130,6 +144,7 @@ static int device_find(struct ep_cuda_dev *dev)
 	dev->flush_needed = attribute(dev, EP_CU_DEV_RDMA_ORDERING) < EP_CU_RDMA_ORDER_OWNER;
 	dev->flush_by_host = ep_cu.cuFlushGPUDirectRDMAWrites &&
 			     (attribute(dev, EP_CU_DEV_RDMA_FLUSH_OPTIONS) & EP_CU_RDMA_FLUSH_BY_HOST);
+	pci_find(dev);
 	return 0;
 }
 

@@ -16,6 +16,7 @@ EP_CU_SYM(true, cuDeviceGet, (int *device, int ordinal))
 EP_CU_SYM(true, cuDeviceGetName, (char *name, int size, int device))
 EP_CU_SYM(true, cuDeviceGetAttribute, (int *out, unsigned attribute, int device))
 EP_CU_SYM(true, cuDeviceCanAccessPeer, (int *out, int device, int peer))
+EP_CU_SYM(false, cuDeviceGetPCIBusId, (char *out, int size, int device))
 EP_CU_SYM(false, cuDeviceGetUuid_v2, (struct CUuuid_st *out, int device))
 
 EP_CU_SYM(true, cuDevicePrimaryCtxRetain, (struct CUctx_st **out, int device))

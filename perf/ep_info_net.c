@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels/dev.h"
+#include "net/net.h"
+#include "perf/ep_info.h"
+#include "plugin/nic.h"
+#include "util/error.h"
+#include "util/param.h"
+
+/* The log, in memory, and how much of it has been printed. */
+static int log_fd = -1;
+static off_t log_at;
+
+void ep_info_listen(void)
+{
+	static const char *const names[] = { "NCCL_EP_DEBUG", "NCCL_EP_DEBUG_FILE", "NCCL_EP_DEBUG_SUBSYS" };
+	const char *saved[3];
+	char path[32];
+
+	log_fd = memfd_create("ep_info", MFD_CLOEXEC);
+	if (log_fd < 0)
+		return;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", log_fd);
+	for (int i = 0; i < 3; i++)
+		saved[i] = getenv(names[i]) ? strdup(getenv(names[i])) : NULL;
+	setenv(names[0], "INFO", 1);
+	setenv(names[1], path, 1);
+	setenv(names[2], "NET", 1);
+	ep_log_on(EP_LOG_INFO, EP_NET); /* reads them, once for all; then they are as they were */
+	for (int i = 0; i < 3; i++) {
+		if (saved[i])
+			setenv(names[i], saved[i], 1);
+		else
+			unsetenv(names[i]);
+		free((void *)saved[i]);
+	}
+}
+
+/* Without who, when and where: from behind " NET " to the file's name. */
+static void line_print(char *line)
+{
+	char *text = strstr(line, " NET "), *end = strrchr(line, '(');
+
+	if (!text || !strncmp(text + 5, "net ", 4) || !strncmp(text + 5, "the net ", 8))
+		return; /* that is in the table */
+	if (end && end > line && end[-1] == ' ')
+		end[-1] = 0;
+	printf("#     %s\n", text + 5);
+}
+
+static void log_print(void)
+{
+	static char text[65536];
+	ssize_t n = log_fd < 0 ? 0 : pread(log_fd, text, sizeof(text) - 1, log_at);
+	char *save = NULL;
+
+	if (n <= 0)
+		return;
+	log_at += n;
+	text[n] = 0;
+	for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
+		line_print(line);
+}
+
+static void device_print(const struct ep_net *net, int dev)
+{
+	ncclEpNetProperties_v1_t p;
+	char flow[32] = "-";
+
+	if (net->ops.getProperties(net->net, dev, &p)) {
+		printf("#     device %d: %s\n", dev, ep_last_error());
+		return;
+	}
+	if (p.lowLatency.maxBytes || p.lowLatency.maxPuts)
+		snprintf(flow, sizeof(flow), "%llu/%u", (unsigned long long)p.lowLatency.maxBytes >> 10,
+			 p.lowLatency.maxPuts);
+	printf("  %-20s %-10s %-5s %7u %11s  %s\n", p.name, p.ordered ? "ordered" : "unordered",
+	       p.memKinds & ~NCCL_EP_NET_MEM_HOST ? "GPUs" : "host", p.maxInline, flow, p.pciPath ? p.pciPath : "-");
+}
+
+static void net_print(const char *spec)
+{
+	struct ep_net *net;
+	int count = 0, rc = ep_net_try(spec, &net);
+
+	printf("# %s%s%s\n", spec, rc ? ": " : "", rc ? ep_last_error() : "");
+	if (!rc) {
+		net->ops.devices(net->net, &count);
+		for (int i = 0; i < count; i++)
+			device_print(net, i);
+		ep_net_close(net);
+	}
+	log_print();
+}
+
+/* One rank here alone, or with others elsewhere: the first candidate that opens. */
+static void choice_print(const struct ep_nic_place *place, bool afar)
+{
+	char list[EP_NET_SPEC_MAX], spec[EP_NET_SPEC_MAX];
+	const char *rest = list, *where = afar ? "ranks on several hosts" : "all ranks on this host";
+	ncclEpNetProperties_v1_t p;
+	struct ep_nic_pick pick;
+	struct ep_nics nics;
+	struct ep_net *net;
+
+	printf("  %-10s %-24s ", place->name, where);
+	if (ep_net_list(NULL, list)) {
+		printf("none: %s\n", ep_last_error());
+		return;
+	}
+	while (ep_net_next(&rest, spec)) {
+		if ((afar && ep_net_is_local(spec)) || ep_net_try(spec, &net))
+			continue;
+		if (!ep_nics_find(net, place, &nics)) {
+			ep_nic_choose(&nics.card, 1, 0, &pick);
+			printf("%s:", spec);
+			for (int k = 0; k < pick.count; k++)
+				if (!net->ops.getProperties(net->net, nics.dev[pick.at[k]], &p))
+					printf("%s%s", k ? "+" : " ", p.name);
+			printf(" (%s)\n", nics.why);
+			ep_net_close(net);
+			return;
+		}
+		ep_net_close(net);
+	}
+	printf("none\n");
+}
+
+static void kind_print(enum ep_dev_kind kind)
+{
+	const struct ep_dev_ops *row = ep_dev_row(kind);
+	struct ep_nic_place place;
+	struct ep_dev *dev;
+	char name[24];
+	int count = 0;
+
+	if (row->count(&count))
+		return;
+	for (int i = 0; i < count; i++) {
+		if (row->open(i, &dev))
+			continue;
+		snprintf(name, sizeof(name), "%s %d", row->name, i);
+		ep_nic_place(kind == EP_DEV_HOST ? "the CPU" : name, dev->pci, &place);
+		row->close(dev);
+		choice_print(&place, false);
+		choice_print(&place, true);
+	}
+}
+
+void ep_info_nets(void)
+{
+	char list[EP_NET_SPEC_MAX] = "", spec[EP_NET_SPEC_MAX];
+	const char *rest = list;
+
+	printf("#\n# %-20s %-10s %-5s %7s %11s  %s\n", "net and devices", "order", "mem", "inline", "in flight",
+	       "place in the machine");
+	printf("# %-20s %-10s %-5s %7s %11s\n", "", "", "", "(B)", "LL (KiB/n)");
+	log_print();
+	if (ep_net_list("", list))
+		printf("# %s\n", ep_last_error());
+	while (ep_net_next(&rest, spec))
+		net_print(spec);
+	rest = ep_param_str(EP_P_NET);
+	for (rest += *rest == '^' ? strlen(rest) : 0; ep_net_next(&rest, spec);)
+		net_print(spec);
+	printf("#\n# %-10s %-24s %s\n", "a rank on", "with", "would use");
+	for (int k = 0; k < EP_DEV_KINDS; k++)
+		kind_print((enum ep_dev_kind)k);
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which net and which of its devices ranks agree on, seen in the log, and that what they agree on works: an operation
+ * against the oracle. And what they say where nothing works between all of them. With threads or processes (-g); ranks
+ * that are told different things are processes. Exit status 0 or 1.
+ */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "test/oracle/far.h"
+#include "test/oracle/rig.h"
+
+#define RANKS 4
+#define ODD 1 /* the rank that is told something else */
+#define LINES 6
+
+/* What ranks are told, and what must come of it. */
+struct scene {
+	const char *net, *odd_net; /* odd_net: of rank ODD, or NULL */
+	const char *name, *value;  /* a variable of all ranks, or of rank ODD where odd_net is not NULL */
+	bool fails;
+	const char *says[LINES]; /* in the log; where it fails, in every rank's sentence */
+	const char *never;	 /* in the log */
+};
+
+static const struct scene scenes[] = {
+	/* One host: loop, and nobody looks for anything else. */
+	{ .net = "", .says = { "net loop (loop, ordered), because: it is the first" }, .never = "fabric" },
+	{ .net = "loop", .says = { "net loop (loop, ordered), because: it was named" } },
+	/* One that does not work on one rank. */
+	{ .net = "faulty(loop):connect=0,rank=2|loop:unordered=1",
+	  .says = { "net loop (loop, unordered), because: faulty(loop):connect=0,rank=2: rank 2: ",
+		    "WARN GROUP net faulty(loop):connect=0,rank=2 is not used: rank 2: faulty: rank 2 connects to "
+		    "nobody" } },
+	{ .net = "loop:devices=0|faulty(loop)|loop",
+	  .says = { "net faulty (", "because: loop:devices=0: rank 0: it finds none",
+		    "INFO GROUP net loop:devices=0 is not used" },
+	  .never = "WARN" },
+	/* None that works. */
+	{ .net = "loop:devices=0|faulty(loop):connect=0,rank=3|nothing",
+	  .fails = true,
+	  .says = { "no net works between all ranks: loop:devices=0: rank 0: ", "connect=0,rank=3: rank 3: faulty",
+		    "nothing: rank 0: NCCL_EP_NET: no net" } },
+	{ .net = "faulty(loop):connect=0,rank=3", .fails = true, .says = { "rank 3 connects to nobody" } },
+	{ .net = "loop:devices=0", .fails = true, .says = { "the net loop has no device here" } },
+	{ .net = "^loop,fabric,verbs", .fails = true, .says = { "leaves no net" } },
+	{ .net = "loop:no=1", .fails = true, .says = { "loop has no option no" } },
+	/* Which device: in turn where they are equally near, several where there are more than ranks. */
+	{ .net = "loop:devices=2",
+	  .says = { "rank 0: net loop, device loop0", "rank 1: net loop, device loop1",
+		    "rank 2: net loop, device loop0",
+		    "rank 3: net loop, device loop1: 2 of 2 are nearest to the CPU, shared" } },
+	{ .net = "loop:devices=9",
+	  .says = { "rank 0: net rails, device loop0+loop4", "rank 3: net rails, device loop3+loop7",
+		    "net rails (loop0+loop4, unordered)" },
+	  .never = "loop0+loop4+loop8" },
+	{ .net = "loop:devices=8",
+	  .name = "NCCL_EP_RAILS",
+	  .value = "1",
+	  .says = { "rank 0: net loop, device loop0:", "rank 3: net loop, device loop3:" },
+	  .never = "net rails" },
+	{ .net = "loop:devices=3",
+	  .name = "NCCL_EP_RAILS",
+	  .value = "2",
+	  .says = { "rank 0: net rails, device loop0+loop1", "rank 2: net rails, device loop2+loop0" } },
+	{ .net = "faulty(loop:devices=4):reorder=8,delay=4",
+	  .name = "NCCL_EP_RAILS",
+	  .value = "4",
+	  .says = { "rank 1: net rails, device loop1+loop2+loop3+loop0" } },
+	{ .net = "loop:devices=8", /* more than a handle holds: then one */
+	  .name = "NCCL_EP_RAILS",
+	  .value = "8",
+	  .says = { "rank 0: net loop, device loop0:", "rank 3: net loop, device loop3:",
+		    "WARN GROUP net loop:devices=8 is used with one device a rank, not with 8: rank 0: rails: the "
+		    "handles" } },
+	{ .net = "loop:devices=8",
+	  .name = "NCCL_EP_NET_DEVICE",
+	  .value = "loop6,loop3",
+	  .says = { "rank 0: net loop, device loop6: as NCCL_EP_NET_DEVICE says, shared",
+		    "rank 1: net loop, device loop3" } },
+	{ .net = "loop:devices=3|loop:devices=2",
+	  .name = "NCCL_EP_NET_DEVICE",
+	  .value = "nic0",
+	  .fails = true,
+	  .says = { "NCCL_EP_NET_DEVICE=nic0: the net loop has no such device; it has loop0 loop1 loop2" } },
+	{ .net = "rails(loop:devices=4):n=2", .says = { "rank 3: net rails, device loop3+loop0", "net rails (" } },
+
+	/* Ranks that are told different things. */
+	{ .net = "", .odd_net = "^fabric", .says = { "net loop (" } },
+	{ .net = "loop:unordered=1|loop", .odd_net = "loop|nothing", .says = { "net loop (loop, ordered)" } },
+	{ .net = "loop",
+	  .odd_net = "faulty(loop)",
+	  .fails = true,
+	  .says = { "rank 0 would use the net loop and rank 1 the net faulty(loop): set NCCL_EP_NET alike" } },
+	{ .net = "loop",
+	  .odd_net = "loop:unordered=1",
+	  .says = { "net loop (loop, unordered)", "rank 0: its device keeps order, another rank's does not" } },
+	{ .net = "loop:devices=2|loop",
+	  .odd_net = "loop:devices=2|loop",
+	  .name = "NCCL_EP_NET_DEVICE",
+	  .value = "loop",
+	  .says = { "net loop (loop, ordered)",
+		    "WARN GROUP net loop:devices=2 is not used: rank 1: NCCL_EP_NET_DEVICE" } },
+	{ .net = "loop:devices=8",
+	  .odd_net = "loop:devices=8",
+	  .name = "NCCL_EP_RAILS",
+	  .value = "1",
+	  .says = { "rank 1: net loop, device loop1:", "rank 0: net loop, device loop0" },
+	  .never = "net rails" },
+};
+
+/* Without loop: libfabric's tcp where there is one. */
+static const struct scene fabric_scenes[] = {
+	{ .net = "^loop,verbs", .says = { "net fabric (", "fabric:provider=efa: rank 0: libfabric" } },
+	{ .net = "^loop,verbs",
+	  .odd_net = "^loop,verbs",
+	  .name = "NCCL_EP_NET_DEVICE",
+	  .value = "nic0",
+	  .fails = true,
+	  .says = { "no net works between all ranks: fabric:provider=efa: rank 0", "fabric:provider=tcp: rank 1: " } },
+};
+/* The others wait for the one that does not connect, for a quarter of what the bootstrap may take. */
+static const struct scene late_scene = {
+	.net = "faulty(fabric:provider=tcp):connect=0,rank=2|loop",
+	.name = "NCCL_EP_BOOTSTRAP_TIMEOUT_MS",
+	.value = "8000",
+	.says = { "net loop (loop, ordered), because: faulty(fabric:provider=tcp)",
+		  "WARN GROUP net faulty(fabric:provider=tcp):connect=0,rank=2 is not used: rank 2: faulty" },
+};
+static const struct scene bare_scene = { .net = "^loop,verbs", .fails = true, .says = { "no libfabric" } };
+
+/* On the board, per rank. */
+struct told {
+	bool failed;
+	char text[512];
+};
+
+struct job {
+	struct rig_cfg cfg;
+	char net[FAR_NET_MAX], name[32], value[32];
+	bool odd;
+};
+
+static void seat_tell(const struct seat *seat, const struct job *job)
+{
+	if (!job->odd || seat_rank(seat) != ODD)
+		return;
+	setenv("NCCL_EP_NET", job->net, 1);
+	if (job->name[0])
+		setenv(job->name, job->value, 1);
+}
+
+/* A process of its own is told something else before it does anything. */
+static int scene_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct told *told = (struct told *)seat_board(seat) + seat_rank(seat);
+	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
+	ncclComm_t comm = seat_comm(seat);
+	ncclEpGroup_t group = NULL;
+	struct rig rig;
+
+	if (!comm)
+		return -1;
+	seat_tell(seat, job);
+	config.algorithm = NCCL_EP_ALGO_LOW_LATENCY;
+	config.num_experts = (unsigned)job->cfg.shape.experts;
+	config.max_dispatch_tokens_per_rank = (unsigned)job->cfg.shape.tmax;
+	config.max_token_bytes = (unsigned)ll_out_bytes(&job->cfg.shape);
+	told->failed = ncclEpCreateGroup(&group, comm, &config) != ncclSuccess;
+	if (told->failed)
+		snprintf(told->text, sizeof(told->text), "%s", ncclEpGetLastError());
+	else if (ncclEpGroupDestroy(group) != ncclSuccess)
+		seat_fail(seat, "%s", ncclEpGetLastError());
+	if (told->failed || seat_failed(seat))
+		return seat_failed(seat) ? -1 : 0;
+	if (!rig_open(&rig, seat, &job->cfg) && !rig_script(&rig, "DA CA DA CA"))
+		rig_check_crossed(&rig);
+	rig_close(&rig);
+	if (rig.verdict.wrong)
+		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
+	return seat_failed(seat) ? -1 : 0;
+}
+
+/* ---- */
+
+struct run {
+	struct world_opts opts;
+	char log[64];
+	int failed, seen;
+};
+
+static void complain(struct run *run, const struct scene *scene, const char *what, const char *text)
+{
+	printf("FAILED \"%s\"%s%s%s%s: %s%s\n", scene->net, scene->odd_net ? ", one rank \"" : "",
+	       scene->odd_net ? scene->odd_net : "", scene->odd_net ? "\"" : "", scene->name ? scene->name : "", what,
+	       text);
+	run->failed++;
+}
+
+static void log_read(const struct run *run, char *text, size_t size)
+{
+	int fd = open(run->log, O_RDONLY | O_CLOEXEC);
+	ssize_t n = 0, got;
+
+	while (fd >= 0 && (got = read(fd, text + n, size - 1 - (size_t)n)) > 0)
+		n += got;
+	text[n] = 0;
+	if (fd >= 0)
+		close(fd);
+}
+
+static void scene_judge(struct run *run, const struct scene *scene, const struct told *told)
+{
+	static char log[1 << 20];
+
+	log_read(run, log, sizeof(log));
+	for (int r = 0; r < RANKS; r++)
+		if (told[r].failed != scene->fails)
+			complain(run, scene, told[r].failed ? "it failed: " : "it did not fail", told[r].text);
+	for (int i = 0; i < LINES && scene->says[i] && !run->failed; i++) {
+		if (!scene->fails && !strstr(log, scene->says[i]))
+			complain(run, scene, "the log does not say ", scene->says[i]);
+		for (int r = 0; r < RANKS && scene->fails; r++)
+			if (!strstr(told[r].text, scene->says[i]))
+				complain(run, scene, "a sentence is ", told[r].text);
+	}
+	if (scene->never && strstr(log, scene->never))
+		complain(run, scene, "the log says ", scene->never);
+}
+
+/* A world each: what one process was told must not stay. */
+static void scene_run(struct run *run, const struct scene *scene)
+{
+	struct job job = { .odd = scene->odd_net };
+	struct world *world;
+
+	if (scene->odd_net && !run->opts.processes)
+		return;
+	job.cfg = (struct rig_cfg){ .handles = 1, .spare = LL_ALL, .per_node = RANKS / 2 };
+	job.cfg.shape = (struct ll_shape){ .ranks = RANKS,
+					   .experts = 2 * RANKS,
+					   .topk = 3,
+					   .tmax = 20,
+					   .hidden = 64,
+					   .token = NUM_BF16,
+					   .combine = NUM_BF16 };
+	job.cfg.data = (struct ll_data){ .seed = 3, .fill = LL_FILL_FULL };
+	snprintf(job.net, sizeof(job.net), "%s", scene->odd_net ? scene->odd_net : "");
+	snprintf(job.name, sizeof(job.name), "%s", scene->name ? scene->name : "");
+	snprintf(job.value, sizeof(job.value), "%s", scene->value ? scene->value : "");
+	unsetenv("NCCL_EP_RAILS");
+	unsetenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS");
+	unsetenv("NCCL_EP_NET_DEVICE");
+	if (scene->name && !scene->odd_net)
+		setenv(scene->name, scene->value, 1);
+	far_set(NULL, RANKS / 2, scene->net, 0);
+	if (truncate(run->log, 0) || world_open(&run->opts, &world)) {
+		complain(run, scene, "no world", "");
+		return;
+	}
+	if (world_run(world, RANKS, scene_job, &job, sizeof(job), 60))
+		complain(run, scene, "", world_text(world));
+	else
+		scene_judge(run, scene, world_board(world));
+	run->failed += world_close(world) != 0;
+	run->seen++;
+}
+
+/* In a child: processes that are forked with it loaded would be another case. */
+static bool fabric_there(void)
+{
+	pid_t pid = fork();
+	int status = 1;
+
+	if (pid == 0)
+		_exit(dlopen("libfabric.so.1", RTLD_LAZY | RTLD_LOCAL) ? 0 : 1);
+	return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+static void fabric_run(struct run *run)
+{
+	if (!fabric_there()) {
+		scene_run(run, &bare_scene);
+		return;
+	}
+	for (size_t i = 0; i < sizeof(fabric_scenes) / sizeof(fabric_scenes[0]) && !run->failed; i++)
+		scene_run(run, &fabric_scenes[i]);
+	if (!run->failed)
+		scene_run(run, &late_scene);
+}
+
+int main(int argc, char **argv)
+{
+	struct run run = { .opts = { .seats = RANKS, .board = RANKS * sizeof(struct told) } };
+	int fd;
+
+	run.opts.processes = argc == 2 && !strcmp(argv[1], "-g");
+	if (argc > 1 && !run.opts.processes) {
+		fprintf(stderr, "usage: link_choice [-g]\n  -g  ranks are processes, else threads\n");
+		return 2;
+	}
+	snprintf(run.log, sizeof(run.log), "/tmp/link_choice.%d.log", (int)getpid());
+	setenv("NCCL_EP_DEBUG_FILE", run.log, 1);
+	setenv("NCCL_EP_DEBUG", "INFO", 1);
+	fd = open(run.log, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return 1;
+	close(fd);
+	for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]) && !run.failed; i++)
+		scene_run(&run, &scenes[i]);
+	if (run.opts.processes) /* TSan does not see into libfabric */
+		fabric_run(&run);
+	unlink(run.log);
+	printf("link_choice: %s; %d scenes, %s\n", run.failed ? "failed" : "passed", run.seen,
+	       run.opts.processes ? "processes" : "threads");
+	return run.failed ? 1 : 0;
+}
