@@ -14,6 +14,7 @@
 
 #include "nccl_ep_net.h"
 #include "net/fabric_api.h"
+#include "net/watch.h"
 
 #define FAB_CONTEXTS 4	       /* a key of 64 bytes holds the keys of so many domains */
 #define FAB_ADDR 80	       /* bytes of an endpoint's name: efa 32, tcp 28, shm 40 */
@@ -55,7 +56,7 @@ struct fab_net {
 struct fab_handle {
 	uint32_t magic, nranks; /* the provider's name is in magic */
 	uint64_t nonce, page_key, page_base;
-	uint64_t host; /* boot and pid namespace: within them pid means something */
+	uint64_t host; /* see ep_watch_host */
 	int32_t pid;
 	uint16_t addr_len;
 	uint8_t contexts, reserved;
@@ -148,13 +149,13 @@ struct fab_ctx {
 
 struct fab_peer {
 	int failed; /* errno, -1 while the sentence is written; any context, atomically */
-	int pid, pidfd;
 	char why[200];
 };
 
 struct fab_comm {
 	const struct fab_dev *dev;
-	int rank, nranks, contexts, epoll;
+	int rank, nranks, contexts;
+	struct ep_watch watch;
 	int here; /* ranks of this process, this one among them */
 	bool closing;
 	struct fab_comm *waiting; /* see fabric_end.c */
@@ -202,8 +203,6 @@ void fab_comm_free(struct fab_comm *comm);
 void fab_comm_end(struct fab_comm *comm);
 int fab_closeComm(void *comm);
 
-uint64_t fab_host_id(void);
-void fab_peer_watch(struct fab_comm *comm, int peer, const struct fab_handle *handle);
 /* Marks it; every context's requests to it end. Returns -EP_EREMOTE. */
 int fab_peer_lost(struct fab_comm *comm, int peer, const char *what);
 bool fab_peer_failed(const struct fab_comm *comm, int peer);

@@ -112,7 +112,7 @@ static int queue_read(struct fab_ctx *ctx)
 		n = ctx->cq->ops->readfrom(ctx->cq, entries, FAB_BATCH, from);
 	if (n == -EAGAIN)
 		return 0;
-	if (n == -OFI_EAVAIL) {
+	if (n == -(ssize_t)OFI_EAVAIL) {
 		error_take(ctx);
 		return 0;
 	}

@@ -2,7 +2,6 @@
 /* How a comm ends: a word to the others, and no memory taken away that they still look at. */
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "net/fabric.h"
 #include "util/clock.h"
@@ -26,11 +25,7 @@ void fab_comm_free(struct fab_comm *comm)
 	fab_mr_close(comm->page_mr);
 	for (int i = 0; i < FAB_CONTEXTS; i++)
 		fab_ctx_close(comm->ctx[i]);
-	for (int r = 0; comm->peers && r < comm->nranks; r++)
-		if (comm->peers[r].pidfd > 0)
-			close(comm->peers[r].pidfd);
-	if (comm->epoll >= 0)
-		close(comm->epoll);
+	ep_watch_close(&comm->watch);
 	free(comm->peers);
 	free(comm->page);
 	free(comm);

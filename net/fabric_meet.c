@@ -5,7 +5,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -55,9 +54,9 @@ static int comm_make(const struct fab_dev *dev, int contexts, int nranks, struct
 	*comm = (struct fab_comm){ .dev = dev, .nranks = nranks, .next_key = 1 };
 	comm->lost_ns = (uint64_t)ep_param_int(EP_P_PEER_LOST_MS) * 1000000ull;
 	comm->peers = calloc((size_t)nranks, sizeof(*comm->peers));
-	comm->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (!comm->peers || comm->epoll < 0)
-		rc = EP_FAIL(EP_NET, comm->peers ? errno : ENOMEM, "fabric: no memory for %d ranks", nranks);
+	if (!comm->peers)
+		rc = EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for %d ranks", nranks);
+	rc = rc ? rc : ep_watch_open(&comm->watch, nranks);
 	if (!rc && getrandom(&comm->nonce, sizeof(comm->nonce), 0) != (ssize_t)sizeof(comm->nonce))
 		rc = EP_FAIL(EP_NET, EIO, "fabric: the kernel gave no random number");
 	for (int i = 0; i < contexts && !rc; i++) {
@@ -114,7 +113,7 @@ int fab_listen(void *n, int dev, int nranks, void *handle, void **listener)
 		.nonce = comm->nonce,
 		.page_key = key.key[0],
 		.page_base = key.base,
-		.host = fab_host_id(),
+		.host = comm->watch.host,
 		.pid = getpid(),
 		.addr_len = (uint16_t)comm->ctx[0]->addr_len,
 		.contexts = (uint8_t)comm->contexts,
@@ -152,7 +151,8 @@ static int meet_begin(struct fab_listener *l, const void *handles)
 		rc = rc ? rc : fab_av_insert(comm->ctx[0], r, h.addr);
 		if (rc)
 			return rc;
-		fab_peer_watch(comm, r, &h);
+		comm->here += h.host == comm->watch.host && h.pid == getpid();
+		ep_watch_add(&comm->watch, r, h.host, h.pid);
 		comm->group ^= h.nonce;
 		comm->page_mr->far[r].base = h.page_base;
 		comm->page_mr->far[r].key[0] = h.page_key;

@@ -4,13 +4,8 @@
  * does; so processes of this host are watched, a rank that closes says so, and what moves nothing for
  * NCCL_EP_PEER_LOST_MS is lost.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "net/fabric.h"
 #include "util/clock.h"
@@ -43,65 +38,10 @@ bool fab_peer_left(const struct fab_comm *comm, int peer)
 	return __atomic_load_n(&comm->page[peer].bye, __ATOMIC_RELAXED);
 }
 
-static uint64_t mix(uint64_t h, const void *data, size_t n)
+static void process_gone(void *arg, int rank)
 {
-	for (size_t i = 0; i < n; i++)
-		h = (h ^ ((const uint8_t *)data)[i]) * 0x100000001b3ull;
-	return h;
-}
-
-/* 0: unknown, and nobody's. */
-uint64_t fab_host_id(void)
-{
-	uint64_t h = 0xcbf29ce484222325ull;
-	struct stat ns;
-	char boot[64];
-	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, boot, sizeof(boot));
-
-	if (fd >= 0)
-		close(fd);
-	if (n <= 0 || stat("/proc/self/ns/pid", &ns))
-		return 0;
-	return mix(mix(h, boot, (size_t)n), &ns.st_ino, sizeof(ns.st_ino));
-}
-
-/* One descriptor per process. An old kernel has no pidfd: then a death is learnt of from the provider, or by time. */
-void fab_peer_watch(struct fab_comm *comm, int peer, const struct fab_handle *handle)
-{
-	struct epoll_event event = { .events = EPOLLIN, .data.u32 = (uint32_t)peer };
-	struct fab_peer *p = &comm->peers[peer];
-	uint64_t host = fab_host_id();
-
-	p->pidfd = -1;
-	if (handle->host != host)
-		return;
-	if (handle->pid == getpid())
-		comm->here++;
-	if (handle->pid == getpid() || !host)
-		return;
-	p->pid = handle->pid;
-	for (int r = 0; r < peer; r++)
-		if (comm->peers[r].pid == p->pid)
-			return;
-	p->pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
-	if (p->pidfd >= 0)
-		epoll_ctl(comm->epoll, EPOLL_CTL_ADD, p->pidfd, &event);
-}
-
-static void deaths_look(struct fab_comm *comm)
-{
-	struct epoll_event events[16];
-	int n = epoll_wait(comm->epoll, events, 16, 0);
-
-	for (int i = 0; i < n; i++) {
-		const struct fab_peer *gone = &comm->peers[events[i].data.u32];
-
-		for (int r = 0; r < comm->nranks; r++)
-			if (comm->peers[r].pid == gone->pid && !fab_peer_left(comm, r))
-				fab_peer_lost(comm, r, "is gone: its process ended");
-		epoll_ctl(comm->epoll, EPOLL_CTL_DEL, gone->pidfd, NULL);
-	}
+	if (!fab_peer_left(arg, rank))
+		fab_peer_lost(arg, rank, "is gone: its process ended");
 }
 
 /* What is open at the provider may never come back: it must not take the room of others. */
@@ -146,7 +86,7 @@ void fab_peers_look(struct fab_ctx *ctx)
 	if (ctx->looked)
 		ctx->clock += step < STEP_MAX ? step : STEP_MAX;
 	ctx->looked = now;
-	deaths_look(ctx->comm);
+	ep_watch_look(&ctx->comm->watch, process_gone, ctx->comm);
 	for (int r = 0; r < ctx->comm->nranks; r++)
 		lane_look(ctx, r);
 }

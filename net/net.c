@@ -19,6 +19,7 @@ static const struct {
 	bool local; /* reaches ranks of one host */
 } rows[] = {
 	{ &ep_net_loop, false, true },
+	{ &ep_net_verbs, false, false },
 	{ &ep_net_fabric, false, false },
 	{ &ep_net_faulty, true, false },
 	{ &ep_net_rails, true, false },

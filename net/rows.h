@@ -11,6 +11,7 @@ extern const ncclEpNet_v1_t ep_net_loop;
 extern const ncclEpNet_v1_t ep_net_fabric;
 extern const ncclEpNet_v1_t ep_net_faulty;
 extern const ncclEpNet_v1_t ep_net_rails;
+extern const ncclEpNet_v1_t ep_net_verbs;
 
 /* Stubs for what is missing. ops->hot is not touched; hot is a copy of what it points to. */
 void ep_net_fill(ncclEpNet_v1_t *ops, ncclEpNetHot_v1_t *hot);

@@ -2,7 +2,7 @@
 /*
  * When a signal shows, everything pushed before it has landed: messages of random puts between all ranks at once, over
  * nets that keep their order and nets that do not, from any number on; neighbours that are joined; what is counted is
- * what was pushed.
+ * what was pushed. engine_moves [MESSAGES [SPEC...]]: the same over these nets instead.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -248,6 +248,21 @@ static void wraps(int n)
 	}
 }
 
+/* What a net from outside is asked for. */
+static void over(const char *spec, int n)
+{
+	struct eng_opts cells[] = {
+		{ .ranks = 2 },
+		{ .ranks = 3, .rings = 2, .entries = 128, .max_inline = 4, .window = 64 },
+		{ .ranks = 3, .engines = 2, .flow = { .maxBytes = 4096, .maxPuts = 4 } },
+	};
+
+	for (unsigned i = 0; i < sizeof(cells) / sizeof(cells[0]); i++) {
+		cells[i].spec = spec;
+		cell_run(cells[i], n);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct eng_opts cells[] = {
@@ -267,6 +282,10 @@ int main(int argc, char **argv)
 	int n = argc > 1 ? atoi(argv[1]) : 100;
 
 	alarm(300);
+	for (int i = 2; i < argc; i++)
+		over(argv[i], n);
+	if (argc > 2)
+		return check_result("engine_moves");
 	joined("loop", 0, 0, 1 + 1 + 1 + 1);
 	joined("loop:unordered=1", 0, 0, 1 + 1 + 1 + 1);
 	joined("faulty(loop):reorder=8", 512, 0, 2 + 1 + 1 + 1);

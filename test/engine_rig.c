@@ -8,6 +8,7 @@
 
 #include "kernels/gx.h"
 #include "kernels/gx_ring.h"
+#include "net_spread.h"
 #include "util/clock.h"
 #include "util/error.h"
 
@@ -231,10 +232,14 @@ static int ranks_open(struct eng_rig *rig)
 
 	for (int r = 0; r < rig->o.ranks; r++) {
 		struct eng_rank *me = &rig->rank[r];
+		int dev;
 
 		*me = (struct eng_rank){ .rig = rig, .rank = r };
-		if (ep_net_open(rig->o.spec, &me->net) || me->net->ops.getProperties(me->net->net, 0, &me->props) ||
-		    me->net->ops.listen(me->net->net, 0, rig->o.ranks, handles[r], &listener[r]))
+		if (ep_net_open(rig->o.spec, &me->net))
+			return -1;
+		dev = net_spread(me->net, r);
+		if (me->net->ops.getProperties(me->net->net, dev, &me->props) ||
+		    me->net->ops.listen(me->net->net, dev, rig->o.ranks, handles[r], &listener[r]))
 			return -1;
 	}
 	for (int r = 0; r < rig->o.ranks; r++) {

@@ -103,7 +103,8 @@ static void refused(struct net_rank *me)
 }
 
 /* A receiver that does not look: the sender is told to come again, and loses nothing. */
-enum { UNSEEN = 4096, PUTS = 20000 };
+enum { UNSEEN = 4096, PUTS = 20000 }; /* the last is not quiet */
+_Static_assert(PUTS % 16 == 0, "it covers");
 
 static void count_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 {
@@ -126,6 +127,7 @@ static void deaf(struct net_rank *me)
 	static void *requests[UNSEEN];
 	unsigned next = 0, sent = 0;
 
+	EXPECT(me, me->rank || net_put_to(me, 1) == 0); /* nets that connect by the first put have done so */
 	for (void *request = &put; me->rank == 0 && request && sent < UNSEEN; sent += request != NULL) {
 		put.imm = sent;
 		EXPECT(me, me->hot->iput(me->ctx, &put, &request) == 0);
@@ -137,6 +139,7 @@ static void deaf(struct net_rank *me)
 		EXPECT(me, net_end(me, requests[i], NULL, NULL) == 0);
 	for (; me->rank == 0 && sent < PUTS; sent++) {
 		put.imm = sent;
+		put.flags = NCCL_EP_NET_IMM | (sent % 16 == 15 ? 0 : NCCL_EP_NET_QUIET);
 		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
 	}
 	if (me->rank == 1)

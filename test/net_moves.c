@@ -107,6 +107,23 @@ static uint64_t word_get(struct net_rank *me, uint64_t offset)
 	return __atomic_load_n((uint64_t *)(me->mem + offset), __ATOMIC_ACQUIRE);
 }
 
+/* Values that are the caller's only for the call, many of them on their way at once; each arrives as it was. */
+static void values(struct net_rank *me)
+{
+	uint64_t value;
+	ncclEpNetPut_v1_t put = { .src = &value, .dstMr = me->mr, .size = sizeof(value) };
+
+	put.peer = (me->rank + 1) % me->nranks;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		value = i + 1;
+		put.flags = NCCL_EP_NET_INLINE | (i + 1 == ROUNDS ? 0 : NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE);
+		put.dstOffset = i * sizeof(value);
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+	}
+	for (unsigned i = 0; i < ROUNDS; i++)
+		NET_UNTIL(me, word_get(me, i * sizeof(value)) == i + 1, NULL, NULL);
+}
+
 /* Blocks 1 to 3, then the word: a put of its own (by order), or the signal of a put to block 4. */
 static void round_send(struct net_rank *me, unsigned round, uint32_t strength)
 {
@@ -170,6 +187,31 @@ static void order(struct net_rank *me)
 		rounds_run(me, NCCL_EP_NET_SIGNAL_WEAK);
 }
 
+/* More quiet puts than any queue holds, to all in turn; the last to each covers them, a word that can be waited for. */
+static void quiets(struct net_rank *me)
+{
+	enum { MANY = 700 };
+
+	memset(me->mem + WORDS + 64, 100 + me->rank, sizeof(uint64_t));
+	for (unsigned i = 0; i <= MANY; i++)
+		for (int to = 0; to < me->nranks; to++) {
+			uint64_t word = i == MANY ? 64 : 0;
+			ncclEpNetPut_v1_t put = {
+				.peer = to,
+				.flags = word ? 0 : NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE,
+				.srcMr = me->mr,
+				.dstMr = me->mr,
+				.srcOffset = WORDS + word,
+				.dstOffset = (uint64_t)me->rank * AREA + word,
+				.size = word ? sizeof(uint64_t) : 64,
+			};
+
+			EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+		}
+	for (int from = 0; from < me->nranks; from++)
+		NET_UNTIL(me, word_get(me, (uint64_t)from * AREA + 64) % 256 == 100 + (unsigned)from, NULL, NULL);
+}
+
 static void gets(struct net_rank *me)
 {
 	ncclEpNetPut_v1_t get = {
@@ -179,12 +221,17 @@ static void gets(struct net_rank *me)
 		.srcOffset = 4096,
 		.size = 1000,
 	};
+	uint64_t end = ep_deadline_ms(NET_WAIT_MS);
 	void *request = NULL;
-	int rc;
+	int rc = 0;
 
 	memset(me->mem, 100 + me->rank, 1000);
 	net_meet(me);
-	rc = me->hot->iget(me->ctx, &get, &request);
+	while (!rc && !request && ep_now_ns() < end) {
+		rc = me->hot->iget(me->ctx, &get, &request);
+		if (!request)
+			net_step(me, NULL, NULL);
+	}
 	rc = rc || !request ? rc : net_end(me, request, NULL, NULL);
 	EXPECT(me, rc == (me->props.gets ? 0 : -ENOTSUP));
 	for (int i = 0; i < 1000; i++)
@@ -221,7 +268,8 @@ static void mistakes(struct net_rank *me)
 
 int main(int argc, char **argv)
 {
-	static void (*const runs[])(struct net_rank *) = { rows, rows_elsewhere, order, gets, mistakes };
+	static void (*const runs[])(
+		struct net_rank *) = { rows, rows_elsewhere, values, quiets, order, gets, mistakes };
 	int each = 0, errors = 0, c;
 	bool skip = false;
 

@@ -38,7 +38,7 @@ Test(net_registry, names)
 
 	for (; ep_net_name(n); n++)
 		cr_expect(gt(sz, strlen(ep_net_name(n)), 0));
-	cr_expect(ge(int, n, 4));
+	cr_expect(ge(int, n, 5));
 	cr_expect(eq(ptr, (void *)ep_net_name(-1), NULL));
 }
 

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "net_spread.h"
 #include "util/error.h"
 
 /* What a bootstrap would carry. */
@@ -135,13 +136,14 @@ static int rank_open(struct net_rank *me)
 	struct net_board *b = me->board;
 	ncclEpNetMem_v1_t mem = { .size = me->test->bytes, .kind = NCCL_EP_NET_MEM_HOST };
 	void *listener = NULL;
-	int fd;
+	int fd, dev;
 
 	if (memory_open(me, &fd) || ep_net_open(me->test->spec, &me->net))
 		return -1;
 	me->hot = me->net->ops.hot;
-	if (me->net->ops.getProperties(me->net->net, 0, &me->props) ||
-	    me->net->ops.listen(me->net->net, 0, me->nranks, b->handles[me->rank], &listener))
+	dev = net_spread(me->net, me->rank);
+	if (me->net->ops.getProperties(me->net->net, dev, &me->props) ||
+	    me->net->ops.listen(me->net->net, dev, me->nranks, b->handles[me->rank], &listener))
 		return -1;
 	b->pid[me->rank] = getpid();
 	net_meet(me);

@@ -11,7 +11,7 @@
 #include "util/clock.h"
 
 #define NET_RANKS 8
-#define NET_WAIT_MS 20000
+#define NET_WAIT_MS 40000
 
 struct net_board;
 

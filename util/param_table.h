@@ -50,3 +50,28 @@ EP_PARAM(NET_PLUGIN, "NCCL_EP_NET_PLUGIN", EP_T_STR, "", 0, 0, "",
 EP_PARAM(FABRIC_PROVIDER, "NCCL_EP_FABRIC_PROVIDER", EP_T_STR, "", 0, 0, "",
 	 "libfabric provider of the net fabric: efa, cxi, tcp, shm, ...; empty takes the first of efa, cxi, tcp with a "
 	 "device.")
+EP_PARAM(IB_HCA, "NCCL_EP_IB_HCA", EP_T_STR, "", 0, 0, "NCCL_IB_HCA UCCL_IB_HCA",
+	 "NICs of the net verbs: prefixes by comma, NAME:port, =NAME exact, ^ in front for all but those; empty: all.")
+EP_PARAM(IB_GID_INDEX, "NCCL_EP_IB_GID_INDEX", EP_T_INT, "-1", -1, 255, "NCCL_IB_GID_INDEX UCCL_IB_GID_INDEX",
+	 "Entry of the GID table the net verbs uses; -1 picks RoCE v2 with an IPv4 address, then with an IPv6 address.")
+EP_PARAM(IB_ADDR_FAMILY, "NCCL_EP_IB_ADDR_FAMILY", EP_T_STR, "", 0, 0, "NCCL_IB_ADDR_FAMILY",
+	 "AF_INET or AF_INET6 to pick only GIDs of that family; empty allows both.")
+EP_PARAM(IB_QPS_PER_CONNECTION, "NCCL_EP_IB_QPS_PER_CONNECTION", EP_T_INT, "1", 1, 128, "NCCL_IB_QPS_PER_CONNECTION",
+	 "Queue pairs to a peer, 8 at most, fewer as ranks grow; with more than one the net is unordered.")
+EP_PARAM(IB_TC, "NCCL_EP_IB_TC", EP_T_INT, "0", 0, 255, "NCCL_IB_TC UCCL_IB_TC", "Traffic class of the net verbs.")
+EP_PARAM(IB_SL, "NCCL_EP_IB_SL", EP_T_INT, "0", 0, 15, "NCCL_IB_SL UCCL_IB_SL", "Service level of the net verbs.")
+EP_PARAM(IB_TIMEOUT, "NCCL_EP_IB_TIMEOUT", EP_T_INT, "18", 1, 31, "NCCL_IB_TIMEOUT",
+	 "A NIC sends again what was not acknowledged for 4.096 us times two to this power (18: 1.07 s).")
+EP_PARAM(IB_RETRY_CNT, "NCCL_EP_IB_RETRY_CNT", EP_T_INT, "7", 0, 7, "NCCL_IB_RETRY_CNT",
+	 "How often a NIC sends again before the peer is lost.")
+EP_PARAM(IB_PKEY, "NCCL_EP_IB_PKEY", EP_T_INT, "0", 0, 65535, "NCCL_IB_PKEY",
+	 "Entry of the partition key table the net verbs uses.")
+EP_PARAM(IB_MTU, "NCCL_EP_IB_MTU", EP_T_INT, "0", 0, 4096, "",
+	 "Largest packet of the net verbs: 256, 512, 1024, 2048 or 4096 bytes; 0 takes what both ports can.")
+EP_PARAM(MAX_INFLIGHT_BYTES, "NCCL_EP_MAX_INFLIGHT_BYTES", EP_T_INT, "-1", -1, 1099511627776,
+	 "UCCL_IB_MAX_INFLIGHT_BYTES",
+	 "Bytes a rank has in flight at once over the net verbs; 0: no limit, -1: as the NIC's profile says.")
+EP_PARAM(MAX_INFLIGHT_LL, "NCCL_EP_MAX_INFLIGHT_LL", EP_T_INT, "-1", -1, 1048576, "UCCL_IB_MAX_INFLIGHT_LOW_LATENCY",
+	 "The same for puts, of LL operations.")
+EP_PARAM(MAX_INFLIGHT_HT, "NCCL_EP_MAX_INFLIGHT_HT", EP_T_INT, "-1", -1, 1048576, "UCCL_IB_MAX_INFLIGHT_NORMAL",
+	 "The same for puts, of HT operations.")

@@ -67,7 +67,6 @@ rows=(
 	'memcheck|ll-memcheck-2|120|memcheck|t_ll_matrix -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,staged=2'
 	'memcheck|ll-memcheck-4|120|memcheck|t_ll_matrix -r ranks=4,sms=4,layout=rm,hidden=512,quant=ds,topk=3,tmax=5,handles=nest'
 	'memcheck|ll-nodes-memcheck|120|memcheck|t_ll_matrix -r ranks=2,nodes=2,net=loop,sms=4,hidden=7168,topk=8,local=5,tmax=16'
-	'memcheck|ll-direct-memcheck|120|memcheck|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_matrix -k copy:strict=1 -r ranks=2,nodes=2,net=loop,sms=4,hidden=7168,topk=8,local=5,tmax=16'
 	'memcheck|ht-memcheck-1|120|memcheck|t_ht_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'memcheck|ht-memcheck-2|120|memcheck|t_ht_matrix -r ranks=2,sms=4,layout=em,align=16,hidden=512,topk=3,tmax=16,tensors=window'
 	'memcheck|ht-memcheck-4|120|memcheck|t_ht_matrix -r ranks=4,sms=4,hidden=129,topk=3,tmax=5,tensors=mixed,overflow=drop,recv=tight,handles=nest'

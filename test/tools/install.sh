@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Packages by need, for the scripts that people run: sourced, with say() and have() there already. A list is rows of
+# "probe|packages": the probe is looked at first, so that a prepared machine needs no network.
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+apt() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -qq -o Dpkg::Use-Pty=0 -o Acquire::http::Timeout=20 "$@" </dev/null >/dev/null; }
+known() { [ -n "$(apt-cache show --no-all-versions "$1" 2>/dev/null)" ]; }
+first_known() { local p; for p; do known "$p" && { echo "$p"; return; }; done; return 1; }
+
+may_install() {
+	have apt-get || return 1
+	[ "$(id -u)" = 0 ] && return
+	have sudo && { [ -t 0 ] || sudo -n true 2>/dev/null; }
+}
+
+# install_deps NEED... -- WANT...
+install_deps() {
+	local row kind=need need=() want=() p
+	for row; do
+		if [ "$row" = -- ]; then kind=want; continue; fi
+		eval "${row%%|*}" >/dev/null 2>&1 && continue
+		if [ $kind = need ]; then need+=("${row#*|}"); else want+=("${row#*|}"); fi
+	done
+	[ $((${#need[@]} + ${#want[@]})) -gt 0 ] || return 0
+	if ! may_install; then
+		[ ${#need[@]} -eq 0 ] || say "missing, and not installable from here: ${need[*]}"
+		[ ${#want[@]} -eq 0 ] || say "going without: ${want[*]}"
+		return 0
+	fi
+	local words
+	for p in "${need[@]%% *}" "${want[@]%% *}"; do
+		known "$p" || { apt update || say 'apt-get update failed'; break; }
+	done
+	read -ra words <<<"${need[*]}"
+	apt_install "${words[@]}"
+	local list=()
+	for p in "${want[@]}"; do
+		read -ra words <<<"$p"
+		if p=$(first_known "${words[@]}"); then list+=("$p"); else say "not to be had here, going without: ${words[*]}"; fi
+	done
+	apt_install "${list[@]}"
+}
+
+# The lists may be older than the archive: one refresh, one more try. What then lacks shows at its first use.
+apt_install() {
+	[ $# -gt 0 ] || return 0
+	say "installing $*"
+	apt install --no-install-recommends "$@" || { apt update && apt install --no-install-recommends "$@"; } ||
+		say "could not install: $*"
+}

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Inside the guest: the rows, one after the other. Everything it has to say goes through files in /run/job: a line to
+# `said` when a row begins and when it has ended, and NAME.log.
+job=/run/job
+. $job/setup.sh
+. $job/cwd
+net=''
+
+say() { echo "$*" >>$job/said; }
+now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
+
+# net_want NAME: stays as it is from row to row
+net_want() {
+	[ "$1" != "$net" ] || return 0
+	net=''
+	net_clear && "net_$1" && net=$1
+}
+
+# Processes that a row leaves behind end with it: they live in a namespace of their own.
+row_run() { # SECONDS MEMLOCK COMMAND
+	local wrap=(unshare --pid --fork --kill-child --mount-proc)
+	[ "$2" = unlimited ] || wrap+=(setpriv --bounding-set=-ipc_lock)
+	ulimit -l "$2"
+	exec "${wrap[@]}" timeout -k 5 "$1" bash -c "$3"
+}
+
+row() { # NAME SECONDS SETUP COMMAND
+	local word words loss='' memlock=unlimited down='' flap='' wire='' rc=0 before
+	IFS=, read -ra words <<<"$3"
+	for word in "${words[@]}"; do
+		case $word in
+		none | one | two) net_want "$word" || return 99 ;;
+		loss=* | memlock=* | flap=*) printf -v "${word%%=*}" %s "${word#*=}" ;;
+		down | wire) printf -v "$word" 1 ;;
+		*) echo "vm: there is no set-up $word"; return 99 ;;
+		esac
+	done
+	[ -z "$loss" ] || ports_loss "$loss" || return 99
+	[ -z "$down" ] || ports_down || return 99
+	if [ -n "$flap" ]; then ports_flap "$flap" & fi
+	before=$(crossed)
+	(
+		if [ -n "$wire" ]; then export NET_SPREAD=1 NCCL_EP_NET_DEVICE=rxe0,rxe1; fi
+		row_run "$2" "$memlock" "$4"
+	) </dev/null || rc=$?
+	if [ $rc = 0 ] && [ -n "$wire" ] && [ $(($(crossed) - before)) -lt 50 ]; then
+		echo 'vm: nothing crossed the wire between the two devices'
+		rc=98
+	fi
+	wait
+	[ -z "$down" ] || ports_up
+	[ -z "$loss" ] || ports_clean
+	return $rc
+}
+
+ip link set lo up
+while IFS='|' read -r name seconds setup command <&3; do
+	say "begin $name"
+	start=$(now_ms)
+	row "$name" "$seconds" "$setup" "$command" >"$job/$name.log" 2>&1
+	say "end $name $? $(($(now_ms) - start))"
+done 3<$job/rows
+say bye
