@@ -77,9 +77,9 @@ static int direct_dmabuf(struct ep_uplink *link, struct ep_uplink_mem *m, ncclEp
 
 /* By dma-buf first: it needs no module beside the drivers. Then as if it were plain memory, which such a module makes
  * of it. Neither is no failure: memory of the CPU does it too. */
-static int direct_register(struct ep_uplink *link, struct ep_uplink_mem *m, void *key)
+static int direct_register(struct ep_uplink *link, struct ep_uplink_mem *m, size_t size, void *key)
 {
-	ncclEpNetMem_v1_t mem = { .ptr = m->mem.ptr, .size = m->mem.size, .kind = gpu_kind(link), .fd = -1 };
+	ncclEpNetMem_v1_t mem = { .ptr = m->mem.ptr, .size = size, .kind = gpu_kind(link), .fd = -1 };
 	char why[256] = "the net takes none";
 	int rc = -ENOTSUP;
 
@@ -91,11 +91,12 @@ static int direct_register(struct ep_uplink *link, struct ep_uplink_mem *m, void
 			"%s",
 			link->group->rank, why, ep_last_error());
 	else if (!rc)
-		EP_INFO(EP_GROUP, "rank %d: %zu bytes of the GPU for the net", link->group->rank, m->mem.size);
+		EP_INFO(EP_GROUP, "rank %d: %zu bytes of the GPU for the net", link->group->rank, size);
 	return rc;
 }
 
-/* Whole pages of any size there is: a dma-buf has no less. */
+/* Whole pages of any size there is: a dma-buf has no less. Registered is what was asked for, as much as on ranks whose
+ * memory is the CPU's. */
 #define DIRECT_UNIT 65536u
 
 static int direct_make(struct ep_uplink *link, struct ep_uplink_mem *m, size_t size, void *key)
@@ -107,7 +108,7 @@ static int direct_make(struct ep_uplink *link, struct ep_uplink_mem *m, size_t s
 	if (rc)
 		return rc;
 	m->pin.dev = m->mem.ptr;
-	if ((rc = direct_register(link, m, key)))
+	if ((rc = direct_register(link, m, size, key)))
 		mem_free(link, m);
 	return rc;
 }
