@@ -71,10 +71,11 @@ EP_SIZE_IS(ep_kernel_report, 32);
 #define EP_FAILED_RANK(word) ((uint32_t)((word) >> 32 & 0x3fffffffu))
 #define EP_FAILED_CAUSE(word) ((uint32_t)((word) & 0xffffffffu))
 
-#include "kernels/args_far.h"
-#include "kernels/args_ht.h"
-#include "kernels/args_ll.h"
-#include "kernels/args_ring.h"
-#include "kernels/args_rowsig.h"
+#include "kernels/op/far_args.h"
+
+#include "kernels/ht/args.h"
+#include "kernels/ll/args.h"
+#include "kernels/probe/args_ring.h"
+#include "kernels/probe/args_rowsig.h"
 
 #endif

@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#include "kernels/rows.h"
+#include "kernels/table.h"
 #include "util/error.h"
 
 /* All devices there are, by kind. */

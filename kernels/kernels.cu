@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All kernels as one source: what nvcc, clang and (through host_kernels.c) the host compiler are given. */
-#include "kernels/gx.h"
+#include "kernels/gx/gx.h"
 
-#include "kernels/rowsig.cu"
-#include "kernels/ring_push.cu"
-#include "kernels/ll_dispatch.cu"
-#include "kernels/ll_combine.cu"
-#include "kernels/ll_mask.cu"
-#include "kernels/ht_update.cu"
-#include "kernels/ht_dispatch.cu"
-#include "kernels/ht_combine.cu"
+#include "kernels/probe/rowsig.cu"
+#include "kernels/probe/ring_push.cu"
+#include "kernels/ll/dispatch.cu"
+#include "kernels/ll/combine.cu"
+#include "kernels/ll/mask.cu"
+#include "kernels/ht/update.cu"
+#include "kernels/ht/dispatch.cu"
+#include "kernels/ht/combine.cu"

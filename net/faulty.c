@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/rows.h"
+#include "net/table.h"
 #include "util/clock.h"
 #include "util/error.h"
 

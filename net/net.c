@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/rows.h"
+#include "net/table.h"
 #include "util/error.h"
 #include "util/param.h"
 
@@ -18,11 +18,8 @@ static const struct {
 	bool wraps; /* another one: taken by name only */
 	bool local; /* reaches ranks of one host */
 } rows[] = {
-	{ &ep_net_loop, false, true },
-	{ &ep_net_verbs, false, false },
-	{ &ep_net_fabric, false, false },
-	{ &ep_net_faulty, true, false },
-	{ &ep_net_rails, true, false },
+	{ &ep_net_loop, false, true },	 { &ep_net_verbs, false, false }, { &ep_net_fabric, false, false },
+	{ &ep_net_faulty, true, false }, { &ep_net_rails, true, false },
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/rows.h"
+#include "net/table.h"
 #include "util/error.h"
 
 static int word_take(const char *net, const char *text, size_t n, const struct ep_net_option *option)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a net that lacks an operation answers. Only the object it was asked on is at hand, so the sentence names none.
  */
-#include "net/rows.h"
+#include "net/table.h"
 #include "util/error.h"
 
 #define MISSING(what) EP_FAIL(EP_NET, ENOTSUP, "this net cannot " what)

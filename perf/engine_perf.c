@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "test/engine_rig.h"
+#include "test/rig/engine_rig.h"
 #include "util/clock.h"
 #include "util/error.h"
 

@@ -7,7 +7,7 @@
 #include "kernels/dev.h"
 #include "nccl_ep.h"
 #include "perf/ep_info.h"
-#include "plugin/boot.h"
+#include "plugin/boot/boot.h"
 #include "util/error.h"
 #include "util/param.h"
 #include "util/sock.h"

@@ -9,7 +9,7 @@
 #include "kernels/dev.h"
 #include "net/net.h"
 #include "perf/ep_info.h"
-#include "plugin/nic.h"
+#include "plugin/link/nic.h"
 #include "util/error.h"
 #include "util/param.h"
 

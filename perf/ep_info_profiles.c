@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
-#include "net/verbs_profile.h"
+#include "net/verbs/profile.h"
 #include "perf/ep_info.h"
 
 static void limit_print(const ncclEpNetFlow_v1_t *flow)

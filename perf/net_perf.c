@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "test/net_rig.h"
+#include "test/rig/net_rig.h"
 #include "util/error.h"
 
 #define MAX_SIZES 64

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "test/ring_rig.h"
+#include "test/rig/ring_rig.h"
 #include "util/clock.h"
 #include "util/error.h"
 

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "kernels/args.h"
-#include "plugin/boot.h"
-#include "plugin/topo.h"
-#include "plugin/window.h"
+#include "plugin/boot/boot.h"
+#include "plugin/boot/topo.h"
+#include "plugin/group/window.h"
 #include "util/clock.h"
 #include "util/error.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Orderings by the names of kernels/gx_ring.h. */
+/* Orderings by the names of kernels/gx/ring.h. */
 #include "proxy/ring.h"
 
 #include <stdbool.h>

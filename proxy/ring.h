@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The consumer's side of a ring of commands (util/ring.h has the layout, kernels/gx_ring.h the producers and the
+ * The consumer's side of a ring of commands (util/ring.h has the layout, kernels/gx/ring.h the producers and the
  * orderings). One thread owns it; nothing here waits.
  */
 #ifndef EP_PROXY_RING_H

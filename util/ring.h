@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Commands from a device to a thread of the CPU: what both sides of a ring must agree on. Read by C11, nvcc and clang
- * -x hip. kernels/gx_ring.h pushes, proxy/ring.h pops.
+ * -x hip. kernels/gx/ring.h pushes, proxy/ring.h pops.
  *
  * A command is 16 bytes, and no device promises that 16 bytes become visible at once: each half of 8 carries the phase
  * of its lap, so an entry is there when both halves say so, and no count has to be published behind it.

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_dev.h"
-#include "kernels/rows.h"
+#include "kernels/table.h"
 #include "util/error.h"
 #include "util/param.h"
 

@@ -3,7 +3,7 @@
  * EP_CU_SYM(needed, symbol, parameters): every function of libcuda that is called; included several times, so no guard.
  * A symbol is the name libcuda exports, with its version; all return a CUresult. Names without _ptsz take stream NULL
  * as the legacy default stream, which is what a caller's NULL means unless he compiled for per-thread streams.
- * test/cuda_decl.c holds this list and constants.h against the vendor's header where there is one.
+ * test/kernels/cuda_decl.c holds this list and constants.h against the vendor's header where there is one.
  */
 /* clang-format off */
 EP_CU_SYM(true, cuInit, (unsigned flags))

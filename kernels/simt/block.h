@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/host_launch.h"
+#include "kernels/host/launch.h"
 #include "kernels/simt/fiber.h"
 #include "kernels/simt/simt.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/host_stream.h"
+#include "kernels/host/stream.h"
 #include "plugin/standin/reduce.h"
 #include "util/clock.h"
 #include "util/error.h"

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plugin/topo.h"
+#include "plugin/boot/topo.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"

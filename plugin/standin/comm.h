@@ -10,7 +10,7 @@
 
 #include <nccl.h>
 
-#include "plugin/boot.h"
+#include "plugin/boot/boot.h"
 #include "plugin/standin/device.h"
 
 struct ncclWindow_vidmem {

@@ -3,8 +3,8 @@
  * Launches: the embedded kernel runs, alike in every way it can be launched; what cannot run is refused; a kernel that
  * waits for a rank that never comes holds up neither a wait past its deadline nor itself for ever.
  */
-#include "../rowsig_rank.h"
 #include "gpu.h"
+#include "test/kernels/rowsig_rank.h"
 
 static struct rowsig_world world = {
 	.kind = EP_DEV_CUDA,

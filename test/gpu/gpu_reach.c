@@ -7,12 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../reach_table.h"
-#include "../rowsig_rank.h"
 #include "gpu.h"
 #include "kernels/cuda/driver.h"
-#include "plugin/group.h"
-#include "plugin/reach.h"
+#include "plugin/group/group.h"
+#include "plugin/ht/reach.h"
+#include "test/ht/reach_table.h"
+#include "test/kernels/rowsig_rank.h"
 
 enum { RANKS = 2, CHILD_FD = 3, BYTES = 6 << 20, AT = (1 << 20) + 64, PIECE = 2 << 20, SMALL = 40960 };
 

@@ -29,34 +29,34 @@ rows=(
 	'procs|reach-mps|240|mps|gpu_reach'
 	'procs|rowsig-mps|240|mps|gpu_rowsig_procs cuda'
 	'procs|rowsig-ipc|240|ipc|gpu_rowsig_procs cuda'
-	'll|ll-matrix|300|plain|t_ll_matrix -f @ll_cells_2.txt'
+	'll|ll-matrix|300|plain|t_ll_matrix -f @ll/ll_cells_2.txt'
 	'll|ll-staged|120|plain|t_ll_staged'
 	'll|ll-graph|300|plain|t_ll_staged -G 1000'
 	'll|ll-handles|60|plain|t_ll_handles'
 	'll|ll-soak|120|plain|t_ll_soak -n 1000'
 	'll|ll-filler-1|120|plain|t_ll_matrix -F 120 -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'll|ll-filler-2|120|plain|t_ll_matrix -F 120 -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16'
-	'll-procs|ll-matrix-mps|300|mps|t_ll_matrix -g -f @ll_cells_2.txt'
+	'll-procs|ll-matrix-mps|300|mps|t_ll_matrix -g -f @ll/ll_cells_2.txt'
 	'll-procs|ll-staged-mps|120|mps|t_ll_staged -g'
 	'll-procs|ll-soak-mps|120|mps|t_ll_soak -g 4 -n 1000'
-	'll-nodes|ll-nodes-matrix|300|plain|t_ll_matrix -f @ll_cells_net_2.txt'
+	'll-nodes|ll-nodes-matrix|300|plain|t_ll_matrix -f @ll/ll_cells_net_2.txt'
 	'll-nodes|ll-nodes-staged|120|plain|t_ll_staged -N 2'
 	'll-nodes|ll-nodes-graph|300|plain|t_ll_staged -N 2 -G 100'
 	'll-nodes|ll-nodes-soak|120|plain|t_ll_soak -N 2 -n 300 -k faulty'
-	'll-nodes|ll-direct-matrix|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_matrix -k copy:strict=1 -f @ll_cells_net_2.txt'
+	'll-nodes|ll-direct-matrix|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_matrix -k copy:strict=1 -f @ll/ll_cells_net_2.txt'
 	'll-nodes|ll-direct-dmabuf|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_soak -N 2 -n 300 -k copy:dmabuf=1'
 	'll-nodes|ll-direct-graph|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_staged -N 2 -G 100 -k copy:strict=1'
 	'll-nodes|ll-direct-refused|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_soak -N 2 -n 100 -k copy:refuse=1'
-	'll-nodes|ll-nodes-matrix-mps|300|mps|t_ll_matrix -g -f @ll_cells_net_2.txt'
+	'll-nodes|ll-nodes-matrix-mps|300|mps|t_ll_matrix -g -f @ll/ll_cells_net_2.txt'
 	'll-nodes|ll-nodes-graph-mps|300|mps|t_ll_staged -g -N 2 -G 100 -k unordered'
-	'ht|ht-matrix|300|plain|t_ht_matrix -f @ht_cells_2.txt'
+	'ht|ht-matrix|300|plain|t_ht_matrix -f @ht/ht_cells_2.txt'
 	'ht|ht-overflow|120|plain|t_ht_overflow'
 	'ht|ht-groups|120|plain|t_ht_groups -n 1000'
 	'ht|ht-bits|60|plain|t_ht_bits -x 0x8134d6cb9cbf2ca3'
 	'ht|ht-graph|300|plain|t_ht_graph'
 	'ht|ht-filler-1|120|plain|t_ht_matrix -F 120 -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'ht|ht-filler-2|120|plain|t_ht_matrix -F 120 -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,tensors=window'
-	'ht-procs|ht-matrix-mps|300|mps|t_ht_matrix -g -f @ht_cells_2.txt'
+	'ht-procs|ht-matrix-mps|300|mps|t_ht_matrix -g -f @ht/ht_cells_2.txt'
 	'ht-procs|ht-overflow-mps|120|mps|t_ht_overflow -g'
 	'ht|ht-unlike|60|plain|t_ht_unlike'
 	'ht-procs|ht-unlike-mps|60|mps|t_ht_unlike -g'
@@ -174,7 +174,7 @@ real_nccl() {
 nccl=$(real_nccl)
 nccl=${nccl:-libnccl-not-found.so.2}
 
-program() { for d in test/gpu test perf; do [ ! -x "$build/$d/$1" ] || { echo "$build/$d/$1"; return; }; done; echo "$build/test/gpu/$1"; }
+program() { for d in "$build"/test/* "$build"/perf; do [ ! -x "$d/$1" ] || { echo "$d/$1"; return; }; done; echo "$build/test/gpu/$1"; }
 
 # run_one NAME SECONDS HOW COMMAND...: 0 passed, 77 skipped, else failed
 run_one() {

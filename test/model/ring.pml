@@ -2,7 +2,7 @@
 /*
  * Ring, order and signal at small size, every interleaving: two producers push the puts of one channel, one of them two
  * at a time, the last to finish pushes the signal and waits for quiet; a consumer pops and sends; a net delivers in any
- * order and some things twice; the receiver tells the signal. util/ring.h, kernels/gx_ring.h, proxy/ring.c and
+ * order and some things twice; the receiver tells the signal. util/ring.h, kernels/gx/ring.h, proxy/ring.c and
  * proxy/order.c in the words of Promela.
  *
  * What must hold: commands are popped whole and in the order of their claims, with their payload; when the signal shows

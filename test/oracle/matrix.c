@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "test/cells.h"
 #include "test/oracle/data.h"
+#include "test/tools/cells.h"
 
 #define CELL_SECONDS 300.0
 #define TEXT_MAX 1024

@@ -59,7 +59,7 @@ GOOD = {
     'util/few.c': SPDX + _many(40) + _fn(100),
     **{f'util/filler{i}.c': SPDX + _many(50) for i in range(5)},
     'kernels/k.cu': SPDX + _many(40) + _fn(150, head='GX_KERNEL void {}(int a)'),
-    'kernels/gx.h': SPDX + '#ifndef A\n#define A\n#if B\n#elif C\n#endif\n#endif\n',
+    'kernels/gx/gx.h': SPDX + '#ifndef A\n#define A\n#if B\n#elif C\n#endif\n#endif\n',
     'plugin/a.h': SPDX + '#ifndef A\n#define A\n#include "util/log.h"\n#include "kernels/dev.h"\n#include <stdio.h>\n#endif\n',
     'plugin/comm.c': SPDX + 'const char *a = "cuInit ibv_open fi_read"; /* cuInit */\ncudaStream_t s;\n',
     'plugin/api.c': SPDX + 'int ncclFoo(int a, int b, int c, int d, int e, int g, int h, int i)\n{\n}\n',

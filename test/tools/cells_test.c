@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reader of test matrices: what it takes, what it refuses, and (with a file) that it reads what cover.py wrote. */
-#include "test/cells.h"
+#include "test/tools/cells.h"
 
 static int failures;
 

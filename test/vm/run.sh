@@ -34,7 +34,7 @@ rows() { grep -v '^#' test/vm/rows | grep .; }
 
 program() {
 	local d
-	for d in test perf; do [ ! -x "$build/$d/$1" ] || { echo "$build/$d/$1"; return; }; done
+	for d in "$build"/test/* "$build"/perf; do [ ! -x "$d/$1" ] || { echo "$d/$1"; return; }; done
 	command -v "$1" || echo "$1"
 }
 

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The words of gx.h that gx_scalar.h and gx_simt.h share: on the host there is one scope, and C11 orders are enough. */
+#ifndef EP_KERNELS_GX_HOST_H
+#define EP_KERNELS_GX_HOST_H
+
+#include <string.h>
+
+#include "kernels/host/launch.h"
+#include "util/bell.h"
+#include "util/clock.h"
+
+#define GX_DEV static inline __attribute__((always_inline, unused))
+#define GX_SLOW static __attribute__((noinline, unused))
+/* A block runs in one thread of its own (simt) or in the caller's (scalar): per thread is per block. */
+#define GX_SHARED static _Thread_local
+#define GX_ARGS(type) const type
+#define GX_KERNEL(name) static void ep_k_##name /* its address goes into host_kernels.c's table */
+
+#define GX_LD(name, type, order)                  \
+	GX_DEV type name(const type *p)           \
+	{                                         \
+		return __atomic_load_n(p, order); \
+	}
+#define GX_ST(name, type, order)               \
+	GX_DEV void name(type *p, type v)      \
+	{                                      \
+		__atomic_store_n(p, v, order); \
+	}
+#define GX_ADD(name, type, order)                       \
+	GX_DEV type name(type *p, type v)               \
+	{                                               \
+		return __atomic_fetch_add(p, v, order); \
+	}
+
+GX_LD(gx_ld_acquire_u32, uint32_t, __ATOMIC_ACQUIRE)
+GX_LD(gx_ld_acquire_u64, uint64_t, __ATOMIC_ACQUIRE)
+GX_LD(gx_ld_relaxed_u32, uint32_t, __ATOMIC_RELAXED)
+GX_LD(gx_ld_relaxed_u64, uint64_t, __ATOMIC_RELAXED)
+GX_ST(gx_st_release_u32, uint32_t, __ATOMIC_RELEASE)
+GX_ST(gx_st_release_u64, uint64_t, __ATOMIC_RELEASE)
+GX_ST(gx_st_relaxed_u32, uint32_t, __ATOMIC_RELAXED)
+GX_ST(gx_st_relaxed_u64, uint64_t, __ATOMIC_RELAXED)
+GX_ADD(gx_add_acqrel_u32, uint32_t, __ATOMIC_ACQ_REL)
+GX_ADD(gx_add_acqrel_u64, uint64_t, __ATOMIC_ACQ_REL)
+GX_ADD(gx_dev_add_relaxed_u32, uint32_t, __ATOMIC_RELAXED)
+GX_ADD(gx_dev_add_relaxed_u64, uint64_t, __ATOMIC_RELAXED)
+GX_ADD(gx_dev_add_acqrel_u32, uint32_t, __ATOMIC_ACQ_REL)
+GX_ADD(gx_dev_add_acqrel_u64, uint64_t, __ATOMIC_ACQ_REL)
+#undef GX_LD
+#undef GX_ST
+#undef GX_ADD
+
+GX_DEV uint32_t gx_dev_cas_acquire_u32(uint32_t *p, uint32_t old, uint32_t value)
+{
+	__atomic_compare_exchange_n(p, &old, value, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+	return old;
+}
+
+GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
+{
+	__atomic_store_n(p, value, __ATOMIC_RELEASE);
+}
+
+/* Released one by one: it costs the host nothing, and TSan knows no fences. */
+GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
+{
+	gx_st_release_u64(p, a);
+	gx_st_release_u64(p + 1, b);
+}
+
+GX_DEV void gx_fence_block(void)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+GX_DEV void gx_fence_dev(void)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+GX_DEV void gx_fence_sys(void)
+{
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+/* Race detectors know no dependencies. */
+GX_DEV uint64_t gx_ld_look_u64(const uint64_t *p)
+{
+	return gx_ld_acquire_u64(p);
+}
+
+GX_DEV void gx_bell(uint32_t *bell)
+{
+	if (bell)
+		ep_bell_ring(bell);
+}
+
+GX_DEV uint32_t gx_popc(uint64_t m)
+{
+	return (uint32_t)__builtin_popcountll(m);
+}
+
+GX_DEV uint64_t gx_clock_ns(void)
+{
+	return ep_now_ns();
+}
+
+typedef uint32_t gx_u4 __attribute__((vector_size(16)));
+
+GX_DEV gx_u4 gx_ld_u4(const void *p)
+{
+	return *(const gx_u4 *)p;
+}
+
+GX_DEV gx_u4 gx_ld_own_u4(const void *p)
+{
+	return *(const gx_u4 *)p;
+}
+
+GX_DEV void gx_st_u4(void *p, gx_u4 v)
+{
+	*(gx_u4 *)p = v;
+}
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The words of gx.h under the emulator (kernels/simt). GX_WARP comes from the command line, and chooses this header: 32
+ * and 64 for the shapes of GPUs, 1 for many warps of one lane. Every barrier and warp operation says where it stands,
+ * so that the emulator can tell lanes that met at different places.
+ */
+#ifndef EP_KERNELS_GX_SIMT_H
+#define EP_KERNELS_GX_SIMT_H
+
+#include "kernels/gx/host.h"
+#include "kernels/simt/simt.h"
+
+#define GX_DYN_SHARED(name) uint8_t *name = (uint8_t *)gx_host_shared()
+
+#define GX_TEXT_(x) #x
+#define GX_TEXT(x) GX_TEXT_(x)
+#define GX_HERE __FILE__ ":" GX_TEXT(__LINE__)
+
+#define gx_syncthreads() simt_syncthreads(GX_HERE)
+#define gx_syncwarp() simt_syncwarp(GX_HERE)
+#define gx_shfl_u64(v, src) simt_shfl((v), (src), GX_HERE)
+#define gx_shfl_u32(v, src) ((uint32_t)simt_shfl((v), (src), GX_HERE))
+#define gx_ballot(p) simt_ballot((p), GX_HERE)
+
+GX_DEV uint32_t gx_tid(void)
+{
+	return simt_where()->tid;
+}
+
+GX_DEV uint32_t gx_threads(void)
+{
+	return simt_where()->threads;
+}
+
+GX_DEV uint32_t gx_block(void)
+{
+	return simt_where()->block;
+}
+
+GX_DEV uint32_t gx_blocks(void)
+{
+	return simt_where()->blocks;
+}
+
+GX_DEV uint32_t gx_lane(void)
+{
+	return gx_tid() % GX_WARP;
+}
+
+GX_DEV void gx_pause(uint32_t spin)
+{
+	(void)spin;
+	simt_pause();
+}
+
+#include "kernels/gx/pack.h"
+#include "kernels/gx/pack_e4m3.h"
+#include "kernels/gx/row.h"
+#include "kernels/gx/bulk_copy.h"
+
+#endif

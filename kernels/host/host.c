@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The CPU device. A NULL stream means the calling thread, now; a host stream (host_stream.h) means its worker thread,
+ * in order.
+ */
+#include "kernels/host/host.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/args.h"
+#include "kernels/host/launch.h"
+#include "kernels/host/stream.h"
+#include "kernels/table.h"
+#include "util/clock.h"
+#include "util/error.h"
+
+static int host_count(int *out)
+{
+	*out = 1;
+	return 0;
+}
+
+static int host_current(int *ordinal)
+{
+	*ordinal = 0;
+	return 0;
+}
+
+static int host_open(int ordinal, struct ep_dev **out)
+{
+	struct host_dev *host;
+
+	if (ordinal != 0)
+		return EP_FAIL(EP_DEV, EP_EARG, "there is one CPU device, number 0; %d was asked for", ordinal);
+	host = calloc(1, sizeof(*host));
+	if (!host)
+		return EP_FAIL(EP_DEV, ENOMEM, "no memory for the CPU device");
+	pthread_mutex_init(&host->lock, NULL);
+	host->dev = (struct ep_dev){
+		.ops = ep_dev_row(EP_DEV_HOST),
+		.warp = gx_host_shape.warp,
+		.sms = gx_host_shape.sms,
+		.shared_max = gx_host_shape.shared_max,
+	};
+	*out = &host->dev;
+	return 0;
+}
+
+static void host_close(struct ep_dev *dev)
+{
+	struct host_dev *host = (struct host_dev *)dev;
+
+	if (!host)
+		return;
+	pthread_mutex_destroy(&host->lock);
+	free(host);
+}
+
+/* Hands fn(arg) to the stream, or runs it here; arg is freed by fn, or here when it never ran. */
+static int host_run(void *stream, ep_host_stream_fn fn, void *arg)
+{
+	struct ep_host_stream_head *head;
+	int rc;
+
+	if (!stream) {
+		fn(arg);
+		return 0;
+	}
+	head = ep_host_stream_head(stream);
+	if (!head)
+		rc = EP_FAIL(EP_DEV, EP_EARG, "the stream is not one of the CPU device: pass NULL or a host stream");
+	else
+		rc = head->enqueue(stream, fn, arg);
+	if (rc != 0)
+		free(arg);
+	return rc;
+}
+
+struct host_launch {
+	struct ep_launch launch;
+	_Alignas(16) unsigned char args[];
+};
+
+static void launch_run(void *arg)
+{
+	struct host_launch *l = arg;
+
+	/* What can fail in it is memory, and that is said in the log: a stream has nobody to answer. */
+	gx_host_launch(gx_host_kernels[l->launch.kernel].run, l->args, l->launch.grid, l->launch.block,
+		       l->launch.shared);
+	free(l);
+}
+
+static int launch_check(const struct ep_launch *launch)
+{
+	if ((unsigned)launch->kernel >= EP_KERNELS)
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "there is no kernel number %d", (int)launch->kernel);
+	if (launch->args_size != gx_host_kernels[launch->kernel].args_size)
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %s takes %zu bytes of arguments, not %zu",
+			       gx_host_kernels[launch->kernel].name, gx_host_kernels[launch->kernel].args_size,
+			       launch->args_size);
+	if (launch->grid == 0 || launch->block == 0 || launch->block > EP_THREADS_MAX ||
+	    launch->block % gx_host_shape.warp != 0)
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %s cannot run with %u blocks of %u threads",
+			       gx_host_kernels[launch->kernel].name, launch->grid, launch->block);
+	if (launch->shared > gx_host_shape.shared_max)
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %s cannot have %zu bytes of shared memory",
+			       gx_host_kernels[launch->kernel].name, launch->shared);
+	return 0;
+}
+
+static int host_kernel(struct ep_dev *dev, const struct ep_launch *launch)
+{
+	struct host_launch *l;
+	int rc = launch_check(launch);
+
+	(void)dev;
+	if (rc != 0)
+		return rc;
+	if (!launch->stream)
+		return gx_host_launch(gx_host_kernels[launch->kernel].run, launch->args, launch->grid, launch->block,
+				      launch->shared);
+	l = malloc(sizeof(*l) + launch->args_size);
+	if (!l)
+		return EP_FAIL(EP_DEV, ENOMEM, "no memory to launch a kernel");
+	l->launch = *launch;
+	memcpy(l->args, launch->args, launch->args_size);
+	return host_run(launch->stream, launch_run, l);
+}
+
+struct host_move {
+	void *dst;
+	const void *src; /* NULL: fill */
+	int byte;
+	size_t n;
+};
+
+static void move_run(void *arg)
+{
+	struct host_move *m = arg;
+
+	if (m->src)
+		memmove(m->dst, m->src, m->n);
+	else
+		memset(m->dst, m->byte, m->n);
+	free(m);
+}
+
+static int host_move(const struct host_move *move, void *stream)
+{
+	struct host_move *m = malloc(sizeof(*m));
+
+	if (!m)
+		return EP_FAIL(EP_DEV, ENOMEM, "no memory to enqueue a copy");
+	*m = *move;
+	return host_run(stream, move_run, m);
+}
+
+static int host_copy(struct ep_dev *dev, void *dst, const void *src, size_t n, void *stream)
+{
+	(void)dev;
+	if (n == 0)
+		return 0;
+	return host_move(&(struct host_move){ .dst = dst, .src = src, .n = n }, stream);
+}
+
+static int host_fill(struct ep_dev *dev, void *dst, int byte, size_t n, void *stream)
+{
+	(void)dev;
+	if (n == 0)
+		return 0;
+	return host_move(&(struct host_move){ .dst = dst, .byte = byte, .n = n }, stream);
+}
+
+static int host_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns)
+{
+	struct ep_host_stream_head *head;
+
+	(void)dev;
+	if (!stream)
+		return 0;
+	head = ep_host_stream_head(stream);
+	if (!head)
+		return EP_FAIL(EP_DEV, EP_EARG, "the stream is not one of the CPU device: pass NULL or a host stream");
+	return head->sync(stream, deadline_ns);
+}
+
+static int host_stream_create(struct ep_dev *dev, void **out)
+{
+	(void)dev;
+	return ep_host_stream_create(out);
+}
+
+static void host_stream_destroy(struct ep_dev *dev, void *stream)
+{
+	(void)dev;
+	ep_host_stream_destroy(stream);
+}
+
+static int host_capturing(struct ep_dev *dev, void *stream, bool *out)
+{
+	(void)dev;
+	(void)stream;
+	*out = false;
+	return 0;
+}
+
+static int host_capture_relax(struct ep_dev *dev, int *saved)
+{
+	(void)dev;
+	*saved = 0;
+	return 0;
+}
+
+static void host_capture_restore(struct ep_dev *dev, int saved)
+{
+	(void)dev;
+	(void)saved;
+}
+
+/* Network cards write host memory in order of what they signal; the fence keeps this thread's own reads behind. */
+static int host_flush(struct ep_dev *dev)
+{
+	(void)dev;
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	return 0;
+}
+
+const struct ep_dev_ops ep_host_ops = {
+	.name = "host",
+	.kind = EP_DEV_HOST,
+	.count = host_count,
+	.current = host_current,
+	.open = host_open,
+	.close = host_close,
+	.mem_alloc = host_mem_alloc,
+	.mem_free = host_mem_free,
+	.mem_export = host_mem_export,
+	.mem_import = host_mem_import,
+	.peer_open = host_peer_open,
+	.pinned_alloc = host_pinned_alloc,
+	.pinned_free = host_pinned_free,
+	.pin = host_pin,
+	.unpin = host_unpin,
+	.launch = host_kernel,
+	.copy = host_copy,
+	.fill = host_fill,
+	.sync = host_sync,
+	.stream_create = host_stream_create,
+	.stream_destroy = host_stream_destroy,
+	.capturing = host_capturing,
+	.capture_relax = host_capture_relax,
+	.capture_restore = host_capture_restore,
+	.flush = host_flush,
+	.buffer_id = host_buffer_id,
+};

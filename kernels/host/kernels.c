@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels compiled for the host, as the C they also are, and the table by which the host row finds them. */
+#include "kernels/kernels.cu"
+
+#include "kernels/host/launch.h"
+
+#define EP_KERNEL(name, args)                         \
+	static void run_##name(const void *p)         \
+	{                                             \
+		ep_k_##name(*(const struct args *)p); \
+	}
+#include "kernels/list.h"
+#undef EP_KERNEL
+
+const struct gx_host_kernel gx_host_kernels[EP_KERNELS] = {
+#define EP_KERNEL(name, args) { #name, sizeof(struct args), run_##name },
+#include "kernels/list.h"
+#undef EP_KERNEL
+};

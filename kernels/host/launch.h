@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the host runs a kernel. Two files implement it and a build links one of them: kernels/host/scalar.c (the CPU
+ * device) or kernels/simt/ (the emulator); the device row above is the same.
+ */
+#ifndef EP_KERNELS_HOST_LAUNCH_H
+#define EP_KERNELS_HOST_LAUNCH_H
+
+#include <stddef.h>
+
+#include "kernels/dev.h"
+
+typedef void (*gx_host_fn)(const void *args);
+
+struct gx_host_kernel {
+	const char *name;
+	size_t args_size;
+	gx_host_fn run;
+};
+extern const struct gx_host_kernel gx_host_kernels[EP_KERNELS];
+
+struct gx_host_shape {
+	unsigned warp, sms;
+	size_t shared_max;
+};
+extern const struct gx_host_shape gx_host_shape;
+
+/* Returns when all blocks have ended. Any number of threads may launch at once. */
+int gx_host_launch(gx_host_fn fn, const void *args, unsigned grid, unsigned block, size_t shared);
+
+/* The dynamic shared memory of the block this thread runs; 128-byte aligned, not cleared. */
+void *gx_host_shared(void);
+
+#endif

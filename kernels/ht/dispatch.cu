@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * HT dispatch. A token is read once and written straight to its final rows: in the tensors of the ranks that can be
+ * reached, in the window of those that cannot, which then copy it themselves.
+ *
+ * Roles, all by ticket: meta (what goes with the rows: ids and weights, always through the window), work (a warp per
+ * token), take (meta to the caller's tensors, padding), copy (rows that came through the window). The first warp of a
+ * block starts with meta and take while the others move rows: they are all latency and no bandwidth.
+ */
+#include "kernels/args.h"
+#include "kernels/ht/open.h"
+
+/* ---- send ---- */
+
+/* Where a piece of the token goes: which 0 the token, 1 its scales. */
+GX_DEV void ht_aim(struct ht *ht, uint32_t which)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR), bytes = which ? a->scale_bytes : a->row_bytes;
+	uint32_t in_stage = ep_ht_head(&a->shape, expert_major) + (which ? ht_pad(a->row_bytes) : 0);
+
+	gx_syncwarp(); /* the piece before has been stored */
+	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
+		uint8_t *dst = NULL;
+
+		if (ht->list.expert[i] >= 0) {
+			uint32_t peer = ht_peer(ht, i), first = ht_first(ht, i), row = ht->list.row[i];
+			uint64_t to = ht->near_to[2 * peer + which];
+
+			if (ht->near_to[2 * peer] != 0)
+				dst = row != EP_HT_NONE && (first || expert_major)
+					      ? (uint8_t *)(uintptr_t)(to + (uint64_t)row * bytes)
+					      : NULL;
+			else if (first && ht->list.flat[i] != EP_HT_NONE)
+				dst = ht_staged(ht, peer, ht->list.flat[i]) + in_stage;
+		}
+		ht->list.dst[i] = dst;
+	}
+	gx_syncwarp();
+}
+
+/* Expert-major: a staged row says which rows it becomes. */
+GX_DEV void ht_heads(struct ht *ht)
+{
+	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
+		uint32_t peer, n = 0, first = i;
+		uint32_t *head;
+
+		if (ht->list.expert[i] < 0)
+			continue;
+		peer = ht_peer(ht, i);
+		if (ht->near_to[2 * peer] != 0)
+			continue;
+		while (!ht_first(ht, first))
+			first--;
+		head = (uint32_t *)ht_staged(ht, peer, ht->list.flat[i]);
+		head[1 + i - first] = ht->list.row[i];
+		for (uint32_t j = i; i == first && j < ht->topk && ht->list.expert[j] >= 0 && ht_peer(ht, j) == peer;
+		     j++)
+			n++;
+		if (i == first)
+			head[0] = n;
+	}
+}
+
+GX_DEV void ht_send_row(struct ht *ht, const uint8_t *src, uint32_t bytes, uint32_t loaded)
+{
+	uint32_t room = gx_bulk_room(&ht->bulk);
+
+	for (uint32_t at = 0; at < bytes; at += room) {
+		uint32_t n = bytes - at < room ? bytes - at : room;
+
+		if (at > 0 || !loaded)
+			gx_bulk_load_own(&ht->bulk, src + at, n);
+		gx_bulk_scatter(&ht->bulk, ht->list.dst, ht->topk, at, n);
+	}
+}
+
+/* The row and its routing come side by side. */
+GX_DEV void ht_fetch(struct ht *ht, uint32_t token)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t room = gx_bulk_room(&ht->bulk);
+
+	gx_bulk_load_own(&ht->bulk, a->in + (uint64_t)token * a->row_bytes, a->row_bytes < room ? a->row_bytes : room);
+	ht_list_load(ht, token);
+}
+
+GX_DEV void ht_send_token(struct ht *ht, uint32_t token)
+{
+	const struct ep_ht_args *a = ht->a;
+
+	if (!ht->ahead)
+		ht_fetch(ht, token);
+	ht->ahead = 0;
+	ht_aim(ht, 0);
+	ht_send_row(ht, a->in + (uint64_t)token * a->row_bytes, a->row_bytes, 1);
+	if (a->scale_bytes) {
+		ht_aim(ht, 1);
+		ht_send_row(ht, a->in_scales + (uint64_t)token * a->scale_bytes, a->scale_bytes, 0);
+	}
+	if (ht_is(ht, EP_HT_EXPERT_MAJOR))
+		ht_heads(ht);
+}
+
+/* Before the operation is open: what needs nobody else. */
+GX_DEV void ht_send_ahead(struct ht *ht)
+{
+	ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]);
+	ht->ahead = gx_shfl_u32(ht->ticket, 0) < ht->a->tokens;
+	if (ht->ahead)
+		ht_fetch(ht, gx_shfl_u32(ht->ticket, 0));
+}
+
+/* ticket: the first one, in lane 0. */
+GX_DEV void ht_send(struct ht *ht)
+{
+	uint32_t items = ht->a->tokens + 1, item, n = 0; /* one for the rank that has no token: it signals too */
+
+	while ((item = gx_shfl_u32(ht->ticket, 0)) < items) {
+		ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]); /* it comes while the row goes */
+		if (item < ht->a->tokens)
+			ht_send_token(ht, item);
+		n++;
+	}
+	if (ht_finished(ht, HT_WORK, n, items))
+		HT_TELL_ALL(ht, done);
+}
+
+/* ---- meta ---- */
+
+/* Entry i of the token whose routing begins at. */
+GX_DEV void ht_meta_entry(struct ht *ht, const int32_t *expert, uint32_t i, uint32_t row, float weight)
+{
+	uint32_t per_rank = ht->a->shape.per_rank, peer = (uint32_t)expert[i] / per_rank, first = i, n = 1;
+	uint8_t *to = ht_meta(ht, peer, row);
+
+	if (ht_is(ht, EP_HT_EXPERT_MAJOR)) {
+		*(float *)to = weight;
+		return;
+	}
+	while (first > 0 && (uint32_t)expert[first - 1] / per_rank == peer)
+		first--;
+	((uint32_t *)to)[2 + 2 * (i - first)] = (uint32_t)expert[i] - peer * per_rank;
+	((float *)to)[3 + 2 * (i - first)] = weight;
+	if (i != first)
+		return;
+	while (i + n < ht->topk && expert[i + n] >= 0 && (uint32_t)expert[i + n] / per_rank == peer)
+		n++;
+	*(uint32_t *)to = n;
+}
+
+/* n entries from at on, lanes by (token, position): all their loads are on their way before the first is used. */
+GX_DEV void ht_meta_entries(struct ht *ht, uint64_t at, uint32_t n)
+{
+	const struct ep_ht_args *a = ht->a;
+
+	for (uint32_t q = gx_lane(); q < n; q += GX_WARP * HT_BATCH) {
+		uint32_t row[HT_BATCH], position[HT_BATCH], m;
+		float weight[HT_BATCH];
+
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			m = q + u * GX_WARP;
+			row[u] = m < n ? ht->row[at + m] : EP_HT_NONE; /* also of what is no expert */
+			position[u] = m < n && ht->expert[at + m] >= 0 ? ht->position[at + m] : 0;
+		}
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			m = q + u * GX_WARP;
+			weight[u] = row[u] != EP_HT_NONE ? a->in_weights[at + m - m % ht->topk + position[u]] : 0.0f;
+		}
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			m = q + u * GX_WARP;
+			if (row[u] != EP_HT_NONE)
+				ht_meta_entry(ht, ht->expert + at + m - m % ht->topk, m % ht->topk, row[u], weight[u]);
+		}
+	}
+}
+
+GX_DEV void ht_send_meta(struct ht *ht)
+{
+	uint32_t tokens = ht->a->tokens, items = (tokens + HT_SPAN - 1) / HT_SPAN + 1, item, n = 0;
+
+	while ((item = ht_take(ht, HT_META)) < items) {
+		uint32_t first = item * HT_SPAN;
+
+		if (first < tokens)
+			ht_meta_entries(ht, (uint64_t)first * ht->topk,
+					(tokens - first < HT_SPAN ? tokens - first : HT_SPAN) * ht->topk);
+		n++;
+	}
+	if (ht_finished(ht, HT_META, n, items))
+		HT_TELL_ALL(ht, meta);
+}
+
+/* ---- take: what the caller's small tensors get ---- */
+
+/* Flat rows first to end: ids and weights by position, -1 and 0 where there is none. */
+GX_DEV void ht_take_flat(struct ht *ht, uint64_t first, uint64_t end)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t rows = a->handle->rows, n = (uint32_t)(end - first) * ht->topk;
+	int64_t shift = ht_is(ht, EP_HT_GLOBAL) ? (int64_t)a->shape.rank * a->shape.per_rank : 0;
+
+	for (uint32_t q = gx_lane(); q < n; q += GX_WARP * HT_BATCH) {
+		uint32_t count[HT_BATCH], id[HT_BATCH];
+		float weight[HT_BATCH];
+
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			uint32_t m = q + u * GX_WARP, row = (uint32_t)first + m / ht->topk;
+			const uint32_t *meta = (const uint32_t *)ht_meta(ht, a->shape.rank, row) + 2 * (m % ht->topk);
+
+			count[u] = m < n && row < rows ? meta[-2 * (int)(m % ht->topk)] : 0;
+			id[u] = m < n && row < rows ? meta[2] : 0;
+			weight[u] = m < n && row < rows ? ((const float *)meta)[3] : 0.0f;
+		}
+		for (uint32_t u = 0; u < HT_BATCH; u++) {
+			uint32_t m = q + u * GX_WARP, here = m % ht->topk < count[u];
+			uint64_t at = first * ht->topk + m;
+
+			if (m >= n)
+				break;
+			if (first + m / ht->topk < a->tail_idx)
+				a->out_idx[at] = here ? (int64_t)id[u] + shift : -1;
+			if (first + m / ht->topk < a->tail_weights)
+				a->out_weights[at] = here ? weight[u] : 0.0f;
+		}
+	}
+}
+
+/* The zone that a row of this rank is in. */
+GX_DEV uint32_t ht_zone_of(const struct ht *ht, uint32_t row)
+{
+	uint32_t low = 0, high = ht->a->shape.per_rank - 1;
+
+	while (low < high) { /* the last zone that begins at or before row; empty ones begin where the next does */
+		uint32_t mid = (low + high + 1) / 2;
+
+		if (ht->a->area[mid].first <= row)
+			low = mid;
+		else
+			high = mid - 1;
+	}
+	return low;
+}
+
+GX_DEV void ht_take_expert(struct ht *ht, uint64_t first, uint64_t end)
+{
+	const struct ep_ht_args *a = ht->a;
+
+	for (uint64_t row = first + gx_lane(); row < end; row += GX_WARP) {
+		uint32_t e = ht_zone_of(ht, (uint32_t)row);
+		uint32_t real = row - a->area[e].first < a->filled[e];
+
+		a->out_weights[row] = real ? *(const float *)ht_meta(ht, a->shape.rank, (uint32_t)row) : 0.0f;
+	}
+}
+
+GX_DEV void ht_zero_row(uint8_t *to, uint32_t bytes)
+{
+	union {
+		gx_u4 v;
+		uint32_t w[4];
+	} none = { .w = { 0, 0, 0, 0 } };
+	uint32_t vectors = (((uintptr_t)to | bytes) & 15) == 0 ? bytes / 16 : 0;
+
+	for (uint32_t i = gx_lane(); i < vectors; i += GX_WARP)
+		gx_st_u4(to + (uint64_t)i * 16, none.v);
+	for (uint32_t i = gx_lane(); vectors == 0 && i < bytes; i += GX_WARP)
+		to[i] = 0;
+}
+
+/* Padding of the zones: piece of the alignment - 1 rows a zone can have at most. */
+GX_DEV void ht_pad_zone(struct ht *ht, uint32_t e, uint32_t piece)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t first = a->filled[e] + piece * 4, end = first + 4 < a->area[e].count ? first + 4 : a->area[e].count;
+
+	for (uint32_t i = first; i < end; i++) {
+		uint64_t row = a->area[e].first + i;
+
+		ht_zero_row(a->out + row * a->row_bytes, a->row_bytes);
+		if (a->scale_bytes)
+			ht_zero_row(a->out_scales + row * a->scale_bytes, a->scale_bytes);
+	}
+}
+
+/* Items: spans of rows, then pieces of padding. Padding is at most alignment - 1 rows a zone. */
+GX_DEV void ht_take_all(struct ht *ht)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR), pieces = (a->shape.alignment + 2) / 4;
+	uint32_t tail = a->tail_idx > a->tail_weights ? a->tail_idx : a->tail_weights;
+	uint64_t rows = expert_major ? a->handle->rows : tail, span = expert_major ? HT_SPAN * 8 : HT_SPAN;
+	uint32_t spans = ht_is(ht, EP_HT_BACKWARD) ? 0 : (uint32_t)((rows + span - 1) / span);
+	uint32_t items = spans + (expert_major ? a->shape.per_rank * pieces : 0), item, came = 0;
+
+	while ((item = ht_take(ht, HT_TAKE)) < items) {
+		if (item >= spans) {
+			ht_pad_zone(ht, (item - spans) / pieces, (item - spans) % pieces);
+			continue;
+		}
+		if (!came && !HT_WAIT_ALL(ht, meta, ht->op.epoch, EP_KPHASE_RECV)) /* A5 */
+			return;
+		came = 1;
+		if (expert_major)
+			ht_take_expert(ht, item * span, (item + 1) * span < rows ? (item + 1) * span : rows);
+		else
+			ht_take_flat(ht, item * span, (item + 1) * span < rows ? (item + 1) * span : rows);
+	}
+}
+
+/* ---- copy: rows that came through the window ---- */
+
+/* To one row (flat) or to those its head names (expert-major). */
+GX_DEV void ht_spread(struct ht *ht, uint32_t flat)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR), room = gx_bulk_room(&ht->bulk);
+	const uint8_t *src = ht_staged(ht, a->shape.rank, flat);
+	const uint32_t *head = (const uint32_t *)src;
+	uint32_t n = expert_major ? head[0] : 1;
+
+	n = n < ht->topk ? n : ht->topk; /* another rank wrote it */
+	src += ep_ht_head(&a->shape, expert_major);
+	for (uint32_t which = 0; which < (a->scale_bytes ? 2u : 1u); which++) {
+		uint32_t bytes = which ? a->scale_bytes : a->row_bytes;
+		uint8_t *out = which ? a->out_scales : a->out;
+
+		gx_syncwarp();
+		for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
+			uint32_t row = expert_major ? head[1 + i] : flat;
+
+			ht->list.dst[i] = row < a->handle->rows ? out + (uint64_t)row * bytes : NULL;
+		}
+		gx_syncwarp();
+		for (uint32_t at = 0; at < bytes; at += room) {
+			uint32_t part = bytes - at < room ? bytes - at : room;
+
+			gx_bulk_load(&ht->bulk, src + (which ? ht_pad(a->row_bytes) : 0) + at, part);
+			gx_bulk_scatter(&ht->bulk, ht->list.dst, n, at, part);
+		}
+	}
+}
+
+GX_DEV void ht_copy(struct ht *ht)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t items = ht->op.nranks * HT_SLICES, item;
+
+	if (*ht->any == 0 || !HT_WAIT_ALL(ht, done, ht->op.epoch, EP_KPHASE_RECV)) /* A5 */
+		return;
+	while ((item = ht_take(ht, HT_EXTRA)) < items) {
+		uint32_t source = item / HT_SLICES;
+		uint32_t staged = gx_ld_relaxed_u64(&ht_from(ht, source)->way) & 1; /* written before done */
+
+		for (uint32_t i = item % HT_SLICES; staged && i < a->from[source].count; i += HT_SLICES)
+			ht_spread(ht, a->from[source].first + i);
+	}
+	gx_bulk_drain(&ht->bulk);
+}
+
+GX_KERNEL(ht_dispatch)(GX_ARGS(struct ep_ht_args) a)
+{
+	GX_DYN_SHARED(shared);
+	struct ht ht;
+	uint32_t go, forward = (a.flags & EP_HT_BACKWARD) == 0;
+
+	ht_begin(&ht, &a, EP_KIND_DISPATCH, a.topk ? a.topk : a.handle->topk, shared);
+	if (gx_warp() != 0)
+		ht_send_ahead(&ht);
+	go = ht_open(&ht);
+	if (!go)
+		gx_bulk_stage(&ht.bulk); /* what was fetched ahead is there before the block ends */
+	if (go) {
+		if (gx_warp() == 0 && forward)
+			ht_send_meta(&ht);
+		if (gx_warp() == 0 && gx_warps() > 1)
+			ht_take_all(&ht);
+		if (gx_warp() == 0)
+			ht.ticket = gx_op_take(&a.state->ticket[HT_WORK]);
+		ht_send(&ht);
+		if (forward)
+			ht_send_meta(&ht);
+		ht_take_all(&ht);
+		ht_copy(&ht);
+	}
+	if (gx_op_leave(&a.state->left)) /* R6, A6 */
+		ht_end(&ht, go);
+}

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the operations of HT share: opening, waits, addresses, the end. kernels/ht/args.h has the layout.
+ *
+ * One block opens an operation for all: it publishes this rank's tensors, learns of the others', decides for each peer
+ * whether its tensors are reached directly, and says so. Then work goes by ticket: a block that is resident alone can
+ * do all of it.
+ *
+ * Orderings, each with its partner (S: source, D: destination):
+ *   R1 entered at D <- tensor[]		pairs with A1, D's wait for S: nobody touches a tensor before
+ *   R2 way at D				pairs with A2, D's wait; in a dispatch with R5
+ *   R3 ready <- what the opener found		pairs with A3, every block of the rank
+ *   R4 work done -> finished			pairs with A4, the same counter: the last finisher has all behind it
+ *   R5 meta, done, counts at D <- A4		pair with A5, D's waits
+ *   R6 all of a block -> left			pairs with A6: the last block to leave
+ */
+#ifndef EP_KERNELS_HT_H
+#define EP_KERNELS_HT_H
+
+#include "kernels/op/op.h"
+
+enum { HT_WORK, HT_META, HT_TAKE, HT_EXTRA }; /* ticket[] and finished[] */
+
+#define HT_SLICES 128u /* rows of one source are moved in so many interleaved pieces */
+#define HT_SPAN 32u    /* tokens or rows of a small work item */
+#define HT_BATCH 8u    /* loads in flight per lane where work is all latency */
+
+/* A token's routing in the warp's shared memory, [topk] each. */
+struct ht_list {
+	uint8_t **dst;
+	int32_t *expert;
+	uint32_t *row;
+	uint32_t *flat;
+	uint32_t *position;
+};
+
+struct ht {
+	struct gx_op op;
+	const struct ep_ht_args *a;
+	struct gx_bulk bulk;
+	struct ht_list list;
+	uint32_t topk;
+	/* handle_mem, [tokens][topk] each */
+	int32_t *given;	    /* as the caller gave it; -1: none, or a bad id */
+	int32_t *expert;    /* distinct, ascending; -1: no more */
+	uint32_t *position; /* the last k that named it */
+	uint32_t *row;	    /* its row on the expert's rank, or EP_HT_NONE */
+	uint32_t *flat;	    /* expert-major: the flat row, at each expert */
+	uint32_t ticket;    /* of the next token, in lane 0 */
+	uint32_t ahead;	    /* that token's row and routing are on their way */
+	/* behind the state */
+	struct ep_reach_memo *memo;
+	uint64_t *to;	 /* [nranks][2]: where this rank reaches each peer's tensors; 0: through the window */
+	uint32_t *serve; /* [nranks]: combine: 1: that peer wants its rows in the window */
+	uint32_t *any;	 /* [1]: whether one of them is 1; dispatch: whether rows may come through the window */
+	uint32_t *base, *total, *chunk;
+	/* the block's shared memory */
+	uint64_t *near_to; /* to[], a copy */
+	uint8_t **window;
+};
+
+GX_DEV uint32_t ht_is(const struct ht *ht, uint32_t flag)
+{
+	return (ht->a->flags & flag) != 0;
+}
+
+GX_DEV uint32_t ht_pad(uint32_t bytes)
+{
+	return (bytes + 15) / 16 * 16;
+}
+
+/* ---- addresses ---- */
+
+GX_DEV uint8_t *ht_control(const struct ht *ht, uint32_t rank)
+{
+	return rank < EP_HT_HERE ? ht->a->control_here[rank] : ht->a->control[rank];
+}
+
+GX_DEV uint8_t *ht_window(const struct ht *ht, uint32_t rank)
+{
+	return rank < EP_HT_HERE ? ht->a->window_here[rank] : ht->a->window[rank];
+}
+
+GX_DEV uint32_t ht_near(const struct ht *ht, uint32_t rank)
+{
+	return rank < EP_HT_HERE ? ht->a->near_here[rank] : ht->a->near[rank];
+}
+
+/* The words of this rank in another's control page, and of another in this rank's. */
+GX_DEV struct ep_ht_line *ht_line(const struct ht *ht, uint32_t owner)
+{
+	return (struct ep_ht_line *)(ht_control(ht, owner) + ep_ht_line_at(ht->op.rank));
+}
+
+GX_DEV struct ep_ht_line *ht_from(const struct ht *ht, uint32_t source)
+{
+	return (struct ep_ht_line *)(ht->a->mine + ep_ht_line_at(source));
+}
+
+/* What source has counted, in a control page. */
+GX_DEV uint32_t *ht_counts(const struct ht *ht, uint8_t *control, uint32_t source)
+{
+	const struct ep_ht_shape *s = &ht->a->shape;
+
+	return (uint32_t *)(control + ep_ht_counts_at(s->nranks, s->experts, source));
+}
+
+GX_DEV uint8_t *ht_meta(const struct ht *ht, uint32_t owner, uint32_t row)
+{
+	return ht->window[owner] + ht->a->meta_at + row * ep_ht_meta_pitch(ht->topk, ht_is(ht, EP_HT_EXPERT_MAJOR));
+}
+
+GX_DEV uint8_t *ht_staged(const struct ht *ht, uint32_t owner, uint32_t row)
+{
+	return ht->window[owner] + ht->a->stage_at + (uint64_t)row * ht->a->pitch;
+}
+
+/* ---- waits ---- */
+
+/* One thread. 0: the operation has failed. */
+GX_DEV uint32_t ht_wait(const struct ht *ht, const uint64_t *word, uint64_t value, uint32_t rank, uint32_t phase)
+{
+	uint32_t result = (uint32_t)gx_wait(word, value, &ht->op.limit);
+
+	if (result == GX_ARRIVED)
+		return 1;
+	gx_op_fail_wait(&ht->op, result, rank, rank, phase);
+	return 0;
+}
+
+/* All lanes: every rank's word at this place of its line has come to value. 0: the operation has failed. */
+GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, uint32_t phase)
+{
+	uint32_t bad = 0;
+
+	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP) {
+		const uint8_t *line = (const uint8_t *)ht_from(ht, r);
+
+		bad |= !ht_wait(ht, (const uint64_t *)(line + at), value, r, phase);
+	}
+	bad = gx_ballot((int)bad) != 0;
+	gx_syncwarp();
+	return !bad;
+}
+
+#define HT_WAIT_ALL(ht, member, value, phase) ht_wait_all(ht, offsetof(struct ep_ht_line, member), value, phase)
+
+/* All lanes: whether every rank makes the call that this one makes; rows of another size would go anywhere. */
+GX_DEV uint32_t ht_alike(const struct ht *ht)
+{
+	uint32_t bad = 0;
+
+	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
+		if (gx_ld_relaxed_u64(&ht_from(ht, r)->key) != ht->a->call_key) {
+			gx_op_fail(&ht->op, EP_KERR_SHAPE, r, EP_KPHASE_START);
+			bad = 1;
+		}
+	bad = gx_ballot((int)bad) != 0;
+	gx_syncwarp();
+	return !bad;
+}
+
+/* All lanes of a warp that has everything behind it: the epoch to every rank (R5). */
+GX_DEV void ht_tell_all(const struct ht *ht, uint64_t at)
+{
+	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
+		gx_st_release_u64((uint64_t *)((uint8_t *)ht_line(ht, r) + at), ht->op.epoch);
+}
+
+#define HT_TELL_ALL(ht, member) ht_tell_all(ht, offsetof(struct ep_ht_line, member))
+
+/* All lanes: whether this warp's n items were the last of all (R4, A4); its rows are drained before. Once per warp,
+ * when it finds no more work: a drain for every row would leave the copy engine idle for most of the time. */
+GX_DEV uint32_t ht_finished(struct ht *ht, uint32_t which, uint32_t n, uint32_t items)
+{
+	uint32_t last = 0;
+
+	if (n == 0)
+		return 0;
+	gx_bulk_drain(&ht->bulk);
+	if (gx_lane() == 0)
+		last = gx_dev_add_acqrel_u32(&ht->a->state->finished[which], n) == items - n;
+	last = gx_shfl_u32(last, 0);
+	gx_syncwarp();
+	return last;
+}
+
+GX_DEV uint32_t ht_take(struct ht *ht, uint32_t which)
+{
+	return gx_op_ticket(&ht->a->state->ticket[which]);
+}
+
+/* ---- beginning and end ---- */
+
+GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint64_t bins = ep_ht_bins(a->shape.nranks, a->shape.experts);
+	uint64_t routed = ep_ht_routed_bytes(a->shape.tmax, ht->topk);
+	uint8_t *list = shared + (uint64_t)gx_warps() * a->stage + (uint64_t)gx_warp() * a->lane_bytes;
+
+	ht->given = (int32_t *)a->routed;
+	ht->expert = (int32_t *)(a->routed + routed);
+	ht->position = (uint32_t *)(a->routed + 2 * routed);
+	ht->row = (uint32_t *)(a->routed + 3 * routed);
+	ht->flat = (uint32_t *)(a->routed + 4 * routed);
+	ht->memo = (struct ep_reach_memo *)(a->state + 1);
+	ht->to = (uint64_t *)(ht->memo + (uint64_t)a->shape.nranks * EP_REACH_MEMO);
+	ht->serve = (uint32_t *)(ht->to + 2 * (uint64_t)a->shape.nranks);
+	ht->any = ht->serve + a->shape.nranks;
+	ht->base = ht->serve + 2 * (uint64_t)a->shape.nranks;
+	ht->total = ht->base + bins;
+	ht->chunk = ht->total + bins;
+	ht->near_to = (uint64_t *)(shared + (uint64_t)gx_warps() * (a->stage + a->lane_bytes));
+	ht->window = (uint8_t **)(ht->near_to + 2 * (uint64_t)a->shape.nranks);
+	ht->list.dst = (uint8_t **)list;
+	ht->list.expert = (int32_t *)(ht->list.dst + ht->topk);
+	ht->list.row = (uint32_t *)(ht->list.expert + ht->topk);
+	ht->list.flat = ht->list.row + ht->topk;
+	ht->list.position = ht->list.flat + ht->topk;
+}
+
+GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, uint32_t topk, uint8_t *shared)
+{
+	ht->a = a;
+	ht->topk = topk < a->shape.room ? topk : a->shape.room; /* what handle_mem says may be anything */
+	ht->ticket = ht->ahead = 0;
+	ht_arrays(ht, shared);
+	ht->op.rank = a->shape.rank;
+	ht->op.nranks = a->shape.nranks;
+	ht->op.kind = kind;
+	ht->op.report = a->report;
+	ht->op.errors = &a->state->errors;
+	ht->op.control = a->control;
+	ht->op.failed_at = 0;
+	ht->op.epoch = a->state->epoch + 1;
+	ht->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
+	ht->op.limit.abort = a->abort;
+	ht->op.limit.gone = NULL;
+	ht->op.far = NULL;
+	ht->op.limit.afar = NULL;
+	ht->op.limit.failed = (const uint64_t *)a->mine;
+	gx_bulk_open(&ht->bulk, shared, a->stage);
+}
+
+/* One thread: whether an earlier operation failed, here or elsewhere. Such a group moves nothing more. */
+GX_DEV uint32_t ht_dead(const struct ht *ht)
+{
+	uint32_t errors = gx_ld_relaxed_u32(ht->op.errors);
+	uint64_t failed = gx_ld_relaxed_u64(ht->op.limit.failed);
+
+	if (errors != 0)
+		return 1;
+	if (failed != 0)
+		gx_op_fail_remote(&ht->op, failed, EP_KPHASE_START);
+	return failed != 0;
+}
+
+#define HT_GO 1u
+#define HT_STOP 2u
+
+/* All threads: what the opener found. Bounded: it runs, and its waits end. */
+GX_DEV uint32_t ht_ready(const struct ht *ht)
+{
+	GX_SHARED uint32_t go;
+
+	if (gx_tid() == 0) {
+		uint32_t ready, spin = 0;
+
+		while ((ready = gx_ld_acquire_u32(&ht->a->state->ready)) == 0) /* A3 */
+			gx_pause(spin++);
+		go = ready;
+	}
+	gx_syncthreads();
+	return go == HT_GO;
+}
+
+/* The last block: all counters back to zero, the epoch is over; settled: with every rank. */
+GX_DEV void ht_close(const struct ht *ht, uint32_t settled)
+{
+	struct ep_ht_state *state = ht->a->state;
+
+	/* Also after a failure: whoever goes on must not wait for an operation that is over. */
+	if (!settled && gx_warp() == 0)
+		HT_TELL_ALL(ht, done);
+	gx_syncthreads();
+	if (gx_tid() != 0)
+		return;
+	for (uint32_t i = 0; i < 4; i++)
+		state->ticket[i] = state->finished[i] = 0;
+	state->opened = state->ready = state->left = 0;
+	state->epoch = ht->op.epoch;
+	if (settled)
+		state->settled = ht->op.epoch;
+}
+
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a dispatch or a combine begins: the ranks show each other their tensors and agree who reaches what how. */
+#ifndef EP_KERNELS_HT_OPEN_H
+#define EP_KERNELS_HT_OPEN_H
+
+#include "kernels/ht/ht.h"
+
+/* One thread. A request to the host: it may have mapped the allocation by the next operation. */
+GX_DEV void ht_want(const struct ht *ht, uint32_t owner, uint64_t id)
+{
+	uint32_t slot = gx_dev_add_relaxed_u32(&ht->a->state->wants, 1) % EP_REACH_WANTED;
+	struct ep_reach_want *want = &ht->a->reach->wanted[slot];
+
+	if (gx_ld_acquire_u64(&want->id) != 0)
+		return; /* the host is busy with older ones */
+	gx_st_relaxed_u32(&want->owner, owner);
+	gx_st_release_u64(&want->id, id); /* pairs with the acquire of the host's thread */
+}
+
+/* One thread per owner. Where an allocation of another process is mapped here; 0: it is not. */
+GX_DEV uint64_t ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
+{
+	struct ep_reach_memo *memo = ht->memo + (uint64_t)owner * EP_REACH_MEMO;
+	struct ep_reach_table *table = ht->a->reach;
+	uint32_t mapped = ht->a->mapped == EP_REACH_CAPTURED ? ht->a->state->mapped : ht->a->mapped;
+
+	for (uint32_t i = 0; i < EP_REACH_MEMO; i++)
+		if (memo[i].id == id)
+			return memo[i].base;
+	for (uint32_t i = 0; i < mapped && i < EP_REACH_ENTRIES; i++) {
+		const struct ep_reach_entry *e = &table->entry[i];
+
+		if (gx_ld_relaxed_u64(&e->id) != id || gx_ld_relaxed_u32(&e->owner) != owner)
+			continue;
+		memo += gx_dev_add_relaxed_u32(&ht->a->state->memos, 1) % EP_REACH_MEMO;
+		memo->id = id;
+		memo->base = gx_ld_relaxed_u64(&e->base);
+		return memo->base;
+	}
+	ht_want(ht, owner, id);
+	return 0;
+}
+
+/* One thread per owner: the address of the owner's tensor here, or 0. */
+GX_DEV uint64_t ht_resolve(const struct ht *ht, uint32_t owner, uint32_t which)
+{
+	const struct ep_place *p = &ht_from(ht, owner)->tensor[which];
+	uint64_t address = gx_ld_relaxed_u64(&p->address), id = gx_ld_relaxed_u64(&p->id), base;
+
+	if (ht_is(ht, EP_HT_STAGE) || address == 0)
+		return 0;
+	if (ht_near(ht, owner))
+		return address;
+	if (id == 0 || !ht->a->reach)
+		return 0;
+	base = ht_mapped(ht, owner, id);
+	return base ? base + gx_ld_relaxed_u64(&p->offset) : 0;
+}
+
+/* One thread: this rank's tensors are ready for peer, and stay so until its done. */
+GX_DEV void ht_show(const struct ht *ht, uint32_t peer)
+{
+	struct ep_ht_line *line = ht_line(ht, peer);
+
+	for (uint32_t i = 0; i < 2; i++) {
+		gx_st_relaxed_u64(&line->tensor[i].address, ht->a->place[i].address);
+		gx_st_relaxed_u64(&line->tensor[i].id, ht->a->place[i].id);
+		gx_st_relaxed_u64(&line->tensor[i].offset, ht->a->place[i].offset);
+	}
+	gx_st_relaxed_u64(&line->key, ht->a->call_key);
+	gx_st_release_u64(&line->entered, ht->op.epoch); /* R1 */
+}
+
+/* One thread per peer: how this rank reaches it. Tokens and scales go the same way. */
+GX_DEV void ht_choose(const struct ht *ht, uint32_t peer)
+{
+	uint64_t *to = ht->to + 2 * (uint64_t)peer;
+
+	to[0] = ht_resolve(ht, peer, 0);
+	to[1] = ht->a->scale_bytes ? ht_resolve(ht, peer, 1) : to[0];
+	if (to[1] == 0)
+		to[0] = 0;
+	gx_st_release_u64(&ht_line(ht, peer)->way, ht->op.epoch * 2 + (to[0] == 0)); /* R2 */
+}
+
+/* One thread. What the handle's memory says against what the call says. 0: they do not fit. */
+GX_DEV uint32_t ht_routed(const struct ht *ht)
+{
+	const struct ep_ht_args *a = ht->a;
+	const struct ep_ht_handle *h = a->handle;
+	uint32_t code = EP_KERR_UNROUTED;
+
+	if (h->magic == EP_HT_MAGIC && h->key == a->routing_key && h->topk <= a->shape.room && h->tokens == a->tokens &&
+	    (a->topk == 0 || h->topk == a->topk)) {
+		if (h->rows <= a->limit)
+			return 1;
+		code = EP_KERR_SHORT;
+	}
+	gx_op_fail(&ht->op, code, a->shape.rank, EP_KPHASE_START);
+	return 0;
+}
+
+/* Whether rows may go through the window between this rank and peer. */
+GX_DEV uint32_t ht_may_stage(const struct ht *ht, uint32_t peer)
+{
+	return ht_is(ht, EP_HT_STAGE) || !ht_near(ht, peer);
+}
+
+/* One warp. A combine must know who wants its rows in the window before it begins; a dispatch learns of it in the end.
+ */
+GX_DEV uint32_t ht_wait_ways(struct ht *ht, uint32_t combine)
+{
+	uint32_t any = 0, bad = 0;
+
+	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP) {
+		const uint64_t *way = &ht_from(ht, r)->way;
+		uint32_t serve = ht_may_stage(ht, r);
+
+		if (serve && combine) {
+			bad |= !ht_wait(ht, way, ht->op.epoch * 2, r, EP_KPHASE_START); /* A2 */
+			serve = gx_ld_relaxed_u64(way) & 1;
+		}
+		ht->serve[r] = serve;
+		any |= serve;
+	}
+	any = gx_ballot((int)any) != 0;
+	if (gx_lane() == 0)
+		*ht->any = any;
+	return gx_ballot((int)bad) == 0;
+}
+
+/* One warp of one block. HT_GO or HT_STOP. */
+GX_DEV uint32_t ht_agree(struct ht *ht)
+{
+	uint32_t bad = 0, n = ht->op.nranks, settled = ht->a->state->settled == ht->op.epoch - 1;
+
+	if (gx_lane() == 0)
+		bad = ht_dead(ht) || !ht_routed(ht);
+	if (gx_ballot((int)bad) != 0)
+		return HT_STOP;
+	if (!settled && !HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_START))
+		return HT_STOP;
+	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
+		ht_show(ht, r);
+	gx_syncwarp();
+	if (!HT_WAIT_ALL(ht, entered, ht->op.epoch, EP_KPHASE_START) || !ht_alike(ht)) /* A1 */
+		return HT_STOP;
+	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
+		ht_choose(ht, r);
+	gx_syncwarp();
+	/* For the next operation: a mapping is used only by kernels launched after it was made, and by those of a
+	 * graph, whose launches nobody sees, when the operation before found it. Pairs with the host's release of an
+	 * entry. */
+	if (gx_lane() == 0 && ht->a->reach)
+		ht->a->state->mapped = gx_ld_acquire_u32(&ht->a->reach->count);
+	bad = !ht_wait_ways(ht, ht->op.kind == EP_KIND_COMBINE);
+	gx_syncwarp();
+	return bad ? HT_STOP : HT_GO;
+}
+
+/* All threads. 0: nothing may be done in this launch. */
+GX_DEV uint32_t ht_open(struct ht *ht)
+{
+	GX_SHARED uint32_t opener;
+	const struct ep_ht_args *a = ht->a;
+
+	if (gx_tid() == 0)
+		opener = gx_dev_add_relaxed_u32(&a->state->opened, 1) == 0;
+	gx_syncthreads();
+	if (opener && gx_warp() == 0) {
+		uint32_t go = ht_agree(ht);
+
+		if (gx_lane() == 0)
+			gx_dev_add_acqrel_u32(&a->state->ready, go); /* R3 */
+	}
+	if (!ht_ready(ht))
+		return 0;
+	for (uint32_t r = gx_tid(); r < a->shape.nranks; r += gx_threads()) {
+		ht->near_to[2 * r] = ht->to[2 * r];
+		ht->near_to[2 * r + 1] = ht->to[2 * r + 1];
+		ht->window[r] = ht_window(ht, r);
+	}
+	gx_syncthreads();
+	return 1;
+}
+
+/* The last block: nobody touches this rank's tensors any more. */
+GX_DEV void ht_end(struct ht *ht, uint32_t go)
+{
+	if (go && gx_warp() == 0)
+		HT_WAIT_ALL(ht, done, ht->op.epoch, EP_KPHASE_RECV);
+	ht_close(ht, go);
+}
+
+/* ---- what dispatch and combine do with a token's routing ---- */
+
+GX_DEV uint32_t ht_peer(const struct ht *ht, uint32_t i)
+{
+	return (uint32_t)ht->list.expert[i] / ht->a->shape.per_rank;
+}
+
+/* Whether entry i is the first of its rank. */
+GX_DEV uint32_t ht_first(const struct ht *ht, uint32_t i)
+{
+	return i == 0 || ht_peer(ht, i - 1) != ht_peer(ht, i);
+}
+
+/* All lanes. */
+GX_DEV void ht_list_load(struct ht *ht, uint32_t token)
+{
+	uint64_t at = (uint64_t)token * ht->topk;
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
+
+	gx_syncwarp(); /* the token before is done with it */
+	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
+		ht->list.expert[i] = ht->expert[at + i];
+		ht->list.row[i] = ht->row[at + i];
+		ht->list.flat[i] = expert_major ? ht->flat[at + i] : ht->row[at + i];
+	}
+	gx_syncwarp();
+}
+
+#endif

@@ -1,0 +1,551 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * HT Update: where every row goes. Three steps in one launch, by ticket:
+ *   count     a warp per piece of the tokens: each token's distinct experts in ascending order, and how many tokens of
+ *	       the piece came before it to the same expert and rank;
+ *   exchange  the block that finishes counting: counts to every rank, and from every rank's counts the first row of
+ *	       this rank in every zone;
+ *   place     row = first + tokens of earlier pieces + those of the piece.
+ * Rows follow (source rank, token) alone: the same routing gives the same rows on any device and any number of blocks.
+ */
+#include "kernels/args.h"
+#include "kernels/ht/ht.h"
+
+/* ---- count ---- */
+
+GX_DEV int64_t ht_given(const struct ep_ht_args *a, uint64_t at)
+{
+	if (a->flags & EP_HT_IDX32)
+		return ((const int32_t *)a->topk_idx)[at];
+	return ((const int64_t *)a->topk_idx)[at];
+}
+
+/* The id as it was given, or -1; bad ones are said. */
+GX_DEV int32_t ht_checked(const struct ht *ht, int64_t id)
+{
+	if (id >= 0 && id < (int64_t)ht->a->shape.experts)
+		return (int32_t)id;
+	if (id != -1)
+		gx_st_relaxed_u32(&ht->a->async[EP_ASYNC_BAD_ID], 1);
+	return -1;
+}
+
+/* Some tokens in the warp's shared memory, [tokens][topk] each. */
+struct ht_sort {
+	int32_t *id;	    /* as given */
+	int32_t *kept;	    /* the id at the last k that names it, else -1 */
+	int32_t *expert;    /* the kept ones, ascending; -1: no more */
+	uint32_t *position; /* their k */
+	uint32_t *row;	    /* tokens of the piece that went to the expert before */
+	uint32_t
+		*flat; /* at the first expert of a rank: its bin, then tokens that went to the rank before; else NONE */
+};
+
+/* All their loads side by side. */
+GX_DEV void ht_load_ids(struct ht *ht, uint64_t at, uint32_t n, const struct ht_sort *w)
+{
+	for (uint32_t q = gx_lane(); q < n; q += GX_WARP * HT_BATCH) {
+		int64_t v[HT_BATCH];
+
+		for (uint32_t u = 0; u < HT_BATCH; u++)
+			v[u] = q + u * GX_WARP < n ? ht_given(ht->a, at + q + u * GX_WARP) : -1;
+		for (uint32_t u = 0; u < HT_BATCH && q + u * GX_WARP < n; u++)
+			w->id[q + u * GX_WARP] = ht_checked(ht, v[u]);
+	}
+	gx_syncwarp();
+}
+
+/* Lanes by (token, k): an expert named twice counts at its last k. */
+GX_DEV void ht_keep(struct ht *ht, uint32_t n, const struct ht_sort *w)
+{
+	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
+		int32_t kept = w->id[m];
+		uint32_t end = m - m % ht->topk + ht->topk;
+
+		for (uint32_t j = m + 1; j < end; j++)
+			kept = w->id[j] == kept ? -1 : kept;
+		w->kept[m] = kept;
+		w->expert[m] = -1;
+		w->flat[m] = EP_HT_NONE;
+	}
+	gx_syncwarp();
+}
+
+GX_DEV void ht_order(struct ht *ht, uint32_t n, const struct ht_sort *w)
+{
+	int32_t per_rank = (int32_t)ht->a->shape.per_rank;
+
+	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
+		int32_t mine = w->kept[m], rank_first = mine - mine % per_rank;
+		uint32_t k = m % ht->topk, to = m - k, first = 1;
+		const int32_t *kept = w->kept + to;
+
+		if (mine < 0)
+			continue;
+		for (uint32_t j = 0; j < ht->topk; j++) {
+			uint32_t before = kept[j] >= 0 && kept[j] < mine;
+
+			to += before;
+			first = before && kept[j] >= rank_first ? 0 : first;
+		}
+		w->expert[to] = mine;
+		w->position[to] = k;
+		if (first)
+			w->flat[to] = ht->a->shape.experts + (uint32_t)(mine / per_rank);
+	}
+	gx_syncwarp();
+}
+
+/* The only step that goes token by token. hist: this piece's counts. A token's bins differ: no two lanes meet. */
+GX_DEV void ht_tally(struct ht *ht, uint32_t n, const struct ht_sort *w, uint32_t *hist)
+{
+	for (uint32_t to = 0; to < n; to += ht->topk) {
+		for (uint32_t m = to + gx_lane(); m < to + ht->topk; m += GX_WARP) {
+			int32_t e = w->expert[m];
+			uint32_t bin = w->flat[m];
+
+			if (e >= 0) {
+				w->row[m] = hist[e];
+				hist[e] = w->row[m] + 1;
+			}
+			if (bin != EP_HT_NONE) {
+				w->flat[m] = hist[bin];
+				hist[bin] = w->flat[m] + 1;
+			}
+		}
+		gx_syncwarp();
+	}
+}
+
+/* To handle_mem; rows are still counted from the piece's first. */
+GX_DEV void ht_keep_routing(struct ht *ht, uint64_t at, uint32_t n, const struct ht_sort *w)
+{
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
+
+	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
+		uint32_t first = m, flat = EP_HT_NONE;
+
+		if (w->expert[m] >= 0) {
+			while (w->flat[first] == EP_HT_NONE) /* the first of the rank is before it */
+				first--;
+			flat = w->flat[first];
+		}
+		ht->given[at + m] = w->id[m];
+		ht->expert[at + m] = w->expert[m];
+		ht->position[at + m] = w->expert[m] >= 0 ? w->position[m] : 0;
+		ht->row[at + m] = w->expert[m] < 0 ? EP_HT_NONE : expert_major ? w->row[m] : flat;
+		if (expert_major)
+			ht->flat[at + m] = flat;
+	}
+	gx_syncwarp();
+}
+
+GX_DEV uint32_t ht_chunk_first(const struct ht *ht, uint32_t chunk)
+{
+	return (uint32_t)((uint64_t)ht->a->tokens * chunk / EP_HT_CHUNKS);
+}
+
+GX_DEV struct ht_sort ht_sort_at(const struct ht *ht)
+{
+	uint64_t n = (uint64_t)ep_ht_batch(ht->topk) * ht->topk;
+	struct ht_sort w;
+
+	w.id = (int32_t *)ht->list.dst;
+	w.kept = w.id + n;
+	w.expert = w.kept + n;
+	w.position = (uint32_t *)(w.expert + n);
+	w.row = w.position + n;
+	w.flat = w.row + n;
+	return w;
+}
+
+/* Counts in the warp's shared memory where they fit: in global memory each step is a trip to the second-level cache. */
+GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint64_t bins = ep_ht_bins(a->shape.nranks, a->shape.experts), used = ep_ht_sort_bytes(ht->topk);
+	uint32_t *out = ht->chunk + chunk * bins, end = ht_chunk_first(ht, chunk + 1), batch = ep_ht_batch(ht->topk);
+	uint32_t *hist = a->lane_bytes > used ? (uint32_t *)((uint8_t *)ht->list.dst + used) : out;
+	struct ht_sort sort = ht_sort_at(ht);
+
+	for (uint64_t i = gx_lane(); i < bins; i += GX_WARP)
+		hist[i] = 0;
+	gx_syncwarp();
+	for (uint32_t t = ht_chunk_first(ht, chunk); t < end; t += batch) {
+		uint64_t at = (uint64_t)t * ht->topk;
+		uint32_t n = (end - t < batch ? end - t : batch) * ht->topk;
+
+		ht_load_ids(ht, at, n, &sort);
+		ht_keep(ht, n, &sort);
+		ht_order(ht, n, &sort);
+		ht_tally(ht, n, &sort, hist);
+		ht_keep_routing(ht, at, n, &sort);
+	}
+	for (uint64_t i = gx_lane(); hist != out && i < bins; i += GX_WARP)
+		out[i] = hist[i];
+	gx_syncwarp();
+}
+
+/* All threads: 1 for the one block that has every piece behind it (R4, A4). */
+GX_DEV uint32_t ht_count(struct ht *ht)
+{
+	GX_SHARED uint32_t mine, last;
+	uint32_t chunk, next = gx_op_take(&ht->a->state->ticket[HT_WORK]), n = 0;
+
+	if (gx_tid() == 0)
+		mine = 0;
+	gx_syncthreads();
+	while ((chunk = gx_shfl_u32(next, 0)) < EP_HT_CHUNKS) {
+		next = gx_op_take(&ht->a->state->ticket[HT_WORK]);
+		ht_count_chunk(ht, chunk);
+		n++;
+	}
+	if (gx_lane() == 0 && n > 0 && gx_dev_add_acqrel_u32(&ht->a->state->finished[HT_WORK], n) + n == EP_HT_CHUNKS)
+		mine = 1;
+	gx_syncthreads();
+	if (gx_tid() == 0)
+		last = mine;
+	gx_syncthreads();
+	return last;
+}
+
+/* ---- exchange: one block ---- */
+
+#define HT_SCAN 32u /* loads in flight */
+
+/* Counts by piece become what came before the piece; total[]: of all pieces. */
+GX_DEV void ht_scan_chunks(struct ht *ht)
+{
+	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
+
+	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
+		uint32_t sum = 0;
+
+		for (uint32_t c = 0; c < EP_HT_CHUNKS; c += HT_SCAN) {
+			uint32_t v[HT_SCAN];
+
+			for (uint32_t i = 0; i < HT_SCAN; i++)
+				v[i] = ht->chunk[(c + i) * bins + bin];
+			for (uint32_t i = 0; i < HT_SCAN; i++) {
+				ht->chunk[(c + i) * bins + bin] = sum;
+				sum += v[i];
+			}
+		}
+		ht->total[bin] = sum;
+	}
+	gx_syncthreads();
+}
+
+/* One warp: whether counts may be written. The operation before may have been an Update whose counts a slower rank
+ * still reads. */
+GX_DEV uint32_t ht_may_write(struct ht *ht)
+{
+	uint32_t dead = gx_lane() == 0 && ht_dead(ht);
+
+	if (gx_ballot((int)dead) != 0)
+		return 0;
+	return ht->a->state->settled == ht->op.epoch - 1 || HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_SEND);
+}
+
+/* All threads: 0 when the operation has failed. */
+GX_DEV uint32_t ht_swap_counts(struct ht *ht)
+{
+	GX_SHARED uint32_t ok;
+	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
+
+	for (uint32_t r = 0; r < ht->op.nranks; r++) {
+		uint32_t *to = ht_counts(ht, ht_control(ht, r), ht->op.rank);
+
+		for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads())
+			to[bin] = ht->total[bin];
+	}
+	gx_syncthreads();
+	if (gx_warp() == 0) {
+		uint32_t here;
+
+		for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
+			gx_st_relaxed_u64(&ht_line(ht, r)->key, ht->a->call_key);
+		HT_TELL_ALL(ht, counts);
+		here = HT_WAIT_ALL(ht, counts, ht->op.epoch, EP_KPHASE_RECV) && ht_alike(ht);
+		if (gx_lane() == 0)
+			ok = here;
+	}
+	gx_syncthreads();
+	return ok;
+}
+
+/* base[]: rows of the ranks before this one; total[]: of all ranks. */
+GX_DEV void ht_sum_counts(struct ht *ht)
+{
+	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
+
+	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
+		uint32_t before = 0, all = 0;
+
+		for (uint32_t r = 0; r < ht->op.nranks; r++) {
+			uint32_t n = ht_counts(ht, ht->a->mine, r)[bin];
+
+			before += r < ht->op.rank ? n : 0;
+			all += n;
+		}
+		ht->base[bin] = before;
+		ht->total[bin] = all;
+	}
+	gx_syncthreads();
+}
+
+/* The sum of this lane's and all lower lanes' values. */
+GX_DEV uint64_t ht_scan(uint64_t v)
+{
+	for (uint32_t d = 1; d < GX_WARP; d *= 2) {
+		uint64_t low = gx_shfl_u64(v, gx_lane() >= d ? gx_lane() - d : gx_lane());
+
+		v += gx_lane() >= d ? low : 0;
+	}
+	return v;
+}
+
+GX_DEV uint32_t ht_clamp(const struct ht *ht, uint64_t row)
+{
+	return row < ht->a->shape.capacity ? (uint32_t)row : ht->a->shape.capacity;
+}
+
+/* The runs of every source in one zone of this rank. One thread. */
+GX_DEV void ht_zone(struct ht *ht, uint32_t e, uint64_t first, uint32_t length)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t bin = a->shape.rank * a->shape.per_rank + e, start = ht_clamp(ht, first);
+	uint32_t end = ht_clamp(ht, first + length), rows_end = ht_clamp(ht, first + ht->total[bin]);
+
+	a->area[e].first = start;
+	a->area[e].count = end - start;
+	a->filled[e] = rows_end - start;
+	for (uint32_t r = 0; r < ht->op.nranks; r++) {
+		struct ep_ht_run *run = &a->zone[(uint64_t)r * a->shape.per_rank + e];
+		uint32_t n = ht_counts(ht, ht->a->mine, r)[bin];
+
+		run->first = ht_clamp(ht, first);
+		run->count = ht_clamp(ht, first + n) - run->first;
+		first += n;
+	}
+}
+
+/* Expert-major, a warp per rank: where its zones begin; base[] becomes the first row. The end of the last zone. */
+GX_DEV uint64_t ht_zones_of(struct ht *ht, uint32_t rank)
+{
+	const struct ep_ht_shape *s = &ht->a->shape;
+	uint64_t begin = 0;
+
+	for (uint32_t e0 = 0; e0 < s->per_rank; e0 += GX_WARP) {
+		uint32_t e = e0 + gx_lane(), bin = rank * s->per_rank + e, length = 0;
+		uint64_t end;
+
+		if (e < s->per_rank)
+			length = (ht->total[bin] + s->alignment - 1) / s->alignment * s->alignment;
+		end = begin + ht_scan(length);
+		if (e < s->per_rank) {
+			ht->base[bin] = ht_clamp(ht, end - length + ht->base[bin]); /* what is past it is no row */
+			if (rank == s->rank)
+				ht_zone(ht, e, end - length, length);
+		}
+		begin = gx_shfl_u64(end, GX_WARP - 1);
+	}
+	return begin;
+}
+
+/* Flat rows by source. */
+GX_DEV void ht_sources(struct ht *ht)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t bin = a->shape.experts + a->shape.rank, flat = !ht_is(ht, EP_HT_EXPERT_MAJOR);
+	uint64_t begin = 0;
+
+	for (uint32_t r0 = 0; r0 < ht->op.nranks; r0 += GX_WARP) {
+		uint32_t r = r0 + gx_lane(), n = r < ht->op.nranks ? ht_counts(ht, ht->a->mine, r)[bin] : 0;
+		uint64_t end = begin + ht_scan(n);
+
+		if (r < ht->op.nranks) {
+			a->from[r].first = flat ? ht_clamp(ht, end - n) : (uint32_t)(end - n);
+			a->from[r].count = (flat ? ht_clamp(ht, end) : (uint32_t)end) - a->from[r].first;
+		}
+		begin = gx_shfl_u64(end, GX_WARP - 1);
+	}
+}
+
+GX_DEV void ht_put(void *to, uint64_t at, uint64_t value, uint32_t wide)
+{
+	if (!to)
+		return;
+	if (wide)
+		((int64_t *)to)[at] = (int64_t)value;
+	else
+		((int32_t *)to)[at] = (int32_t)value;
+}
+
+/* What the caller asked for. */
+GX_DEV void ht_publish(struct ht *ht, uint64_t total)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t flat = !ht_is(ht, EP_HT_EXPERT_MAJOR), wide = ht_is(ht, EP_HT_COUNT64);
+
+	for (uint32_t e = gx_tid(); e < a->shape.per_rank; e += gx_threads()) {
+		uint32_t n = flat ? ht->total[a->shape.rank * a->shape.per_rank + e] : a->area[e].count;
+
+		ht_put(a->out_counts, e, n, wide);
+		if (!flat)
+			ht_put(a->out_offsets, e, a->area[e].first, wide);
+	}
+	if (gx_tid() != 0)
+		return;
+	ht_put(a->out_total, 0, total, ht_is(ht, EP_HT_TOTAL64));
+	a->handle->magic = EP_HT_MAGIC;
+	a->handle->key = a->routing_key;
+	a->handle->tokens = a->tokens;
+	a->handle->topk = ht->topk;
+	a->handle->rows = ht_clamp(ht, total);
+	a->handle->total = total;
+}
+
+/* One warp: a rank that has more rows than its capacity, this one before all others; UINT32_MAX: none. serve[] has what
+ * the warps found. */
+GX_DEV uint32_t ht_overflown(const struct ht *ht)
+{
+	uint32_t over = UINT32_MAX;
+	uint64_t mask;
+
+	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
+		over = ht->serve[r] != 0 && (over == UINT32_MAX || r == ht->op.rank) ? r : over;
+	mask = gx_ballot(over == ht->op.rank);
+	if (mask == 0)
+		mask = gx_ballot(over != UINT32_MAX);
+	return mask == 0 ? UINT32_MAX : gx_shfl_u32(over, gx_popc((mask & -mask) - 1));
+}
+
+/* Every rank finds every overflow by itself: no one needs to be told. */
+GX_DEV uint32_t ht_check_overflow(struct ht *ht)
+{
+	GX_SHARED uint32_t over;
+
+	if (gx_warp() == 0) {
+		uint32_t rank = ht_is(ht, EP_HT_DROP) ? UINT32_MAX : ht_overflown(ht);
+
+		if (gx_lane() == 0 && rank != UINT32_MAX)
+			gx_op_report(&ht->op, rank == ht->op.rank ? EP_KERR_OVERFLOW : EP_KERR_REMOTE, rank,
+				     EP_KPHASE_START);
+		if (gx_lane() == 0)
+			over = rank;
+	}
+	gx_syncthreads();
+	return over == UINT32_MAX;
+}
+
+/* All threads of the block. HT_GO or HT_STOP; *rows: of this rank, padding included, before anything is dropped. */
+GX_DEV uint32_t ht_exchange(struct ht *ht, uint64_t *rows)
+{
+	GX_SHARED uint64_t total;
+	GX_SHARED uint32_t go;
+	const struct ep_ht_shape *s = &ht->a->shape;
+
+	/* The last warp has few bins to scan, or none. */
+	if (gx_warp() == gx_warps() - 1) {
+		uint32_t free = ht_may_write(ht);
+
+		if (gx_lane() == 0)
+			go = free;
+	}
+	ht_scan_chunks(ht);
+	if (!go || !ht_swap_counts(ht))
+		return HT_STOP;
+	ht_sum_counts(ht);
+	for (uint32_t r = gx_warp(); r < s->nranks; r += gx_warps()) {
+		uint64_t end = ht_is(ht, EP_HT_EXPERT_MAJOR) ? ht_zones_of(ht, r) : ht->total[s->experts + r];
+
+		if (gx_lane() == 0)
+			ht->serve[r] = end > s->capacity;
+		if (gx_lane() == 0 && r == s->rank)
+			total = end;
+	}
+	gx_syncthreads();
+	*rows = total;
+	return ht_check_overflow(ht) ? HT_GO : HT_STOP;
+}
+
+/* What nobody waits for: while the other blocks give the tokens their rows. */
+GX_DEV void ht_conclude(struct ht *ht, uint64_t total)
+{
+	if (gx_warp() == 0)
+		ht_sources(ht);
+	gx_syncthreads();
+	if (gx_warp() == 0)
+		HT_TELL_ALL(ht, done); /* the counts have been read */
+	ht_publish(ht, total);
+}
+
+/* ---- place ---- */
+
+/* Entries from at on of a piece before which before[] tokens came. */
+GX_DEV void ht_place_entries(struct ht *ht, uint64_t at, uint64_t end, const uint32_t *before)
+{
+	const struct ep_ht_args *a = ht->a;
+	const struct ep_ht_shape *s = &a->shape;
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
+	int32_t e[HT_BATCH];
+	uint32_t row[HT_BATCH];
+
+	for (uint32_t u = 0; u < HT_BATCH; u++) {
+		e[u] = at + u * GX_WARP < end ? ht->expert[at + u * GX_WARP] : -1;
+		row[u] = e[u] >= 0 ? ht->row[at + u * GX_WARP] : 0;
+	}
+	for (uint32_t u = 0; u < HT_BATCH; u++) {
+		uint32_t bin = expert_major ? (uint32_t)e[u] : s->experts + (uint32_t)e[u] / s->per_rank;
+		uint64_t to = e[u] >= 0 ? (uint64_t)row[u] + ht->base[bin] + before[bin] : 0;
+
+		row[u] = to < s->capacity ? (uint32_t)to : EP_HT_NONE;
+	}
+	for (uint32_t u = 0; u < HT_BATCH; u++) {
+		uint32_t bin = s->experts + (uint32_t)e[u] / s->per_rank;
+
+		if (e[u] < 0)
+			continue;
+		ht->row[at + u * GX_WARP] = row[u];
+		if (expert_major)
+			ht->flat[at + u * GX_WARP] += ht->base[bin] + before[bin];
+	}
+}
+
+GX_DEV void ht_place_chunk(struct ht *ht, uint32_t chunk)
+{
+	const struct ep_ht_shape *s = &ht->a->shape;
+	const uint32_t *before = ht->chunk + chunk * ep_ht_bins(s->nranks, s->experts);
+	uint64_t end = (uint64_t)ht_chunk_first(ht, chunk + 1) * ht->topk;
+	uint64_t at = (uint64_t)ht_chunk_first(ht, chunk) * ht->topk + gx_lane();
+
+	for (; at < end; at += GX_WARP * HT_BATCH)
+		ht_place_entries(ht, at, end, before);
+}
+
+GX_KERNEL(ht_update)(GX_ARGS(struct ep_ht_args) a)
+{
+	GX_DYN_SHARED(shared);
+	uint32_t chunk;
+	struct ht ht;
+
+	ht_begin(&ht, &a, EP_KIND_UPDATE, a.topk, shared);
+	if (ht_count(&ht)) {
+		uint64_t total = 0;
+		uint32_t go = ht_exchange(&ht, &total);
+
+		gx_syncthreads();
+		if (gx_tid() == 0 && go != HT_GO)
+			a.handle->magic = 0; /* rows are counted but not placed */
+		if (gx_tid() == 0)
+			gx_dev_add_acqrel_u32(&a.state->ready, go); /* R3 */
+		if (go == HT_GO)
+			ht_conclude(&ht, total);
+	}
+	if (ht_ready(&ht))
+		while ((chunk = ht_take(&ht, HT_TAKE)) < EP_HT_CHUNKS)
+			ht_place_chunk(&ht, chunk);
+	if (gx_op_leave(&a.state->left)) /* R6, A6 */
+		ht_close(&ht, 0);
+}

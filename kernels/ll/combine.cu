@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * LL combine. Rows go back to the slot of (token, k) at their home rank, which adds them up in k order, in fp32, and
+ * rounds once. Own rows of an operation in one launch are read where they lie.
+ *
+ * Roles: return (a warp per row), signal (the warp that finished last), look ahead (one warp of a block: the rows of
+ * its next token), sum (the rest of it).
+ */
+#include "kernels/args.h"
+#include "kernels/ll/ll.h"
+#include "kernels/gx/sum.h"
+
+/* ---- send ---- */
+
+GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t slot)
+{
+	const struct ep_ll_args *a = ll->a;
+	const uint8_t *src = a->in + (uint64_t)row * a->row_bytes;
+	uint64_t to = ll_slot_at(ll, ll_there(ll, home), slot), from = to;
+	uint32_t room = gx_bulk_room(&ll->bulk), ok = 0, far = ll_far(ll, home);
+	uint8_t *dst;
+
+	if (gx_lane() == 0)
+		ok = !ll_off(ll, home) && ll_wait_free(ll, home);
+	if (!gx_shfl_u32(ok, 0))
+		return;
+	if (far)
+		from = (uint64_t)gx_op_ticket(&ll->rank_rows[home]) * a->row_pitch;
+	dst = far ? ll_out(ll, home) + from : a->window[home] + ll->buffer * a->buffer_bytes + to;
+	gx_syncwarp();
+	for (uint32_t at = 0; at < a->row_bytes; at += room) {
+		uint32_t n = a->row_bytes - at < room ? a->row_bytes - at : room;
+
+		gx_bulk_load(&ll->bulk, src + at, n);
+		gx_bulk_store(&ll->bulk, dst + at, 0, n);
+	}
+	if (!far)
+		return;
+	gx_bulk_drain(&ll->bulk);
+	if (gx_lane() == 0) {
+		gx_fence_sys(); /* R1 of gx_ring.h */
+		ll_put(ll, home, to, from, a->row_pitch);
+	}
+}
+
+/* Items: the rows of others by the list, then, where own rows must not wait in the caller's tensor, (token, k) of this
+ * rank, then one that is nothing, for the rank that has no row at all. */
+GX_DEV void ll_return(struct ll *ll)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t rows = a->handle->rows, own = ll->direct ? 0 : a->tokens * a->shape.topk;
+	uint32_t items = rows + own + 1, item;
+
+	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= items)
+		return;
+	if (gx_warp() != 0)
+		ll->ticket = gx_op_take(&a->state->send_ticket);
+	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
+		return;
+	while ((item = gx_shfl_u32(ll->ticket, 0)) < items) {
+		if (item < rows) {
+			const struct ep_ll_entry *e = &ll->a->list[item];
+
+			ll_return_row(ll, e->row, e->home, e->slot);
+		} else if (item < rows + own && ll->a->home_row[item - rows] >= 0) {
+			uint32_t at = item - rows;
+
+			ll_return_row(ll, (uint32_t)ll->a->home_row[at], a->shape.rank,
+				      a->shape.masked ? ll->a->sent_slot[at] : at);
+		}
+		if (ll_finished(ll, items))
+			ll_signal(ll);
+	}
+}
+
+/* ---- receive ---- */
+
+/* The row that position k of a token adds, or NULL for none; waits for its rank. One thread. */
+GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t token, uint32_t k)
+{
+	const struct ep_ll_args *a = ll->a;
+	const struct ep_ll_shape *s = &a->shape;
+	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), first = k, peer;
+	int64_t id = ll_topk(a, token, k);
+	uint64_t at;
+
+	if (id < 0 || id >= (int64_t)s->experts)
+		return NULL;
+	peer = (uint32_t)id / s->per_rank;
+	for (uint32_t j = 0; j < first; j++) {
+		int64_t other = ll_topk(a, token, j);
+		uint32_t same =
+			rank_major ? other >= 0 && other < (int64_t)s->experts && (uint32_t)other / s->per_rank == peer
+				   : other == id;
+
+		first = same ? j : first;
+	}
+	/* A rank adds its sum once; an expert named twice adds its one row with both weights. */
+	if (rank_major && first != k)
+		return NULL;
+	k = (uint32_t)(token * s->topk + first);
+	if (peer == s->rank && ll->direct)
+		return ll->a->home_row[k] < 0 ? NULL : a->in + (uint64_t)(uint32_t)ll->a->home_row[k] * a->row_bytes;
+	if (ll_off(ll, peer) || !ll_wait_signal(ll, peer))
+		return NULL;
+	at = ll_slot_at(ll, ll_here(ll, peer), s->masked ? ll->a->sent_slot[k] : k);
+	return ll_far(ll, peer) ? a->far.window + ll->buffer * a->far.window_bytes + at
+				: a->window[s->rank] + ll->buffer * a->buffer_bytes + at;
+}
+
+/* What one token adds up, in the block's shared memory. */
+struct ll_terms {
+	const uint8_t **row;
+	float *weight;
+	uint32_t *token;
+};
+
+/* Behind the warps' stages: those hold barriers of the copy engine. */
+GX_DEV struct ll_terms ll_terms_at(const struct ll *ll, uint8_t *shared, uint32_t which)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint8_t *at = shared + ep_ll_terms_at(a, gx_warps()) + (uint64_t)which * ep_ll_terms_bytes(a);
+	struct ll_terms terms;
+
+	terms.row = (const uint8_t **)at;
+	terms.weight = (float *)(terms.row + a->shape.topk);
+	terms.token = (uint32_t *)(terms.weight + a->shape.topk);
+	return terms;
+}
+
+/* The next token's terms: by one warp, the lanes by k, while the others add up the token before. */
+GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t token = gx_shfl_u32(ll->token, 0);
+
+	if (gx_lane() == 0) {
+		*terms->token = token;
+		ll->token = gx_dev_add_relaxed_u32(&a->state->recv_ticket, 1);
+	}
+	if (token >= a->tokens)
+		return;
+	for (uint32_t k = gx_lane(); k < a->shape.topk; k += GX_WARP) {
+		float w = a->topk_weights ? a->topk_weights[(uint64_t)token * a->shape.topk + k] : 1.0f;
+
+		terms->row[k] = ll_term(ll, token, k);
+		terms->weight[k] = w;
+	}
+}
+
+/* The last warp looks ahead, the others add; a block of one warp does both. */
+GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t ahead = gx_warp() == gx_warps() - 1, alone = gx_warps() == 1;
+	struct sum sum = { NULL, NULL, NULL, a->shape.topk, a->hidden, gx_tid(), gx_threads() - (alone ? 0 : GX_WARP) };
+
+	if (ahead && gx_lane() == 0 && ll_dead(ll))
+		ll->token = UINT32_MAX;
+	gx_syncthreads(); /* every warp's stage is idle */
+	if (ahead) {
+		struct ll_terms first = ll_terms_at(ll, shared, 0);
+
+		ll_gather_terms(ll, &first);
+	}
+	for (uint32_t which = 0;; which ^= 1) {
+		struct ll_terms now = ll_terms_at(ll, shared, which), next = ll_terms_at(ll, shared, which ^ 1);
+
+		gx_syncthreads(); /* the terms are there, and those before them have been read */
+		if (*now.token >= a->tokens)
+			return;
+		if (ahead)
+			ll_gather_terms(ll, &next);
+		sum.out = a->out + (uint64_t)*now.token * a->row_bytes;
+		sum.term = now.row;
+		sum.weight = now.weight;
+		if (alone || !ahead)
+			sum_rows(&sum, a->dtype);
+	}
+}
+
+GX_DEV void ll_combine_run(const struct ep_ll_args *a, const struct ep_far *far, uint8_t *shared)
+{
+	struct ll ll;
+	uint32_t go = ll_open(&ll, a, EP_KIND_COMBINE, far, shared);
+
+	if (go && (a->flags & EP_LL_SEND))
+		ll_return(&ll);
+	if (go && (a->flags & EP_LL_RECV))
+		ll_sum(&ll, shared);
+	if (!gx_op_leave(&a->state->left)) /* R3, A3 */
+		return;
+	if (go && (a->flags & EP_LL_SEND))
+		ll_end_send(&ll);
+	if (go && (a->flags & EP_LL_RECV))
+		ll_end_recv(&ll);
+	ll_close(&ll);
+}
+
+/* Two of them, as of dispatch. */
+GX_KERNEL(ll_combine)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_combine_run(&a, NULL, shared);
+}
+
+GX_KERNEL(ll_combine_far)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_combine_run(&a, &a.far, shared);
+}

@@ -1,0 +1,591 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * LL dispatch. A token is read once and written once per destination rank, into [this rank][slot] of that rank's
+ * window; the receiver spreads it to its experts. Own rows of an operation in one launch go straight to the output:
+ * this rank's rows come first in every expert, so their places are known before anybody else's counts.
+ *
+ * Roles: send (a warp per token), signal (the warp that finished last), claim (one warp per source: where its rows
+ * start in each expert), unpack (a warp per row). Work is taken by ticket, and a warp receives only when no token is
+ * left to take: one resident block can do the whole operation alone.
+ */
+#include "kernels/args.h"
+#include "kernels/ll/ll.h"
+#include "kernels/gx/quant.h"
+
+/* ---- send ---- */
+
+/* The expert of (token, k), or -1 where nothing is to be sent. */
+GX_DEV int32_t ll_expert(struct ll *ll, uint32_t token, uint32_t k)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	int64_t id = ll_topk(ll->a, token, k);
+
+	if (id >= 0 && id < (int64_t)s->experts)
+		return ll_off(ll, (uint32_t)id / s->per_rank) ? -1 : (int32_t)id;
+	if (id != -1)
+		ll_raise(ll, EP_ASYNC_BAD_ID);
+	return -1;
+}
+
+/* What counts the rows for an expert: own rows that go straight to the output are the first of what fills it. */
+GX_DEV uint32_t *ll_counter(struct ll *ll, int32_t id, int32_t peer)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+
+	if (ll->direct && (uint32_t)peer == s->rank)
+		return &ll->fill[(uint32_t)id - s->rank * s->per_rank];
+	return &ll->expert_rows[id];
+}
+
+/* Claims the rows of a token: k by lane. A rank or expert named twice is claimed at its first k only. */
+GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	struct ll_route *w = &ll->route;
+
+	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
+		int32_t id = ll_expert(ll, token, k);
+
+		w->id[k] = id;
+		w->peer[k] = id < 0 ? -1 : id / (int32_t)s->per_rank;
+	}
+	gx_syncwarp();
+	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
+		int32_t id = w->id[k], peer = w->peer[k];
+		uint32_t new_id = id >= 0, new_peer = id >= 0;
+
+		for (uint32_t j = 0; j < k; j++) {
+			new_id = w->id[j] == id ? 0 : new_id;
+			new_peer = w->peer[j] == peer ? 0 : new_peer;
+		}
+		/* An own row that goes straight to the output needs no buffer. */
+		if (new_peer && !(ll->direct && (uint32_t)peer == s->rank) && !ll_wait_free(ll, (uint32_t)peer))
+			new_peer = 0;
+		w->slot[k] = new_peer ? (int32_t)gx_dev_add_relaxed_u32(&ll->rank_rows[peer], 1) : -1;
+		w->pos[k] = new_id ? (int32_t)gx_dev_add_relaxed_u32(ll_counter(ll, id, peer), 1) : -1;
+	}
+	gx_syncwarp();
+}
+
+/* The token's slot on the rank of k, and how many of its experts there come before k; -1: nothing goes there. */
+GX_DEV int32_t ll_slot_of(const struct ll *ll, uint32_t k, uint32_t *ordinal)
+{
+	const struct ll_route *w = &ll->route;
+	int32_t slot = -1;
+	uint32_t n = 0;
+
+	for (uint32_t j = 0; j <= k; j++) {
+		if (w->peer[j] != w->peer[k])
+			continue;
+		slot = w->slot[j] >= 0 ? w->slot[j] : slot;
+		n += j < k && w->pos[j] >= 0;
+	}
+	*ordinal = n;
+	return slot;
+}
+
+/* The heads of the token's rows, expert-major: each k writes its own entry, the first k of a rank the head. */
+GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const struct ll_route *w = &ll->route;
+
+	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
+		uint64_t at = (uint64_t)token * s->topk + k;
+		uint32_t ordinal, own = (uint32_t)w->peer[k] == s->rank;
+		int32_t slot, local;
+		struct ep_ll_row_head *head;
+
+		ll->a->home_row[at] = -1;
+		if (w->pos[k] < 0)
+			continue;
+		local = w->id[k] - w->peer[k] * (int32_t)s->per_rank;
+		slot = ll_slot_of(ll, k, &ordinal);
+		if (slot < 0)
+			continue;
+		ll->a->sent_slot[at] =
+			(uint32_t)slot * s->fan + ordinal; /* own rows too: a staged combine sends them */
+		if (own && ll->direct) {
+			ll->a->home_row[at] = local * (int32_t)(s->nranks * s->tmax) + w->pos[k];
+			continue;
+		}
+		head = (struct ep_ll_row_head *)(ll_out(ll, (uint32_t)w->peer[k]) + ll_row_at(ll, (uint32_t)slot));
+		((uint32_t *)(head + 1))[3 * ordinal] = (uint32_t)local;
+		((uint32_t *)(head + 1))[3 * ordinal + 1] = (uint32_t)w->pos[k];
+		((uint32_t *)(head + 1))[3 * ordinal + 2] = k;
+		if (w->slot[k] >= 0) {
+			uint32_t n = 0;
+
+			for (uint32_t j = k; j < s->topk; j++)
+				n += w->peer[j] == w->peer[k] && w->pos[j] >= 0;
+			head->token = token;
+			head->count = n;
+		}
+	}
+}
+
+/* What a rank-major row says of the experts: ids of this rank or -1, and all K weights. */
+GX_DEV void ll_row_routing(struct ll *ll, const int32_t *id, const float *weight, uint32_t row)
+{
+	const struct ep_ll_args *a = ll->a;
+	int32_t first = (int32_t)(a->shape.rank * a->shape.per_rank);
+
+	for (uint32_t k = gx_lane(); k < a->shape.topk; k += GX_WARP) {
+		uint64_t at = (uint64_t)row * a->shape.topk + k;
+		int32_t local = id[k] - first;
+		uint32_t here = id[k] >= 0 && local >= 0 && local < (int32_t)a->shape.per_rank;
+
+		if (a->out_idx)
+			a->out_idx[at] = !here ? -1 : ll_is(ll, EP_LL_GLOBAL) ? id[k] : local;
+		if (a->out_weights)
+			a->out_weights[at] = weight[k];
+	}
+}
+
+GX_DEV void ll_heads_rank(struct ll *ll, uint32_t token)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const struct ll_route *w = &ll->route;
+	const float *weight = ll->a->topk_weights + (uint64_t)token * s->topk;
+
+	for (uint32_t k = 0; k < s->topk; k++) {
+		uint64_t at = (uint64_t)token * s->topk + k;
+		struct ep_ll_row_head *head;
+
+		if (gx_lane() == 0)
+			ll->a->home_row[at] = -1;
+		if (w->slot[k] < 0)
+			continue;
+		if (gx_lane() == 0)
+			ll->a->sent_slot[at] = (uint32_t)w->slot[k] * s->fan;
+		if ((uint32_t)w->peer[k] == s->rank && ll->direct) {
+			uint32_t row = s->rank * s->tmax + (uint32_t)w->slot[k];
+
+			if (gx_lane() == 0)
+				ll->a->home_row[at] = (int32_t)row;
+			ll_row_routing(ll, w->id, weight, row);
+			continue;
+		}
+		head = (struct ep_ll_row_head *)(ll_out(ll, (uint32_t)w->peer[k]) +
+						 ll_row_at(ll, (uint32_t)w->slot[k]));
+		for (uint32_t j = gx_lane(); j < s->topk; j += GX_WARP) {
+			((int32_t *)(head + 1))[j] = w->id[j];
+			((float *)(head + 1))[s->topk + j] = weight[j];
+		}
+		if (gx_lane() == 0) {
+			head->token = token;
+			head->count = k;
+		}
+	}
+}
+
+/* Where a piece of the token's row goes, by k: window_at in the window's row, or the row of the output. */
+GX_DEV void ll_aim(struct ll *ll, uint64_t window_at, uint8_t *out, uint64_t pitch)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const struct ll_route *w = &ll->route;
+	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR);
+
+	gx_syncwarp(); /* the piece before has been stored */
+	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
+		uint8_t *dst = NULL;
+
+		if (!ll->direct || w->peer[k] != (int32_t)s->rank) {
+			if (w->slot[k] >= 0)
+				dst = ll_out(ll, (uint32_t)w->peer[k]) + ll_row_at(ll, (uint32_t)w->slot[k]) +
+				      window_at;
+		} else if (rank_major ? w->slot[k] >= 0 : w->pos[k] >= 0) {
+			uint64_t local = (uint64_t)w->id[k] - (uint64_t)s->rank * s->per_rank;
+			uint64_t row = rank_major ? s->rank * s->tmax + (uint64_t)w->slot[k]
+						  : local * s->nranks * s->tmax + (uint64_t)w->pos[k];
+
+			dst = out ? out + row * pitch : NULL;
+		}
+		w->dst[k] = dst;
+	}
+	gx_syncwarp();
+}
+
+/* From the input, in as many pieces as the stage wants; loaded: the first is under way. */
+GX_DEV void ll_send_row(struct ll *ll, const uint8_t *src, uint32_t bytes, uint32_t loaded)
+{
+	uint32_t room = gx_bulk_room(&ll->bulk);
+
+	for (uint32_t at = 0; at < bytes; at += room) {
+		uint32_t n = bytes - at < room ? bytes - at : room;
+
+		if (at > 0 || !loaded)
+			gx_bulk_load_own(&ll->bulk, src + at, n);
+		gx_bulk_scatter(&ll->bulk, ll->route.dst, ll->a->shape.topk, at, n);
+	}
+}
+
+/* Made in the stage: tokens, and behind them their scales. What they are made of is there too, if it fits. */
+GX_DEV void ll_send_quantised(struct ll *ll, const uint8_t *src, uint64_t scales_at)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t in_stage = ep_ll_stage_scales(a);
+	const void *row = in_stage >= a->in_bytes ? gx_bulk_row(&ll->bulk) : src;
+
+	quant_row(&ll->bulk, (const uint16_t *)row, a->hidden, in_stage, ll_is(ll, EP_LL_ROUND));
+	gx_bulk_scatter(&ll->bulk, ll->route.dst, a->shape.topk, 0, a->row_bytes);
+	ll_aim(ll, scales_at, a->out_scales, a->scale_bytes);
+	for (uint32_t k = 0; k < a->shape.topk; k++)
+		if (ll->route.dst[k])
+			gx_bulk_store(&ll->bulk, ll->route.dst[k], in_stage, a->scale_bytes);
+}
+
+/* Part of what this rank wrote for peer in ll_out, at the same place of its area there. */
+GX_DEV void ll_put_part(const struct ll *ll, uint32_t peer, uint64_t at, uint32_t bytes)
+{
+	uint64_t area = ep_ll_area(&ll->a->shape, ll->a->row_pitch);
+
+	ll_put(ll, peer, ll_there(ll, peer) * area + at, at, bytes);
+}
+
+/* The token's rows for ranks that are not mapped, k by lane. */
+GX_DEV void ll_put_token(struct ll *ll)
+{
+	const struct ll_route *w = &ll->route;
+
+	gx_bulk_drain(&ll->bulk); /* its barrier puts what any lane wrote behind ... */
+	gx_fence_sys();		  /* ... what each lane pushes: R1 of gx_ring.h */
+	for (uint32_t k = gx_lane(); k < ll->a->shape.topk; k += GX_WARP)
+		if (w->slot[k] >= 0 && ll_far(ll, (uint32_t)w->peer[k]))
+			ll_put_part(ll, (uint32_t)w->peer[k], ll_row_at(ll, (uint32_t)w->slot[k]), ll->a->row_pitch);
+	gx_syncwarp();
+}
+
+GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
+{
+	const struct ep_ll_args *a = ll->a;
+	const uint8_t *src = a->in + (uint64_t)token * a->in_bytes;
+	uint64_t head = ep_ll_row_head_bytes(&a->shape, ll_is(ll, EP_LL_RANK_MAJOR));
+	uint64_t scales_at = head + ep_ll_pad(a->row_bytes);
+	uint32_t room = gx_bulk_room(&ll->bulk), quantised = ll_is(ll, EP_LL_DS_FP8);
+	uint32_t load = quantised ? a->in_bytes : a->row_bytes;
+
+	/* The routing's atomics and the row's load take about as long: they run side by side. So do the heads and the
+	 * stores. */
+	gx_bulk_load_own(&ll->bulk, src, load < room ? load : room);
+	ll_claim_rows(ll, token);
+	ll_aim(ll, head, a->out, a->row_bytes);
+	if (quantised) {
+		ll_send_quantised(ll, src, scales_at);
+	} else {
+		ll_send_row(ll, src, a->row_bytes, 1);
+		if (a->scale_bytes) {
+			ll_aim(ll, scales_at, a->out_scales, a->scale_bytes);
+			ll_send_row(ll, a->in_scales + (uint64_t)token * a->scale_bytes, a->scale_bytes, 0);
+		}
+	}
+	if (ll_is(ll, EP_LL_RANK_MAJOR))
+		ll_heads_rank(ll, token);
+	else
+		ll_heads_expert(ll, token);
+	if (ll->op.far)
+		ll_put_token(ll);
+}
+
+/* The heads of areas that are not in a mapped window. */
+GX_DEV void ll_put_counts(struct ll *ll)
+{
+	gx_syncwarp();
+	gx_fence_sys();
+	for (uint32_t r = gx_lane(); r < ll->op.nranks; r += GX_WARP)
+		if (!ll_off(ll, r) && ll_far(ll, r))
+			ll_put_part(ll, r, 0, (uint32_t)ep_ll_source_head(&ll->a->shape));
+}
+
+/* The counts, then the signals. By the warp that finished last. */
+GX_DEV void ll_send_counts(struct ll *ll)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+
+	/* A peer that gets no rows gets a head all the same, and that too must wait for its buffer. */
+	for (uint32_t r = gx_lane(); r < s->nranks; r += GX_WARP)
+		if (!ll_off(ll, r) && (r != s->rank || !ll->direct))
+			ll_wait_free(ll, r);
+	gx_syncwarp();
+	for (uint32_t i = gx_lane(); i < s->experts; i += GX_WARP) {
+		uint32_t peer = i / s->per_rank;
+
+		if ((peer != s->rank || !ll->direct) && !ll_off(ll, peer))
+			((uint32_t *)ll_out(ll, peer))[4 + i - peer * s->per_rank] =
+				gx_ld_relaxed_u32(&ll->expert_rows[i]);
+	}
+	for (uint32_t r = gx_lane(); r < s->nranks; r += GX_WARP)
+		if (!ll_off(ll, r) && (r != s->rank || !ll->direct))
+			*(uint32_t *)ll_out(ll, r) = gx_ld_relaxed_u32(&ll->rank_rows[r]);
+	gx_syncwarp();
+	if (ll->op.far)
+		ll_put_counts(ll);
+	ll_signal(ll);
+	if (gx_lane() == 0 && ll->direct && s->nranks > 1)
+		gx_dev_add_acqrel_u32(&ll->a->state->self_ready, 1); /* R5 */
+}
+
+GX_DEV void ll_send(struct ll *ll)
+{
+	uint32_t items = ll->a->tokens + 1, item; /* one for the rank that has no token: it signals too */
+
+	/* The stages of idle warps cost nothing, but tokens spread over blocks before they double up inside one. */
+	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= items)
+		return;
+	if (gx_warp() != 0)
+		ll->ticket = gx_op_take(&ll->a->state->send_ticket);
+	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
+		return;
+	while ((item = gx_shfl_u32(ll->ticket, 0)) < items) {
+		if (item < ll->a->tokens)
+			ll_send_token(ll, item);
+		if (ll_finished(ll, items))
+			ll_send_counts(ll);
+	}
+}
+
+/* ---- receive ---- */
+
+/* Where the rows of a source start in each expert: the first warp that sees its signal adds them up. All lanes. */
+GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const uint32_t *count = (const uint32_t *)ll_in(ll, source) + 4;
+	uint32_t ok = 1, mine = 0;
+
+	if (gx_lane() == 0) {
+		mine = gx_dev_add_relaxed_u32(&ll->src_claim[source], 1) == 0;
+		/* Own rows come first, so theirs must be counted. A5 for self_ready. */
+		if (mine && ll->direct)
+			ok = ll_wait_word(ll, &ll->a->state->self_ready);
+	}
+	mine = gx_shfl_u32(mine, 0);
+	gx_syncwarp();
+	for (uint32_t e = gx_lane(); mine && e < s->per_rank; e += GX_WARP)
+		ll->base[(uint64_t)source * s->per_rank + e] = gx_dev_add_relaxed_u32(&ll->fill[e], count[e]);
+	gx_syncwarp();
+	if (gx_lane() == 0) {
+		if (mine)
+			gx_dev_add_acqrel_u32(&ll->src_ready[source], 1); /* R5 */
+		else
+			ok = ll_wait_word(ll, &ll->src_ready[source]); /* A5 */
+	}
+	ok = gx_shfl_u32(ok, 0);
+	gx_syncwarp();
+	return ok;
+}
+
+/*
+ * Notes where the rows of an expert-major head go; the places are kept in the warp's route. *rows is what was checked:
+ * the head lies where a peer writes and is read once. 0: a bad head.
+ */
+GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head,
+				uint32_t *rows)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const uint32_t *entry = (const uint32_t *)(head + 1);
+	uint32_t listed = 0, ok = 1, n = gx_ld_relaxed_u32(&head->count), token = gx_ld_relaxed_u32(&head->token);
+
+	*rows = n;
+	if (n > s->fan || token >= s->tmax)
+		return 0;
+	if (gx_lane() == 0 && source != s->rank)
+		listed = gx_dev_add_relaxed_u32(&ll->a->state->listed, n);
+	listed = gx_shfl_u32(listed, 0);
+	for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
+		uint32_t e = entry[3 * i], k = entry[3 * i + 2], row;
+		uint64_t at = (uint64_t)token * s->topk + k;
+
+		if (e >= s->per_rank || k >= s->topk) {
+			ok = 0;
+			continue;
+		}
+		row = ll->base[(uint64_t)source * s->per_rank + e] + entry[3 * i + 1];
+		if (row >= s->nranks * s->tmax) {
+			ok = 0;
+			continue;
+		}
+		row += e * s->nranks * s->tmax;
+		ll->route.pos[i] = (int32_t)row;
+		if (source == s->rank) {
+			ll->a->home_row[at] = (int32_t)row;
+		} else if (listed + i < ep_ll_list_room(s)) {
+			struct ep_ll_entry *to = &ll->a->list[listed + i];
+
+			to->row = row;
+			to->home = source;
+			to->slot = s->masked ? slot * s->fan + i : (uint32_t)at;
+		}
+	}
+	ok = gx_ballot(!ok) == 0;
+	gx_syncwarp();
+	return ok;
+}
+
+GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const int32_t *id = (const int32_t *)(head + 1);
+	uint32_t row = source * s->tmax + slot, k = gx_ld_relaxed_u32(&head->count);
+	uint32_t token = gx_ld_relaxed_u32(&head->token);
+	uint64_t at = (uint64_t)token * s->topk + k;
+
+	if (k >= s->topk || token >= s->tmax)
+		return 0;
+	if (gx_lane() == 0) {
+		ll->route.pos[0] = (int32_t)row;
+		if (source == s->rank) {
+			ll->a->home_row[at] = (int32_t)row;
+		} else {
+			struct ep_ll_entry *to = &ll->a->list[gx_dev_add_relaxed_u32(&ll->a->state->listed, 1)];
+
+			to->row = row;
+			to->home = source;
+			to->slot = s->masked ? slot * s->fan : (uint32_t)at;
+		}
+	}
+	ll_row_routing(ll, id, (const float *)(id + s->topk), row);
+	gx_syncwarp();
+	return 1;
+}
+
+GX_DEV void ll_spread(struct ll *ll, const uint8_t *src, uint8_t *out, uint32_t bytes, uint32_t n)
+{
+	uint32_t room = gx_bulk_room(&ll->bulk);
+
+	gx_syncwarp();
+	for (uint32_t i = gx_lane(); i < n; i += GX_WARP)
+		ll->route.dst[i] = out + (uint64_t)(uint32_t)ll->route.pos[i] * bytes;
+	gx_syncwarp();
+	for (uint32_t at = 0; at < bytes; at += room) {
+		uint32_t part = bytes - at < room ? bytes - at : room;
+
+		gx_bulk_load(&ll->bulk, src + at, part);
+		gx_bulk_scatter(&ll->bulk, ll->route.dst, n, at, part);
+	}
+}
+
+GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), ok, n = 1;
+	const uint8_t *row = ll_in(ll, source) + ll_row_at(ll, slot);
+	const struct ep_ll_row_head *head = (const struct ep_ll_row_head *)row;
+
+	row += ep_ll_row_head_bytes(&a->shape, rank_major);
+	ok = rank_major ? ll_place_rank(ll, source, slot, head) : ll_place_expert(ll, source, slot, head, &n);
+	if (!ok) { /* what a peer wrote is not an index until it was checked */
+		if (gx_lane() == 0)
+			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
+		return;
+	}
+	if (a->out)
+		ll_spread(ll, row, a->out, a->row_bytes, n);
+	if (a->scale_bytes)
+		ll_spread(ll, row + ep_ll_pad(a->row_bytes), a->out_scales, a->scale_bytes, n);
+	gx_syncwarp(); /* the next row's places overwrite this one's */
+}
+
+GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t ok = 0, slot, total;
+
+	if (gx_lane() == 0)
+		ok = ll_wait_signal(ll, source);
+	ok = gx_shfl_u32(ok, 0);
+	gx_syncwarp();
+	if (!ok || (!ll_is(ll, EP_LL_RANK_MAJOR) && !ll_claim_source(ll, source)))
+		return;
+	total = *(const uint32_t *)ll_in(ll, source);
+	if (total > a->shape.tmax) {
+		if (gx_lane() == 0)
+			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
+		return;
+	}
+	if (gx_lane() == 0 && ll_is(ll, EP_LL_RANK_MAJOR))
+		gx_st_relaxed_u32(&ll->base[source], total); /* every warp writes the same */
+	while ((slot = gx_op_ticket(&ll->src_ticket[source])) < total)
+		ll_unpack(ll, source, slot);
+}
+
+GX_DEV void ll_recv(struct ll *ll)
+{
+	uint32_t n = ll->op.nranks, at = gx_block() * gx_warps() + gx_warp();
+
+	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
+		return;
+	/* Each warp starts at another source: a late one does not hold them all. */
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t source = (ll->op.rank + at + i) % n;
+
+		if ((source == ll->op.rank && ll->direct) || ll_off(ll, source))
+			continue;
+		ll_recv_source(ll, source);
+	}
+	gx_bulk_drain(&ll->bulk);
+}
+
+/* What the caller reads: rows per expert, or per source with the rows past the count marked. The last block. */
+GX_DEV void ll_publish(struct ll *ll)
+{
+	const struct ep_ll_args *a = ll->a;
+	const struct ep_ll_shape *s = &a->shape;
+	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR);
+
+	for (uint32_t e = gx_tid(); !rank_major && a->out_counts && e < s->per_rank; e += gx_threads())
+		a->out_counts[e] = (int32_t)gx_ld_relaxed_u32(&ll->fill[e]);
+	for (uint32_t r = 0; rank_major && r < s->nranks; r++) {
+		uint32_t own = r == s->rank && ll->direct;
+		uint32_t n = own				     ? gx_ld_relaxed_u32(&ll->rank_rows[r])
+			     : gx_ld_relaxed_u32(&ll->src_ticket[r]) ? gx_ld_relaxed_u32(&ll->base[r])
+								     : 0;
+
+		if (gx_tid() == 0 && a->out_counts)
+			a->out_counts[r] = (int32_t)n;
+		for (uint64_t i = (uint64_t)n * s->topk + gx_tid(); a->out_idx && i < (uint64_t)s->tmax * s->topk;
+		     i += gx_threads())
+			a->out_idx[(uint64_t)r * s->tmax * s->topk + i] = -1;
+	}
+	if (gx_tid() == 0) {
+		a->handle->rows = gx_ld_relaxed_u32(&a->state->listed);
+		a->handle->tokens = a->tokens;
+	}
+}
+
+GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far, uint8_t *shared)
+{
+	struct ll ll;
+	uint32_t go = ll_open(&ll, a, EP_KIND_DISPATCH, far, shared);
+
+	if (go && (a->flags & EP_LL_SEND))
+		ll_send(&ll);
+	if (go && (a->flags & EP_LL_RECV))
+		ll_recv(&ll);
+	if (!gx_op_leave(&a->state->left)) /* R3, A3 */
+		return;
+	if (go && (a->flags & EP_LL_RECV))
+		ll_publish(&ll);
+	gx_syncthreads();
+	if (go && (a->flags & EP_LL_SEND))
+		ll_end_send(&ll);
+	if (go && (a->flags & EP_LL_RECV))
+		ll_end_recv(&ll);
+	ll_close(&ll);
+}
+
+/* Two of them: whether anybody is afar is known when they are compiled, or the one that needs nobody would pay for the
+ * other (0.7 us of 15.5 in a dispatch, 1.2 of 12.8 in a combine). */
+GX_KERNEL(ll_dispatch)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_dispatch_run(&a, NULL, shared);
+}
+
+GX_KERNEL(ll_dispatch_far)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_dispatch_run(&a, &a.far, shared);
+}

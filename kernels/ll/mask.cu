@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Masks: which ranks this one no longer sends to or waits for. One block, in stream order with the operations.
+ *
+ * A clean is a barrier of the ranks that are left, over their control pages (where they already reach each other, so
+ * that nothing of it waits in the host): they agree on the highest epoch among them, forget who was masked, and leave
+ * the epoch in every control page, also of those they did without. A rank that was only slow finds it there before its
+ * next dispatch and goes on from the same epoch as the others; what it still sends for older epochs is never waited
+ * for, and with masks it has slots of its own to write to.
+ *
+ *   R1 epoch -> number of the clean, in a peer's page	pairs with A1, the peer's wait
+ *   R2 epoch -> number of the jump			pairs with A2, whoever was left out
+ */
+#include "kernels/args.h"
+#include "kernels/ll/ll.h"
+
+GX_DEV void ll_mask_query(struct ll *ll, const struct ep_ll_mask_args *m)
+{
+	for (uint32_t i = gx_tid(); i < m->count; i += gx_threads())
+		m->out[m->first + i] = !ll_off(ll, m->first + i) && gx_ld_relaxed_u64(&m->ll.gone[m->first + i]) == 0;
+}
+
+GX_DEV void ll_mask_update(struct ll *ll, const struct ep_ll_mask_args *m)
+{
+	for (uint32_t i = gx_tid(); i < m->count; i += gx_threads())
+		gx_st_relaxed_u32(&ll->off[m->first + i], !(m->bits[i / 32] >> (i % 32) & 1));
+}
+
+/* Forgets everything that was agreed with ranks that may not have seen it. One thread, at the new epoch. */
+GX_DEV void ll_restart(struct ll *ll, uint64_t epoch, uint64_t cleans)
+{
+	struct ep_ll_state *state = ll->a->state;
+
+	state->epoch = epoch;
+	state->cleans = cleans;
+	state->used[0] = state->used[1] = 0;
+	state->busy[0] = state->busy[1] = 0;
+	state->behind = 0;
+	for (uint32_t r = 0; r < ll->op.nranks; r++)
+		gx_st_relaxed_u32(&ll->off[r], 0);
+}
+
+GX_DEV void ll_mask_clean(struct ll *ll)
+{
+	uint32_t n = ll->op.nranks, rank = ll->op.rank;
+	uint64_t number = ll->a->state->cleans + 1, epoch = ll->a->state->epoch;
+
+	/* R1 */
+	for (uint32_t r = gx_tid(); r < n; r += gx_threads()) {
+		ll_tell(ll, r, ep_ll_clean_at(n, rank), epoch);
+		ll_tell(ll, r, ep_ll_clean_at(n, rank) + EP_LL_CLEAN_NUMBER, number);
+	}
+	/* A1 */
+	for (uint32_t r = gx_tid(); r < n; r += gx_threads())
+		if (!ll_off(ll, r))
+			ll_wait(ll, ep_ll_clean_at(n, r) + EP_LL_CLEAN_NUMBER, number, r, EP_KPHASE_RECV);
+	gx_syncthreads();
+	if (gx_tid() != 0)
+		return;
+	for (uint32_t r = 0; r < n; r++) {
+		uint64_t other = gx_ld_relaxed_u64(ll_from(ll, r, ep_ll_clean_at(n, r)));
+
+		epoch = !ll_off(ll, r) && other > epoch ? other : epoch;
+	}
+	ll_restart(ll, epoch, number);
+	/* R2 */
+	for (uint32_t r = 0; r < n; r++) {
+		ll_tell(ll, r, ep_ll_jump_at(n, rank), epoch);
+		ll_tell(ll, r, ep_ll_jump_at(n, rank) + EP_LL_CLEAN_NUMBER, number);
+	}
+}
+
+/* The clean with the highest number that anybody has told this rank of; 0 if it knows them all. */
+GX_DEV uint64_t ll_newer_clean(struct ll *ll, uint64_t *epoch)
+{
+	uint64_t newest = ll->a->state->cleans;
+
+	for (uint32_t r = 0; r < ll->op.nranks; r++) {
+		const uint64_t *line = ll_from(ll, r, ep_ll_jump_at(ll->op.nranks, r));
+		uint64_t number = gx_ld_acquire_u64(line + EP_LL_CLEAN_NUMBER / sizeof(*line)); /* A2 */
+
+		if (number > newest) {
+			newest = number;
+			*epoch = gx_ld_relaxed_u64(line);
+		}
+	}
+	return newest > ll->a->state->cleans ? newest : 0;
+}
+
+GX_DEV void ll_mask_jump(struct ll *ll, uint32_t dispatch)
+{
+	struct ep_ll_state *state = ll->a->state;
+	uint64_t epoch = 0, number = ll_newer_clean(ll, &epoch);
+
+	if (number == 0)
+		return;
+	if (dispatch) {
+		ll_restart(ll, epoch > state->epoch ? epoch : state->epoch, number);
+		return;
+	}
+	state->behind = 1;
+	gx_op_report(&ll->op, EP_KERR_BEHIND, ll->op.rank, EP_KPHASE_START);
+}
+
+GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
+{
+	struct ll ll;
+
+	ll_begin(&ll, &m.ll, EP_KIND_MASK, m.ll.far.ring ? &m.ll.far : NULL);
+	if (m.op == EP_LL_MASK_QUERY)
+		ll_mask_query(&ll, &m);
+	else if (m.op == EP_LL_MASK_UPDATE)
+		ll_mask_update(&ll, &m);
+	else if (m.op == EP_LL_MASK_CLEAN)
+		ll_mask_clean(&ll);
+	else if (gx_tid() == 0)
+		ll_mask_jump(&ll, m.op == EP_LL_MASK_JUMP);
+}

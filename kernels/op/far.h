@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Puts and signals to ranks that are not mapped: commands to the engines (kernels/op/far_args.h). One thread each. */
+#ifndef EP_KERNELS_FAR_H
+#define EP_KERNELS_FAR_H
+
+#include "kernels/gx/ring.h"
+
+/* All commands for a rank go through one ring, so that they keep their order; both ends of a pair of ranks use the same
+ * port, so that what one of them must answer is the same engine's business. */
+GX_DEV const struct ep_cmd_ring *far_ring(const struct ep_far *far, uint32_t rank, uint32_t peer)
+{
+	uint32_t port = (rank + peer) % far->ports, lane = peer / far->ports % far->lanes;
+
+	return &far->ring[lane * far->ports + port];
+}
+
+/* 0, or enum gx_wait_result. What was written before is behind a gx_fence_sys. */
+GX_SLOW uint32_t far_push(const struct ep_far *far, uint32_t rank, uint32_t peer, uint64_t half0, uint64_t half1,
+			  uint64_t deadline, const uint64_t *abort)
+{
+	struct gx_limit limit = { deadline, abort, NULL, NULL, NULL };
+	struct ep_cmd cmd;
+
+	cmd.half[0] = half0;
+	cmd.half[1] = half1;
+	return (uint32_t)gx_ring_push(far_ring(far, rank, peer), cmd, &limit);
+}
+
+GX_DEV uint32_t far_put(const struct ep_far *far, uint32_t rank, uint32_t peer, struct ep_cmd put,
+			const struct gx_limit *limit)
+{
+	return far_push(far, rank, peer, put.half[0], put.half[1], limit->deadline, limit->abort);
+}
+
+/* Shows at peer behind everything pushed for it before. */
+GX_DEV uint32_t far_signal(const struct ep_far *far, uint32_t rank, uint32_t peer, uint64_t at, uint64_t value,
+			   const struct gx_limit *limit)
+{
+	struct ep_cmd signal = ep_cmd_signal(peer, far->control_place + at, value);
+
+	return far_push(far, rank, peer, signal.half[0], signal.half[1], limit->deadline, limit->abort);
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every operation between ranks has: an epoch, limits, a way to fail that everybody hears, and work by ticket. */
+#ifndef EP_KERNELS_OP_H
+#define EP_KERNELS_OP_H
+
+#include "kernels/op/far.h"
+
+struct gx_op {
+	uint32_t rank, nranks;
+	uint32_t kind; /* enum ep_kernel_kind */
+	uint64_t epoch;
+	struct gx_limit limit;
+	struct ep_kernel_report *report;
+	uint32_t *errors;	  /* device memory; 0: the report is free */
+	uint8_t *const *control;  /* [nranks]; NULL: that rank is afar */
+	const struct ep_far *far; /* NULL: nobody is */
+	uint64_t failed_at;	  /* of the failed word in every control page */
+};
+
+/* What is told of a failure. */
+struct gx_blame {
+	uint32_t code, phase;
+	uint32_t rank, cause; /* as in the report */
+};
+
+/* One thread. The first failure of the group stays in the report; 1 if this is it. */
+GX_DEV uint32_t gx_op_note(const struct gx_op *op, struct gx_blame blame)
+{
+	struct ep_kernel_report *report = op->report;
+
+	if (gx_dev_add_relaxed_u32(op->errors, 1) != 0)
+		return 0;
+	gx_st_relaxed_u32(&report->phase, blame.phase);
+	gx_st_relaxed_u32(&report->rank, blame.rank);
+	gx_st_relaxed_u32(&report->cause, blame.cause);
+	gx_st_relaxed_u32(&report->kind, op->kind);
+	gx_st_relaxed_u64(&report->epoch, op->epoch);
+	gx_st_release_u32(&report->code, blame.code); /* pairs with the host's acquire of code */
+	return 1;
+}
+
+GX_DEV uint32_t gx_op_report(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)
+{
+	return gx_op_note(op, (struct gx_blame){ code, phase, rank, rank });
+}
+
+/* One thread. Every rank is told, so that nobody waits in vain; what another said is passed on as he said it. */
+GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
+{
+	uint64_t word = EP_FAILED_WORD(blame.code == EP_KERR_REMOTE ? blame.rank : op->rank, blame.cause);
+
+	if (!gx_op_note(op, blame))
+		return;
+	for (uint32_t r = 0; r < op->nranks; r++)
+		if (!op->far || op->control[r])
+			gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
+		else /* a ring that does not take this is what failed */
+			far_signal(op->far, op->rank, r, op->failed_at, word, &op->limit);
+}
+
+GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)
+{
+	gx_op_blame(op, (struct gx_blame){ code, phase, rank, rank });
+}
+
+/* One thread. By the word of the rank that says it has failed. */
+GX_DEV void gx_op_fail_remote(const struct gx_op *op, uint64_t word, uint32_t phase)
+{
+	gx_op_blame(op, (struct gx_blame){ EP_KERR_REMOTE, phase, EP_FAILED_RANK(word), EP_FAILED_CAUSE(word) });
+}
+
+/* other: who did not answer either; where nobody is, rank. */
+GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t rank, uint32_t other, uint32_t phase)
+{
+	uint64_t word = 0;
+
+	if (result == GX_TIMED_OUT) {
+		gx_op_blame(op, (struct gx_blame){ EP_KERR_TIMEOUT, phase, rank, other });
+		return;
+	}
+	if (result == GX_ABORTED) {
+		gx_op_fail(op, EP_KERR_ABORTED, rank, phase);
+		return;
+	}
+	word = gx_ld_relaxed_u64(op->limit.failed);
+	if (word == 0 && op->limit.afar)
+		word = gx_ld_relaxed_u64(op->limit.afar);
+	gx_op_fail_remote(op, word, phase);
+}
+
+/* The warp's next work item, in lane 0: the others learn it when it is needed. */
+GX_DEV uint32_t gx_op_take(uint32_t *counter)
+{
+	return gx_lane() == 0 ? gx_dev_add_relaxed_u32(counter, 1) : 0;
+}
+
+GX_DEV uint32_t gx_op_ticket(uint32_t *counter)
+{
+	return gx_shfl_u32(gx_op_take(counter), 0);
+}
+
+/* Whether this block is the last to leave. R: everything the block did -> left; A: the same counter. */
+GX_DEV int gx_op_leave(uint32_t *left)
+{
+	GX_SHARED uint32_t last;
+
+	gx_syncthreads();
+	if (gx_tid() == 0)
+		last = gx_dev_add_acqrel_u32(left, 1) == gx_blocks() - 1;
+	gx_syncthreads();
+	return last != 0;
+}
+
+#endif

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows to every rank, a signal behind them, and the buffer back (kernels/probe/args_rowsig.h has the layout).
+ *
+ * Work is cut into slices, nranks * slices of them for each half, and warps take them by ticket; a warp receives only
+ * when no sending is left to take. So one resident block can do the whole operation alone, and a block that the device
+ * starts late finds nothing and leaves. A slice may be empty: a peer that gets no rows is signalled by the same code.
+ *
+ * Orderings, each with its partner (S: sender, D: destination):
+ *   R1 rows and head -> sent[D]	pairs with A1, the same counter: its last finisher has all rows behind it
+ *   R2 signal at D <- A1		pairs with A2, D's wait
+ *   R3 rows read -> received[S]	pairs with A3, the same counter
+ *   R4 ack at S <- A3			pairs with A4, S's wait before it writes this buffer again
+ *   R5 all of a block -> left		pairs with A5: the last block resets the tickets for the next launch
+ */
+#include "kernels/args.h"
+#include "kernels/op/op.h"
+
+/* What every role needs, in each thread. */
+struct rowsig {
+	struct gx_op op;
+	const struct ep_rowsig_args *a;
+	uint64_t *mine; /* this rank's control words */
+	uint32_t *sent, *received;
+	uint64_t before; /* the epoch whose acknowledgements free the buffer; 0: it is new */
+	uint32_t buffer;
+	struct gx_bulk bulk;
+};
+
+GX_DEV uint8_t *rowsig_window(const struct rowsig *rs, uint32_t owner, uint32_t source)
+{
+	const struct ep_rowsig_args *a = rs->a;
+
+	return a->window[owner] + ((uint64_t)rs->buffer * a->nranks + source) * ep_rowsig_block(a->row, a->cap);
+}
+
+/* The warp waits for one of this rank's words; lane 0 does it, the barrier hands its acquire to the others. */
+GX_DEV int rowsig_wait(const struct rowsig *rs, const uint64_t *word, uint64_t value, uint32_t rank, uint32_t phase)
+{
+	uint32_t result = GX_ARRIVED;
+
+	if (gx_lane() == 0) {
+		result = (uint32_t)gx_wait(word, value, &rs->op.limit);
+		if (result != GX_ARRIVED)
+			gx_op_fail_wait(&rs->op, result, rank, rank, phase);
+	}
+	result = gx_shfl_u32(result, 0);
+	gx_syncwarp();
+	return result == GX_ARRIVED;
+}
+
+GX_DEV void rowsig_row(struct rowsig *rs, uint8_t *dst, const uint8_t *src)
+{
+	uint64_t row = rs->a->row;
+	uint32_t room = gx_bulk_room(&rs->bulk);
+
+	for (uint64_t at = 0; at < row; at += room) {
+		uint32_t n = row - at < room ? (uint32_t)(row - at) : room;
+
+		gx_bulk_load(&rs->bulk, src + at, n);
+		gx_bulk_store(&rs->bulk, dst + at, 0, n);
+	}
+}
+
+GX_DEV void rowsig_send(struct rowsig *rs, uint32_t item)
+{
+	const struct ep_rowsig_args *a = rs->a;
+	/* From the next rank on: at any moment the senders are spread over the receivers. */
+	uint32_t peer = (uint32_t)(((uint64_t)a->rank + 1 + item % a->nranks) % a->nranks);
+	uint32_t slice = item / a->nranks, count = a->count[peer];
+	uint8_t *to = rowsig_window(rs, peer, a->rank);
+
+	if (count > a->cap) {
+		if (gx_lane() == 0)
+			gx_op_fail(&rs->op, EP_KERR_COUNT, peer, EP_KPHASE_SEND);
+		return;
+	}
+	/* A4 */
+	if (!rowsig_wait(rs, rs->mine + a->nranks + peer, rs->before, peer, EP_KPHASE_SEND))
+		return;
+	for (uint64_t i = slice; i < count; i += a->slices)
+		rowsig_row(rs, to + EP_ROWSIG_HEAD + i * ep_rowsig_pitch(a->row),
+			   a->in + ((uint64_t)peer * a->cap + i) * a->row);
+	if (slice == 0 && gx_lane() == 0)
+		*(uint32_t *)to = count;
+	gx_bulk_drain(&rs->bulk);
+	/* R1, A1, R2 */
+	if (gx_lane() == 0 && gx_dev_add_acqrel_u32(&rs->sent[peer], 1) == a->slices - 1)
+		gx_st_release_u64(a->control[peer] + a->rank, rs->op.epoch);
+}
+
+GX_DEV void rowsig_recv(struct rowsig *rs, uint32_t item)
+{
+	const struct ep_rowsig_args *a = rs->a;
+	uint32_t source = (uint32_t)(((uint64_t)a->rank + item % a->nranks) % a->nranks);
+	uint32_t slice = item / a->nranks, count;
+	const uint8_t *from = rowsig_window(rs, a->rank, source);
+
+	/* A2 */
+	if (!rowsig_wait(rs, rs->mine + source, rs->op.epoch, source, EP_KPHASE_RECV))
+		return;
+	/* A peer's word is no length until it was checked, and all lanes go by one reading of it. */
+	count = gx_shfl_u32(*(const uint32_t *)from, 0);
+	if (count > a->cap) {
+		if (gx_lane() == 0)
+			gx_op_fail(&rs->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
+		return;
+	}
+	for (uint64_t i = slice; i < count; i += a->slices)
+		rowsig_row(rs, a->out + ((uint64_t)source * a->cap + i) * a->row,
+			   from + EP_ROWSIG_HEAD + i * ep_rowsig_pitch(a->row));
+	if (slice == 0 && gx_lane() == 0)
+		a->got[source] = count;
+	gx_bulk_drain(&rs->bulk);
+	/* R3, A3, R4 */
+	if (gx_lane() == 0 && gx_dev_add_acqrel_u32(&rs->received[source], 1) == a->slices - 1)
+		gx_st_release_u64(a->control[source] + a->nranks + a->rank, rs->op.epoch);
+}
+
+GX_DEV void rowsig_open(struct rowsig *rs, const struct ep_rowsig_args *a, uint8_t *stage)
+{
+	rs->a = a;
+	rs->mine = a->control[a->rank];
+	rs->sent = (uint32_t *)(a->state + 1);
+	rs->received = rs->sent + a->nranks;
+	rs->buffer = a->state->buffer;
+	rs->before = a->state->used[rs->buffer];
+	rs->op.rank = a->rank;
+	rs->op.nranks = a->nranks;
+	rs->op.kind = EP_KIND_ROWSIG;
+	rs->op.epoch = a->state->epoch + 1;
+	rs->op.report = a->report;
+	rs->op.errors = &a->state->errors;
+	rs->op.control = (uint8_t *const *)a->control;
+	rs->op.failed_at = ep_rowsig_control_size(a->nranks) - sizeof(uint64_t);
+	rs->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
+	rs->op.limit.abort = a->abort;
+	rs->op.limit.gone = NULL;
+	rs->op.far = NULL;
+	rs->op.limit.afar = NULL;
+	rs->op.limit.failed = rs->mine + rs->op.failed_at / sizeof(uint64_t);
+	gx_bulk_open(&rs->bulk, stage, a->stage);
+}
+
+/* Nothing per launch lives in the host: the last block to leave makes the state ready for the next launch, which the
+ * stream starts after this one has ended. */
+GX_DEV void rowsig_close(struct rowsig *rs)
+{
+	struct ep_rowsig_state *state = rs->a->state;
+
+	if (!gx_op_leave(&state->left)) /* R5, A5 */
+		return;
+	for (uint32_t i = gx_tid(); i < 2 * rs->a->nranks; i += gx_threads())
+		rs->sent[i] = 0; /* and received, which follows */
+	if (gx_tid() != 0)
+		return;
+	state->send_ticket = state->recv_ticket = state->left = 0;
+	state->used[rs->buffer] = rs->op.epoch;
+	state->buffer = rs->a->single ? 0 : rs->buffer ^ 1;
+	state->epoch = rs->op.epoch;
+}
+
+/* A group that has failed moves nothing more: its windows may hold half an operation. Lane 0 looks for its warp: the
+ * word may change any moment, and lanes that disagree would part for good. */
+GX_DEV uint32_t rowsig_items(const struct rowsig *rs)
+{
+	uint32_t items = rs->a->nranks * rs->a->slices;
+	uint64_t failed = 0;
+
+	if (gx_lane() == 0)
+		failed = gx_ld_relaxed_u64(rs->op.limit.failed);
+	if (failed != 0)
+		gx_op_fail_remote(&rs->op, failed, EP_KPHASE_START);
+	return gx_shfl_u32(failed != 0 ? 0 : items, 0);
+}
+
+GX_KERNEL(rowsig)(GX_ARGS(struct ep_rowsig_args) a)
+{
+	GX_DYN_SHARED(stage);
+	struct rowsig rs;
+	uint32_t items, item;
+
+	rowsig_open(&rs, &a, stage);
+	items = rowsig_items(&rs);
+	while ((item = gx_op_ticket(&a.state->send_ticket)) < items)
+		rowsig_send(&rs, item);
+	while ((item = gx_op_ticket(&a.state->recv_ticket)) < items)
+		rowsig_recv(&rs, item);
+	rowsig_close(&rs);
+}

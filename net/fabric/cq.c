@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The hot half of the fabric net that receives: completions, immediates and errors from the completion queue. */
+#include <stdio.h>
+
+#include "net/fabric/fabric.h"
+#include "util/error.h"
+
+#define LOOK_EVERY 256u
+
+static void op_complete(struct fab_ctx *ctx, struct fab_slot *slot, int rc)
+{
+	struct fab_lane *lane = &ctx->lanes[slot->peer];
+	struct fab_slot *request = slot->cover ? slot->cover : slot;
+
+	lane->open--;
+	lane->since = ctx->clock;
+	if (!lane->dropped)
+		ctx->live--;
+	if (rc)
+		request->rc = rc;
+	request->left--;
+	if (slot->cover)
+		fab_slot_give(ctx, slot);
+	if (request->orphan && !request->left)
+		fab_slot_give(ctx, request);
+}
+
+static void imm_take(struct fab_ctx *ctx, uint64_t data, uint64_t from)
+{
+	uint64_t peer = ctx->dev->wide ? (data & ~FAB_HELLO) >> 32 : from;
+	bool hello;
+
+	if (__builtin_expect(peer >= (uint64_t)ctx->comm->nranks, 0)) {
+		EP_INFO(EP_NET, "fabric: immediate data of nobody, %#llx from %#llx, dropped", (unsigned long long)data,
+			(unsigned long long)from);
+		return;
+	}
+	/* Where there is no room to say so: a rank puts nothing before its hello is delivered, so the first is that. */
+	hello = ctx->dev->wide ? data & FAB_HELLO : ctx->heard && !ctx->heard[peer];
+	if (__builtin_expect(hello, 0)) {
+		if (ctx->heard)
+			ctx->heard[peer] = true;
+		return;
+	}
+	ctx->imms[ctx->tail++ % FAB_IMMS] = (ncclEpNetImm_v1_t){ .peer = (int)peer, .imm = (uint32_t)data };
+}
+
+static void entry_take(struct fab_ctx *ctx, const struct ofi_cq_data_entry *e, uint64_t from)
+{
+	struct fab_slot *slot = e->op_context;
+
+	/* One provider marks the sender's completion with OFI_REMOTE_CQ_DATA as well; OFI_WRITE is the sender's only.
+	 */
+	if (e->flags & OFI_REMOTE_CQ_DATA && !(e->flags & OFI_WRITE)) {
+		imm_take(ctx, e->data, from);
+		if (!ctx->dev->receives || !slot)
+			return;
+		slot->next = ctx->unposted;
+		ctx->unposted = slot;
+	} else if (slot && !(e->flags & (OFI_REMOTE_WRITE | OFI_REMOTE_READ))) {
+		op_complete(ctx, slot, 0);
+	}
+}
+
+static void receives_post(struct fab_ctx *ctx)
+{
+	while (ctx->unposted) {
+		struct fab_slot *slot = ctx->unposted;
+
+		if (ctx->ep->msg->recv(ctx->ep, slot->bytes, 0, slot->chunk->mr->mem_desc, OFI_ADDR_NONE, slot))
+			return;
+		ctx->unposted = slot->next;
+	}
+}
+
+/* Ours, and an operation: what an error says of its context is not to be believed unseen. */
+static bool slot_known(const struct fab_ctx *ctx, const void *context)
+{
+	for (const struct fab_chunk *c = ctx->chunks; c; c = c->next)
+		if ((const uint8_t *)context >= (const uint8_t *)c->slots && context < (const void *)c->end)
+			return ((const struct fab_slot *)context)->left && !((const struct fab_slot *)context)->receive;
+	return false;
+}
+
+static void error_take(struct fab_ctx *ctx)
+{
+	struct ofi_cq_err_entry e = { .op_context = NULL };
+	char text[80] = "", what[160];
+	const char *detail;
+
+	if (ctx->cq->ops->readerr(ctx->cq, &e, 0) <= 0)
+		return;
+	detail = ctx->cq->ops->strerror(ctx->cq, e.prov_errno, e.err_data, text, sizeof(text));
+	snprintf(what, sizeof(what), "failed: %s (%s)", fab_api()->fi_strerror(e.err), detail ? detail : "no detail");
+	if (e.flags & (OFI_REMOTE_WRITE | OFI_REMOTE_READ) || !slot_known(ctx, e.op_context)) {
+		EP_INFO(EP_NET, "fabric: an error of no put of ours: %s", what);
+		return;
+	}
+	fab_peer_lost(ctx->comm, ((struct fab_slot *)e.op_context)->peer, what);
+	op_complete(ctx, e.op_context, -EP_EREMOTE);
+}
+
+static int queue_read(struct fab_ctx *ctx)
+{
+	struct ofi_cq_data_entry entries[FAB_BATCH];
+	uint64_t from[FAB_BATCH];
+	ssize_t n;
+
+	if (ctx->dev->wide)
+		n = ctx->cq->ops->read(ctx->cq, entries, FAB_BATCH);
+	else
+		n = ctx->cq->ops->readfrom(ctx->cq, entries, FAB_BATCH, from);
+	if (n == -EAGAIN)
+		return 0;
+	if (n == -(ssize_t)OFI_EAVAIL) {
+		error_take(ctx);
+		return 0;
+	}
+	if (n < 0)
+		return fab_fail(ctx->dev, n, "reading the completion queue");
+	for (ssize_t i = 0; i < n; i++)
+		entry_take(ctx, &entries[i], ctx->dev->wide ? 0 : from[i]);
+	return 0;
+}
+
+int fab_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+{
+	struct fab_ctx *ctx = c;
+	int n = 0, rc = 0;
+
+	if (++ctx->calls % LOOK_EVERY == 0)
+		fab_peers_look(ctx);
+	if (ctx->unposted)
+		receives_post(ctx);
+	/* A caller that takes no immediates holds its senders up, by leaving theirs in the queue. */
+	if (ctx->tail - ctx->head <= FAB_IMMS - FAB_BATCH)
+		rc = queue_read(ctx);
+	while (n < max && ctx->head != ctx->tail)
+		imms[n++] = ctx->imms[ctx->head++ % FAB_IMMS];
+	*count = n;
+	return rc;
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Endpoints and what belongs to them: a context as libfabric has it, and the slots of its operations. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "net/fabric/fabric.h"
+#include "util/error.h"
+
+#define CHUNK 256
+#define RECEIVES_MAX 4096u
+
+static void fid_close(void *object)
+{
+	struct ofi_fid *fid = object;
+
+	if (fid)
+		fid->ops->close(fid);
+}
+
+static struct fab_chunk *chunk_make(struct fab_ctx *ctx)
+{
+	struct fab_chunk *chunk = calloc(1, sizeof(*chunk) + CHUNK * sizeof(chunk->slots[0]));
+	struct iovec iov = { .iov_len = CHUNK * FAB_INLINE };
+	struct ofi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1 };
+
+	if (!chunk)
+		return NULL;
+	chunk->bytes = aligned_alloc(4096, iov.iov_len);
+	iov.iov_base = chunk->bytes;
+	attr.access = OFI_READ | OFI_WRITE | OFI_RECV;
+	attr.requested_key = __atomic_fetch_add(&ctx->comm->next_key, 1, __ATOMIC_RELAXED);
+	if (!chunk->bytes || fab_mr_one(ctx, &attr, 0, &chunk->mr)) {
+		free(chunk->bytes);
+		free(chunk);
+		return NULL;
+	}
+	for (int i = 0; i < CHUNK; i++) {
+		struct fab_slot *slot = &chunk->slots[i];
+
+		slot->chunk = chunk;
+		slot->bytes = chunk->bytes + (size_t)i * FAB_INLINE;
+		slot->next = ctx->free;
+		ctx->free = slot;
+	}
+	chunk->end = chunk->slots + CHUNK;
+	chunk->next = ctx->chunks;
+	ctx->chunks = chunk;
+	return chunk;
+}
+
+/* Grows without a limit of its own: what bounds it is ctx->live, beside which stand the operations of lost peers. */
+struct fab_slot *fab_slot_take(struct fab_ctx *ctx)
+{
+	struct fab_slot *slot;
+
+	if (!ctx->free && !chunk_make(ctx))
+		return NULL;
+	slot = ctx->free;
+	ctx->free = slot->next;
+	slot->cover = NULL;
+	slot->left = 0;
+	slot->rc = 0;
+	slot->orphan = false;
+	return slot;
+}
+
+void fab_slot_give(struct fab_ctx *ctx, struct fab_slot *slot)
+{
+	slot->next = ctx->free;
+	ctx->free = slot;
+}
+
+/* A provider that places immediate data in receives needs as many as may be on their way. */
+static int receives_make(struct fab_ctx *ctx)
+{
+	size_t n = ctx->dev->info->rx_attr->size;
+
+	if (!ctx->dev->receives)
+		return 0;
+	for (size_t i = 0; i < (n < RECEIVES_MAX ? n : RECEIVES_MAX); i++) {
+		struct fab_slot *slot = fab_slot_take(ctx);
+
+		if (!slot)
+			return -ENOMEM;
+		slot->receive = true;
+		slot->next = ctx->unposted;
+		ctx->unposted = slot;
+	}
+	return 0;
+}
+
+static int objects_open(struct fab_ctx *ctx, struct ofi_info *info)
+{
+	const struct fab_dev *dev = ctx->dev;
+	struct ofi_av_attr av = { .type = info->domain_attr->av_type, .count = (size_t)ctx->comm->nranks };
+	struct ofi_cq_attr cq = { .format = OFI_CQ_FORMAT_DATA };
+	int rc;
+
+	if (av.type == OFI_AV_UNSPEC)
+		av.type = OFI_AV_TABLE;
+	cq.size = info->tx_attr->size + info->rx_attr->size + FAB_PUTS;
+	rc = fab_api()->fi_fabric(info->fabric_attr, &ctx->fabric, NULL);
+	if (rc)
+		return fab_fail(dev, rc, "opening the fabric");
+	rc = ctx->fabric->ops->domain(ctx->fabric, info, &ctx->domain, NULL);
+	if (rc)
+		return fab_fail(dev, rc, "opening the domain");
+	rc = ctx->domain->ops->av_open(ctx->domain, &av, &ctx->av, NULL);
+	if (rc)
+		return fab_fail(dev, rc, "opening an address vector");
+	rc = ctx->domain->ops->cq_open(ctx->domain, &cq, &ctx->cq, NULL);
+	if (rc)
+		return fab_fail(dev, rc, "opening a completion queue");
+	rc = ctx->domain->ops->endpoint(ctx->domain, info, &ctx->ep, NULL);
+	return rc ? fab_fail(dev, rc, "opening an endpoint") : 0;
+}
+
+/* CUDA calls from a thread of ours, while kernels of the application wait for that thread, would wait for ever. */
+static int ep_keep_off_gpu(const struct fab_ctx *ctx)
+{
+	bool permitted = false;
+
+	if (!ctx->dev->hmem)
+		return 0;
+	return ctx->ep->ops->setopt(&ctx->ep->fid, OFI_OPT_ENDPOINT, OFI_OPT_CUDA_API_PERMITTED, &permitted,
+				    sizeof(permitted));
+}
+
+static int ep_start(struct fab_ctx *ctx)
+{
+	const struct fab_dev *dev = ctx->dev;
+	struct ofi_fid *ep = &ctx->ep->fid;
+	int rc;
+
+	rc = ep->ops->bind(ep, &ctx->av->fid, 0);
+	/* Every operation completes by itself: comp_order is none, so one completion says nothing of another. */
+	rc = rc ? rc : ep->ops->bind(ep, &ctx->cq->fid, OFI_TRANSMIT | OFI_RECV);
+	if (rc)
+		return fab_fail(dev, rc, "binding an endpoint");
+	rc = ep_keep_off_gpu(ctx);
+	if (rc)
+		return fab_fail(dev, rc, "forbidding CUDA calls");
+	rc = ep->ops->control(ep, OFI_ENABLE, NULL);
+	if (rc)
+		return fab_fail(dev, rc, "enabling an endpoint");
+	ctx->addr_len = sizeof(ctx->addr);
+	rc = ctx->ep->cm->getname(ep, ctx->addr, &ctx->addr_len);
+	if (rc || ctx->addr_len > sizeof(ctx->addr))
+		return fab_fail(dev, rc ? rc : -ENOBUFS, "asking for an endpoint's name");
+	return 0;
+}
+
+int fab_ctx_open(struct fab_comm *comm, int index, struct fab_ctx **out)
+{
+	struct fab_ctx *ctx = calloc(1, sizeof(*ctx));
+	int rc = -ENOMEM;
+
+	if (!ctx)
+		return EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for a context");
+	ctx->comm = comm;
+	ctx->dev = comm->dev;
+	ctx->index = index;
+	ctx->lanes = calloc((size_t)comm->nranks, sizeof(*ctx->lanes));
+	ctx->imms = calloc(FAB_IMMS, sizeof(*ctx->imms));
+	if (ctx->lanes && ctx->imms)
+		rc = objects_open(ctx, comm->dev->info);
+	rc = rc ? rc : ep_start(ctx);
+	rc = rc || chunk_make(ctx) ? rc : -ENOMEM;
+	rc = rc ? rc : receives_make(ctx);
+	if (rc) {
+		fab_ctx_close(ctx);
+		return rc == -ENOMEM ? EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for a context") : rc;
+	}
+	*out = ctx;
+	return 0;
+}
+
+/* The endpoint first: what it still had on its way needs the memory until it is gone. NULL is accepted. */
+void fab_ctx_close(struct fab_ctx *ctx)
+{
+	struct fab_chunk *next;
+
+	if (!ctx)
+		return;
+	fid_close(ctx->ep);
+	for (struct fab_chunk *chunk = ctx->chunks; chunk; chunk = next) {
+		next = chunk->next;
+		fid_close(chunk->mr);
+		free(chunk->bytes);
+		free(chunk);
+	}
+	fid_close(ctx->cq);
+	fid_close(ctx->av);
+	fid_close(ctx->domain);
+	fid_close(ctx->fabric);
+	free(ctx->lanes);
+	free(ctx->imms);
+	free(ctx);
+}
+
+/*
+ * Nobody opens the name of a connected endpoint of shm again: taken away now, a killed process leaves nothing behind.
+ * Only context 0 is known to be open everywhere.
+ */
+void fab_name_drop(const struct fab_ctx *ctx)
+{
+	static const char prefix[] = "fi_shm://";
+	char name[FAB_ADDR + 1] = { 0 };
+
+	if (!ctx->dev->profile->entangled)
+		return;
+	memcpy(name, ctx->addr, ctx->addr_len);
+	if (!strncmp(name, prefix, sizeof(prefix) - 1) && !strchr(name + sizeof(prefix) - 1, '/'))
+		shm_unlink(name + sizeof(prefix) - 1);
+}
+
+int fab_av_insert(struct fab_ctx *ctx, int peer, const void *addr)
+{
+	uint64_t *to = &ctx->lanes[peer].addr;
+	int n = ctx->av->ops->insert(ctx->av, addr, 1, to, 0, NULL);
+
+	if (n != 1 || *to == OFI_ADDR_NONE)
+		return fab_fail(ctx->dev, n < 0 ? n : -EINVAL, "taking the address of a peer");
+	/* Senders that are told by address are ranks only if the table is filled in their order. */
+	if (!ctx->dev->wide && *to != (uint64_t)peer)
+		return fab_fail(ctx->dev, -EINVAL, "numbering the addresses of peers");
+	return 0;
+}
+
+int fab_hmem_probe(const struct fab_dev *dev)
+{
+	struct fab_comm comm = { .dev = dev, .nranks = 1 };
+	struct fab_ctx *ctx;
+	int rc = fab_ctx_open(&comm, 0, &ctx);
+
+	if (rc) {
+		EP_INFO(EP_NET, "fabric: %s cannot reach memory of GPUs; it is staged through the host",
+			dev->info->domain_attr->name);
+		return rc;
+	}
+	fab_ctx_close(ctx);
+	return 0;
+}

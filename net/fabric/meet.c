@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How ranks meet. A handle names the endpoint of context 0 and a small page; connect puts a hello with immediate data
+ * into everybody's page: it carries the names of the other endpoints, and shows that the way works before it is used.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "net/fabric/fabric.h"
+#include "util/clock.h"
+#include "util/error.h"
+#include "util/param.h"
+
+#define MAGIC 0x46414231u
+
+struct fab_listener {
+	struct fab_comm *comm; /* NULL once it is the caller's */
+	uint64_t deadline;     /* of connect; 0: not begun */
+	void **requests;       /* [nranks] hellos on their way */
+	bool *sent, *heard;    /* [nranks] */
+};
+
+/* Ranks with another provider are strangers. */
+static uint32_t magic_of(const struct fab_dev *dev)
+{
+	uint32_t h = MAGIC;
+
+	for (const char *p = dev->info->fabric_attr->prov_name; *p; p++)
+		h = h * 31 + (uint8_t)*p;
+	return h;
+}
+
+static int page_make(struct fab_comm *comm, struct fab_key *key)
+{
+	ncclEpNetMem_v1_t mem = { .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
+
+	mem.size = ((2 * (size_t)comm->nranks + 1) * sizeof(struct fab_hello) + 4095) / 4096 * 4096;
+	mem.ptr = comm->page = aligned_alloc(4096, mem.size);
+	if (!mem.ptr)
+		return EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for %d ranks", comm->nranks);
+	memset(mem.ptr, 0, mem.size);
+	return fab_mr_open(comm, &mem, false, key, &comm->page_mr);
+}
+
+static int comm_make(const struct fab_dev *dev, int contexts, int nranks, struct fab_comm **out)
+{
+	struct fab_comm *comm = calloc(1, sizeof(*comm));
+	int rc = 0;
+
+	if (!comm)
+		return EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for %d ranks", nranks);
+	*comm = (struct fab_comm){ .dev = dev, .nranks = nranks, .next_key = 1 };
+	comm->lost_ns = (uint64_t)ep_param_int(EP_P_PEER_LOST_MS) * 1000000ull;
+	comm->peers = calloc((size_t)nranks, sizeof(*comm->peers));
+	if (!comm->peers)
+		rc = EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for %d ranks", nranks);
+	rc = rc ? rc : ep_watch_open(&comm->watch, nranks);
+	if (!rc && getrandom(&comm->nonce, sizeof(comm->nonce), 0) != (ssize_t)sizeof(comm->nonce))
+		rc = EP_FAIL(EP_NET, EIO, "fabric: the kernel gave no random number");
+	for (int i = 0; i < contexts && !rc; i++) {
+		rc = fab_ctx_open(comm, i, &comm->ctx[i]);
+		comm->contexts += !rc;
+	}
+	if (rc) {
+		fab_comm_free(comm);
+		return rc;
+	}
+	*out = comm;
+	return 0;
+}
+
+static int listener_make(struct fab_comm *comm, struct fab_listener **out)
+{
+	size_t n = (size_t)comm->nranks;
+	struct fab_listener *l = calloc(1, sizeof(*l) + n * (sizeof(*l->requests) + 2 * sizeof(*l->sent)));
+
+	if (!l)
+		return EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for %d ranks", comm->nranks);
+	l->comm = comm;
+	l->requests = (void **)(l + 1);
+	l->sent = (bool *)(l->requests + n);
+	l->heard = l->sent + n;
+	comm->ctx[0]->heard = l->heard;
+	*out = l;
+	return 0;
+}
+
+int fab_listen(void *n, int dev, int nranks, void *handle, void **listener)
+{
+	struct fab_net *net = n;
+	struct fab_listener *l = NULL;
+	struct fab_handle mine;
+	struct fab_comm *comm = NULL;
+	struct fab_key key;
+	int rc;
+
+	if (dev < 0 || dev >= net->count || nranks < 1 || nranks > 1 << 20)
+		return EP_FAIL(EP_NET, EP_EARG, "fabric: device %d, %d ranks", dev, nranks);
+	rc = comm_make(&net->devs[dev], (int)net->contexts, nranks, &comm);
+	if (rc)
+		return rc;
+	rc = page_make(comm, &key);
+	rc = rc ? rc : listener_make(comm, &l);
+	if (rc) {
+		fab_comm_free(comm);
+		return rc;
+	}
+	mine = (struct fab_handle){
+		.magic = magic_of(comm->dev),
+		.nranks = (uint32_t)nranks,
+		.nonce = comm->nonce,
+		.page_key = key.key[0],
+		.page_base = key.base,
+		.host = comm->watch.host,
+		.pid = getpid(),
+		.addr_len = (uint16_t)comm->ctx[0]->addr_len,
+		.contexts = (uint8_t)comm->contexts,
+	};
+	memcpy(mine.addr, comm->ctx[0]->addr, sizeof(mine.addr));
+	memcpy(handle, &mine, sizeof(mine));
+	*listener = l;
+	return 0;
+}
+
+static int handle_take(struct fab_comm *comm, int r, const void *handles, struct fab_handle *h)
+{
+	memcpy(h, (const uint8_t *)handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, sizeof(*h));
+	if (h->magic != magic_of(comm->dev) || !h->addr_len || h->addr_len > sizeof(h->addr))
+		return EP_FAIL(EP_NET, EP_EREMOTE,
+			       "fabric: rank %d has no handle of this build's fabric net with provider %s; name the "
+			       "provider on all ranks by NCCL_EP_FABRIC_PROVIDER",
+			       r, comm->dev->info->fabric_attr->prov_name);
+	if (h->nranks != (uint32_t)comm->nranks || h->contexts != comm->contexts)
+		return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: rank %d has %u ranks and %u contexts, rank %d %d and %d", r,
+			       h->nranks, h->contexts, comm->rank, comm->nranks, comm->contexts);
+	return 0;
+}
+
+static int meet_begin(struct fab_listener *l, const void *handles)
+{
+	struct fab_comm *comm = l->comm;
+	struct fab_handle h;
+	int rc;
+
+	for (int r = 0; r < comm->nranks; r++) {
+		struct fab_hello *out = &comm->page[comm->nranks + r];
+
+		rc = handle_take(comm, r, handles, &h);
+		rc = rc ? rc : fab_av_insert(comm->ctx[0], r, h.addr);
+		if (rc)
+			return rc;
+		comm->here += h.host == comm->watch.host && h.pid == getpid();
+		ep_watch_add(&comm->watch, r, h.host, h.pid);
+		comm->group ^= h.nonce;
+		comm->page_mr->far[r].base = h.page_base;
+		comm->page_mr->far[r].key[0] = h.page_key;
+		*out = (struct fab_hello){ .nonce = h.nonce, .rank = (uint32_t)comm->rank };
+		out->contexts = (uint32_t)comm->contexts;
+		for (int i = 0; i < comm->contexts; i++) {
+			out->addr_len[i] = (uint16_t)comm->ctx[i]->addr_len;
+			memcpy(out->addr[i], comm->ctx[i]->addr, FAB_ADDR);
+		}
+	}
+	comm->page_mr->shared = true;
+	l->deadline = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS));
+	return 0;
+}
+
+/* The word at the end is bye's, and no part of a hello: a late hello must not take back a bye. */
+static int hello_send(struct fab_listener *l, int r)
+{
+	struct fab_comm *comm = l->comm;
+	ncclEpNetPut_v1_t put = {
+		.peer = r,
+		.flags = NCCL_EP_NET_IMM,
+		.srcMr = comm->page_mr,
+		.dstMr = comm->page_mr,
+		.srcOffset = (uint64_t)(comm->nranks + r) * sizeof(struct fab_hello),
+		.dstOffset = (uint64_t)comm->rank * sizeof(struct fab_hello),
+		.size = offsetof(struct fab_hello, bye),
+	};
+	int done = 0, rc = 0;
+
+	if (!l->sent[r]) {
+		rc = fab_iput(comm->ctx[0], &put, &l->requests[r]);
+		l->sent[r] = l->requests[r];
+	}
+	if (!rc && l->requests[r]) {
+		rc = fab_test(comm->ctx[0], l->requests[r], &done);
+		if (done)
+			l->requests[r] = NULL;
+	}
+	if (rc)
+		return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: connecting rank %d to rank %d: %s%s%s", comm->rank, r,
+			       comm->peers[r].why[0] ? comm->peers[r].why : "the provider refused the hello",
+			       comm->dev->profile->remedy ? "; " : "",
+			       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
+	return 0;
+}
+
+/* How many hellos are still missing, either way; or an error. */
+static int meet_step(struct fab_listener *l)
+{
+	struct fab_comm *comm = l->comm;
+	int missing = 0, first = -1, n, rc;
+
+	for (int r = 0; r < comm->nranks; r++) {
+		rc = hello_send(l, r);
+		if (rc)
+			return rc;
+		if (l->sent[r] && !l->requests[r] && l->heard[r])
+			continue;
+		first = missing++ ? first : r;
+	}
+	rc = fab_progress(comm->ctx[0], NULL, 0, &n);
+	if (rc || !missing || ep_now_ns() < l->deadline)
+		return rc ? rc : missing;
+	return EP_FAIL(EP_NET, EP_ETIMEOUT,
+		       "fabric: %d of %d ranks, rank %d the first, did not answer rank %d in time "
+		       "(NCCL_EP_BOOTSTRAP_TIMEOUT_MS); rank %d %s%s%s",
+		       missing, comm->nranks, first, comm->rank, first,
+		       l->heard[first] ? "is heard but not reached" : "was not heard",
+		       comm->dev->profile->remedy ? "; " : "",
+		       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
+}
+
+static int meet_end(struct fab_listener *l)
+{
+	struct fab_comm *comm = l->comm;
+
+	for (int r = 0; r < comm->nranks; r++) {
+		const struct fab_hello *in = &comm->page[r];
+
+		if (in->nonce != comm->nonce || in->rank != (uint32_t)r || in->contexts != (uint32_t)comm->contexts)
+			return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: the hello of rank %d is another's", r);
+		for (int i = 1; i < comm->contexts; i++) {
+			int rc = in->addr_len[i] > FAB_ADDR ? -EP_EREMOTE : fab_av_insert(comm->ctx[i], r, in->addr[i]);
+
+			if (rc)
+				return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: no address of context %d of rank %d", i, r);
+		}
+	}
+	comm->ctx[0]->heard = NULL;
+	fab_name_drop(comm->ctx[0]);
+	return 0;
+}
+
+int fab_connect(void *listener, const void *handles, int nranks, int rank, void **out)
+{
+	struct fab_listener *l = listener;
+	struct fab_comm *comm = l->comm;
+	int rc;
+
+	if (!comm || nranks != comm->nranks || rank < 0 || rank >= nranks)
+		return EP_FAIL(EP_NET, EP_EARG, "fabric: rank %d of %d does not fit this listener", rank, nranks);
+	if (!l->deadline) {
+		comm->rank = rank;
+		rc = meet_begin(l, handles);
+		if (rc)
+			return rc;
+	}
+	rc = meet_step(l);
+	if (rc)
+		return rc < 0 ? rc : 0;
+	rc = meet_end(l);
+	if (rc)
+		return rc;
+	l->comm = NULL;
+	*out = comm;
+	return 0;
+}
+
+int fab_closeListen(void *listener)
+{
+	struct fab_listener *l = listener;
+
+	if (l->comm)
+		fab_comm_end(l->comm);
+	free(l);
+	return 0;
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The hot half of rails. Puts to a peer go in bursts: while the caller says that more follows they stay on one rail,
+ * quiet and behind one doorbell, up to BURST bytes; the last of a burst asks for a completion, and the next begins on
+ * the next rail. So nothing quiet is left uncovered on a rail that the caller's own covering put does not take, and
+ * that put ends when all of these have. A burst does not leave its rail where that has no room: it waits.
+ */
+#include <stdlib.h>
+
+#include "net/rails/rails.h"
+#include "util/error.h"
+
+#define BURST 32768u /* four rows of 7 KiB: a doorbell is shared, and eight rows are on two rails already */
+#define SLAB 64
+
+enum kind { OP_PUT, OP_SIGNAL, OP_GET };
+
+struct slab {
+	struct rails_op ops[SLAB];
+	struct rails_req reqs[SLAB];
+};
+
+static int slab_add(struct rails_ctx *ctx)
+{
+	void **slabs = realloc(ctx->slabs, (ctx->nslabs + 1) * sizeof(*slabs));
+	struct slab *slab = slabs ? calloc(1, sizeof(*slab)) : NULL;
+
+	if (slabs)
+		ctx->slabs = slabs;
+	if (!slab)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a put");
+	ctx->slabs[ctx->nslabs++] = slab;
+	for (int i = 0; i < SLAB; i++) {
+		slab->ops[i].next = ctx->free_ops;
+		ctx->free_ops = &slab->ops[i];
+		slab->reqs[i].next = ctx->free_reqs;
+		ctx->free_reqs = &slab->reqs[i];
+	}
+	return 0;
+}
+
+/* So that what is taken from the lists after a put was given to a rail is there. */
+static int nodes_ready(struct rails_ctx *ctx)
+{
+	return ctx->free_ops && ctx->free_reqs ? 0 : slab_add(ctx);
+}
+
+static struct rails_op *op_take(struct rails_ctx *ctx, int rail, void *request)
+{
+	struct rails_op *op = ctx->free_ops;
+
+	ctx->free_ops = op->next;
+	*op = (struct rails_op){ .rail = rail, .request = request };
+	return op;
+}
+
+static struct rails_req *req_take(struct rails_ctx *ctx, int peer, int rc)
+{
+	struct rails_req *req = ctx->free_reqs;
+
+	ctx->free_reqs = req->next;
+	*req = (struct rails_req){ .peer = peer, .rc = rc };
+	return req;
+}
+
+/* Whether it has ended; *rc is how, where that is no success. */
+static bool op_test(struct rails_ctx *ctx, struct rails_op *op, int *rc)
+{
+	int done = 0, one;
+
+	if (op->mr) {
+		one = ctx->hot->iflush(ctx->inner[op->rail], op->mr, &op->request);
+		if (op->request)
+			op->mr = NULL;
+		done = one != 0;
+	} else {
+		one = ctx->hot->test(ctx->inner[op->rail], op->request, &done);
+	}
+	if (!done)
+		return false;
+	*rc = *rc ? *rc : one;
+	return true;
+}
+
+/* Takes out of the list what has ended, or only from its front. */
+static void ops_test(struct rails_ctx *ctx, struct rails_op **at, bool front, int *rc)
+{
+	while (*at) {
+		struct rails_op *op = *at;
+
+		if (op_test(ctx, op, rc)) {
+			*at = op->next;
+			op->next = ctx->free_ops;
+			ctx->free_ops = op;
+		} else if (front) {
+			return;
+		} else {
+			at = &op->next;
+		}
+	}
+}
+
+static void lane_fail(struct rails_lane *lane, int rc)
+{
+	if (rc == -EP_EREMOTE)
+		lane->failed = rc;
+}
+
+/* A caller that covers late does not make the list grow. */
+static void lane_reap(struct rails_ctx *ctx, struct rails_lane *lane)
+{
+	ops_test(ctx, &lane->first, true, &lane->quiet_rc);
+	if (!lane->first)
+		lane->end = &lane->first;
+	lane_fail(lane, lane->quiet_rc);
+}
+
+static void *inner_mr(void *mr, int rail)
+{
+	return mr ? ((struct rails_mr *)mr)->inner[rail] : NULL;
+}
+
+static int rail_give(struct rails_ctx *ctx, int rail, enum kind kind, const ncclEpNetPut_v1_t *put,
+		     const ncclEpNetSignal_v1_t *signal, void **request)
+{
+	ncclEpNetPut_v1_t inner = *put;
+	ncclEpNetSignal_v1_t inner_signal;
+
+	inner.srcMr = put->flags & NCCL_EP_NET_INLINE ? NULL : inner_mr(put->srcMr, rail);
+	inner.dstMr = inner_mr(put->dstMr, rail);
+	*request = NULL;
+	if (kind == OP_GET)
+		return ctx->hot->iget(ctx->inner[rail], &inner, request);
+	if (kind == OP_PUT)
+		return ctx->hot->iput(ctx->inner[rail], &inner, request);
+	inner_signal = *signal;
+	inner_signal.mr = inner_mr(signal->mr, rail);
+	return ctx->hot->iputSignal(ctx->inner[rail], &inner, &inner_signal, request);
+}
+
+/* On the lane's rail or, at the start of a burst, on the first after it that has room. */
+static int lane_give(struct rails_ctx *ctx, struct rails_lane *lane, enum kind kind, const ncclEpNetPut_v1_t *put,
+		     const ncclEpNetSignal_v1_t *signal, void **request)
+{
+	int rc = rail_give(ctx, lane->rail, kind, put, signal, request);
+
+	for (int i = 1; i < ctx->n && !rc && !*request && !lane->open; i++) {
+		int rail = (lane->rail + i) % ctx->n;
+
+		rc = rail_give(ctx, rail, kind, put, signal, request);
+		if (*request)
+			lane->rail = rail;
+	}
+	return rc;
+}
+
+static int op_start(struct rails_ctx *ctx, enum kind kind, const ncclEpNetPut_v1_t *put,
+		    const ncclEpNetSignal_v1_t *signal, void **request)
+{
+	const uint32_t more = NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE;
+	struct rails_lane *lane;
+	ncclEpNetPut_v1_t inner = *put;
+	struct rails_req *req;
+	bool last;
+	int rc;
+
+	*request = NULL;
+	if (__builtin_expect((unsigned)put->peer >= (unsigned)ctx->comm->nranks, 0))
+		return EP_FAIL(EP_NET, EP_EARG, "rails: rank %d of %d", put->peer, ctx->comm->nranks);
+	lane = &ctx->lanes[put->peer];
+	if (__builtin_expect(lane->failed, 0))
+		return lane->failed;
+	rc = nodes_ready(ctx);
+	if (rc)
+		return rc;
+	last = (put->flags & more) != more || put->size >= BURST - lane->bytes;
+	if (last)
+		inner.flags &= ~more;
+	rc = lane_give(ctx, lane, kind, &inner, signal, request);
+	if (rc)
+		lane_fail(lane, rc);
+	if (rc || !*request)
+		return rc;
+	lane->open = !last;
+	lane->bytes = last ? 0 : lane->bytes + put->size;
+	if (!last)
+		return 0;
+	*lane->end = op_take(ctx, lane->rail, *request);
+	lane->end = &(*lane->end)->next;
+	lane->rail = lane->rail + 1 < ctx->n ? lane->rail + 1 : 0;
+	if (put->flags & NCCL_EP_NET_QUIET) {
+		*request = NCCL_EP_NET_QUIET_REQUEST;
+		lane_reap(ctx, lane);
+		return 0;
+	}
+	req = req_take(ctx, put->peer, lane->quiet_rc);
+	req->first = lane->first;
+	lane->quiet_rc = 0;
+	lane->first = NULL;
+	lane->end = &lane->first;
+	*request = req;
+	return 0;
+}
+
+static int rails_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
+{
+	return op_start(ctx, OP_PUT, put, NULL, request);
+}
+
+static int rails_iputSignal(void *ctx, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
+{
+	*request = NULL;
+	if (signal->strength != NCCL_EP_NET_SIGNAL_WEAK)
+		return EP_FAIL(EP_NET, ENOTSUP, "rails: no strong signals, as rails overtake each other");
+	return op_start(ctx, OP_SIGNAL, put, signal, request);
+}
+
+static int rails_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request)
+{
+	return op_start(ctx, OP_GET, get, NULL, request);
+}
+
+/* What arrived by every rail. */
+static int rails_iflush(void *c, void *m, void **request)
+{
+	struct rails_ctx *ctx = c;
+	struct rails_mr *mr = m;
+	struct rails_req *req;
+	int rc;
+
+	*request = NULL;
+	rc = nodes_ready(ctx);
+	if (rc)
+		return rc;
+	req = req_take(ctx, -1, 0);
+	for (int k = 0; k < ctx->n; k++) {
+		struct rails_op *op;
+
+		if (nodes_ready(ctx)) {
+			req->rc = -ENOMEM;
+			break;
+		}
+		op = op_take(ctx, k, NULL);
+		op->mr = mr->inner[k];
+		op->next = req->first;
+		req->first = op;
+	}
+	ops_test(ctx, &req->first, false, &req->rc);
+	*request = req;
+	return 0;
+}
+
+static int rails_test(void *c, void *request, int *done)
+{
+	struct rails_ctx *ctx = c;
+	struct rails_req *req = request;
+	int rc;
+
+	*done = 0;
+	ops_test(ctx, &req->first, false, &req->rc);
+	if (req->first)
+		return 0;
+	rc = req->rc;
+	if (req->peer >= 0)
+		lane_fail(&ctx->lanes[req->peer], rc);
+	req->next = ctx->free_reqs;
+	ctx->free_reqs = req;
+	*done = 1;
+	return rc;
+}
+
+/* All of them, whatever room is left: a rail that nobody drives holds up its peers. */
+static int rails_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+{
+	struct rails_ctx *ctx = c;
+	int n = 0, got, rc = 0, one;
+
+	for (int i = 0; i < ctx->n; i++) {
+		int rail = (ctx->turn + i) % ctx->n;
+
+		got = 0;
+		one = ctx->hot->progress(ctx->inner[rail], n < max ? imms + n : NULL, max - n, &got);
+		n += got;
+		rc = rc ? rc : one;
+	}
+	ctx->turn = ctx->turn + 1 < ctx->n ? ctx->turn + 1 : 0;
+	*count = n;
+	return rc;
+}
+
+const ncclEpNetHot_v1_t rails_hot = {
+	.iput = rails_iput,
+	.iputSignal = rails_iputSignal,
+	.iget = rails_iget,
+	.iflush = rails_iflush,
+	.test = rails_test,
+	.progress = rails_progress,
+};

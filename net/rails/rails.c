@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several devices of a net as one: NCCL_EP_NET="rails(verbs):n=2". Puts go over them in turn, so there is no order, and
+ * what they carry is a number in the immediate. Options:
+ *   n=N              rails of a device (2). Device i is i and the N - 1 that follow it, round the end
+ *   devices=A+B+...  there is one device, made of these: names, or numbers
+ *
+ * Handles and keys of the rails travel in one of this net's, each without the zeros at its end. The alternative, to
+ * carry all but the first over the first rail, needs memory registered before ranks have met.
+ */
+#include "net/rails/rails.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/table.h"
+#include "util/error.h"
+
+#define PACK_MAGIC 0x5b
+
+/* ---- several in one ---- */
+
+/* A number, how many there are, then for each its length (2 bytes) and so many bytes. */
+struct pack {
+	uint8_t *out;
+	size_t size, used;
+};
+
+static void pack_begin(struct pack *pack, void *out, size_t size, int n)
+{
+	memset(out, 0, size);
+	*pack = (struct pack){ .out = out, .size = size, .used = 2 };
+	pack->out[0] = PACK_MAGIC;
+	pack->out[1] = (uint8_t)n;
+}
+
+static int pack_add(struct pack *pack, const uint8_t *part, size_t size)
+{
+	while (size && !part[size - 1])
+		size--;
+	if (pack->used + 2 + size > pack->size)
+		return -ENOSPC;
+	pack->out[pack->used] = (uint8_t)(size & 0xff);
+	pack->out[pack->used + 1] = (uint8_t)(size >> 8);
+	memcpy(pack->out + pack->used + 2, part, size);
+	pack->used += 2 + size;
+	return 0;
+}
+
+/* The parts of one rank, each of `size` bytes and `stride` behind the one before. */
+static int pack_open(const uint8_t *in, size_t size, int n, uint8_t *out, size_t stride)
+{
+	size_t at = 2, length;
+
+	if (in[0] != PACK_MAGIC || in[1] != n)
+		return -EP_EREMOTE;
+	for (int i = 0; i < n; i++, out += stride) {
+		length = at + 2 <= size ? in[at] | (size_t)in[at + 1] << 8 : size;
+		if (length > size || at + 2 + length > size)
+			return -EP_EREMOTE;
+		memset(out, 0, size);
+		memcpy(out, in + at + 2, length);
+		at += 2 + length;
+	}
+	return 0;
+}
+
+/* Those of all ranks, by rail: [n][nranks]. */
+static int packs_open(const void *packs, size_t size, int n, int nranks, uint8_t **out)
+{
+	uint8_t *parts = calloc((size_t)n * (size_t)nranks, size);
+
+	if (!parts)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for %d ranks", nranks);
+	for (int r = 0; r < nranks; r++)
+		if (pack_open((const uint8_t *)packs + (size_t)r * size, size, n, parts + (size_t)r * size,
+			      (size_t)nranks * size)) {
+			free(parts);
+			return EP_FAIL(EP_NET, EP_EREMOTE,
+				       "rails: what rank %d sent is not of %d rails: NCCL_EP_NET has to name as many "
+				       "on all ranks",
+				       r, n);
+		}
+	*out = parts;
+	return 0;
+}
+
+/* ---- devices ---- */
+
+static int device_find(const struct rails_net *net, int count, const char *name, size_t n)
+{
+	ncclEpNetProperties_v1_t props;
+	char *end;
+	long number;
+
+	for (int i = 0; i < count; i++)
+		if (!net->inner->getProperties(net->net, i, &props) && strlen(props.name) == n &&
+		    !memcmp(props.name, name, n))
+			return i;
+	number = strtol(name, &end, 10);
+	return end == name + n && n && number >= 0 && number < count ? (int)number : -1;
+}
+
+static int devices_named(struct rails_net *net, int count, const char *names)
+{
+	struct rails_dev *dev = &net->devs[0];
+
+	net->count = 1;
+	net->n = 0;
+	for (size_t n; *names; names += n + (names[n] == '+')) {
+		int i;
+
+		n = strcspn(names, "+");
+		i = device_find(net, count, names, n);
+		if (i < 0)
+			return EP_FAIL(EP_NET, EP_EARG,
+				       "rails: the net %s has no device \"%.*s\"; ep_info -n lists them",
+				       net->inner->name, (int)n, names);
+		if (net->n == RAILS_MAX)
+			return EP_FAIL(EP_NET, EP_EARG, "rails: more than %d devices", RAILS_MAX);
+		dev->inner[net->n++] = i;
+	}
+	return 0;
+}
+
+static void devices_all(struct rails_net *net, int count)
+{
+	net->count = count;
+	for (int i = 0; i < count; i++)
+		for (int k = 0; k < net->n; k++)
+			net->devs[i].inner[k] = (i + k) % count;
+}
+
+static int device_name(struct rails_net *net, struct rails_dev *dev)
+{
+	ncclEpNetProperties_v1_t props;
+	size_t used = 0;
+
+	for (int k = 0; k < net->n; k++) {
+		int rc = net->inner->getProperties(net->net, dev->inner[k], &props);
+
+		if (rc)
+			return rc;
+		if (props.immBits < 32)
+			return EP_FAIL(EP_NET, EP_EUSAGE,
+				       "rails: %s of %s carries no immediate data, by which puts of several rails are "
+				       "put in order",
+				       props.name, net->inner->name);
+		if (used < sizeof(dev->name))
+			used += (size_t)snprintf(dev->name + used, sizeof(dev->name) - used, "%s%s", k ? "+" : "",
+						 props.name);
+	}
+	return 0;
+}
+
+static int rails_finalize(void *n)
+{
+	struct rails_net *net = n;
+
+	free(net->devs);
+	free(net);
+	return 0;
+}
+
+static int rails_init(const ncclEpNetInit_v1_t *args, void **out)
+{
+	struct rails_net *net = calloc(1, sizeof(*net));
+	char names[256] = "";
+	uint64_t n = 2;
+	int count = 0, rc;
+	const struct ep_net_option options[] = {
+		{ "n", &n, RAILS_MAX, NULL },
+		{ "devices", NULL, sizeof(names), names },
+	};
+
+	if (!net)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+	net->inner = args->inner;
+	net->net = args->innerNet;
+	rc = ep_net_options("rails", args->options, options, sizeof(options) / sizeof(options[0]));
+	rc = rc || n ? rc : EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: rails needs at least one");
+	net->n = (int)n;
+	rc = rc ? rc : net->inner->devices(net->net, &count);
+	net->devs = calloc((size_t)count + 1, sizeof(*net->devs));
+	if (!rc && !net->devs)
+		rc = EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+	if (!rc && names[0])
+		rc = devices_named(net, count, names);
+	else if (!rc)
+		devices_all(net, count);
+	for (int i = 0; i < net->count && !rc; i++)
+		rc = device_name(net, &net->devs[i]);
+	if (rc) {
+		rails_finalize(net);
+		return rc;
+	}
+	*out = net;
+	return 0;
+}
+
+static int rails_devices(void *n, int *count)
+{
+	struct rails_net *net = n;
+
+	*count = net->count;
+	return 0;
+}
+
+static void flow_add(ncclEpNetFlow_v1_t *to, const ncclEpNetFlow_v1_t *flow)
+{
+	to->maxBytes = to->maxBytes && flow->maxBytes ? to->maxBytes + flow->maxBytes : 0;
+	to->maxPuts = to->maxPuts && flow->maxPuts ? to->maxPuts + flow->maxPuts : 0;
+}
+
+#define LEAST(field) (to->field = p->field < to->field ? p->field : to->field)
+
+/* What all rails can do, and as much as they can together. */
+static void props_join(ncclEpNetProperties_v1_t *to, const ncclEpNetProperties_v1_t *p)
+{
+	to->signals &= p->signals;
+	to->memKinds &= p->memKinds;
+	to->dmaBuf = to->dmaBuf && p->dmaBuf;
+	to->gets = to->gets && p->gets;
+	to->flushes = to->flushes && p->flushes;
+	to->maxPuts = to->maxPuts && p->maxPuts ? to->maxPuts + p->maxPuts : 0;
+	LEAST(maxInline);
+	LEAST(maxContexts);
+	LEAST(maxPutSize);
+	LEAST(maxRegSize);
+	flow_add(&to->lowLatency, &p->lowLatency);
+	flow_add(&to->throughput, &p->throughput);
+}
+
+static int rails_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *props)
+{
+	struct rails_net *net = n;
+	ncclEpNetProperties_v1_t all, one;
+	int rc;
+
+	if (dev < 0 || dev >= net->count)
+		return EP_FAIL(EP_NET, EP_EARG, "rails: no device %d of %d", dev, net->count);
+	rc = net->inner->getProperties(net->net, net->devs[dev].inner[0], &all);
+	for (int k = 1; k < net->n && !rc; k++) {
+		rc = net->inner->getProperties(net->net, net->devs[dev].inner[k], &one);
+		if (!rc)
+			props_join(&all, &one);
+	}
+	if (rc)
+		return rc;
+	all.name = net->devs[dev].name;
+	all.ordered = 0;
+	all.signals &= (int)NCCL_EP_NET_SIGNAL_WEAK;
+	*props = all;
+	return 0;
+}
+
+/* ---- meeting ---- */
+
+static int rails_closeListen(void *l)
+{
+	struct rails_listener *listener = l;
+	const ncclEpNet_v1_t *ops = listener->net->inner;
+
+	for (int k = 0; k < listener->net->n; k++) {
+		if (listener->comm[k])
+			ops->closeComm(listener->comm[k]);
+		if (listener->inner[k])
+			ops->closeListen(listener->inner[k]);
+	}
+	free(listener->handles);
+	free(listener);
+	return 0;
+}
+
+static int rails_listen(void *n, int dev, int nranks, void *handle, void **out)
+{
+	struct rails_net *net = n;
+	uint8_t mine[NCCL_EP_NET_HANDLE_SIZE], packed[NCCL_EP_NET_HANDLE_SIZE];
+	struct rails_listener *l;
+	struct pack pack;
+	int rc = 0;
+
+	if (dev < 0 || dev >= net->count)
+		return EP_FAIL(EP_NET, EP_EARG, "rails: no device %d of %d", dev, net->count);
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+	l->net = net;
+	l->nranks = nranks;
+	pack_begin(&pack, packed, sizeof(packed), net->n);
+	for (int k = 0; k < net->n && !rc; k++) {
+		memset(mine, 0, sizeof(mine));
+		rc = net->inner->listen(net->net, net->devs[dev].inner[k], nranks, mine, &l->inner[k]);
+		if (!rc && pack_add(&pack, mine, sizeof(mine)))
+			rc = EP_FAIL(EP_NET, EP_EUSAGE,
+				     "rails: the handles of %d rails of %s do not fit into %zu bytes: take %d", net->n,
+				     net->inner->name, sizeof(packed), k);
+	}
+	if (rc) {
+		rails_closeListen(l);
+		return rc;
+	}
+	memcpy(handle, packed, sizeof(packed));
+	*out = l;
+	return 0;
+}
+
+static int rails_connect(void *l, const void *handles, int nranks, int rank, void **out)
+{
+	struct rails_listener *listener = l;
+	struct rails_net *net = listener->net;
+	struct rails_comm *comm;
+	int rc = 0, missing = 0;
+
+	if (nranks != listener->nranks || rank < 0 || rank >= nranks)
+		return EP_FAIL(EP_NET, EP_EARG, "rails: rank %d of %d does not fit this listener", rank, nranks);
+	if (!listener->handles)
+		rc = packs_open(handles, NCCL_EP_NET_HANDLE_SIZE, net->n, nranks, &listener->handles);
+	for (int k = 0; k < net->n && !rc; k++) {
+		if (!listener->comm[k])
+			rc = net->inner->connect(listener->inner[k],
+						 listener->handles +
+							 (size_t)k * (size_t)nranks * NCCL_EP_NET_HANDLE_SIZE,
+						 nranks, rank, &listener->comm[k]);
+		missing += !listener->comm[k];
+	}
+	if (rc || missing)
+		return rc;
+	comm = calloc(1, sizeof(*comm));
+	if (!comm)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+	*comm = (struct rails_comm){ .net = net, .rank = rank, .nranks = nranks };
+	memcpy(comm->inner, listener->comm, sizeof(comm->inner));
+	memset(listener->comm, 0, sizeof(listener->comm));
+	*out = comm;
+	return 0;
+}
+
+static int rails_closeComm(void *c)
+{
+	struct rails_comm *comm = c;
+	int rc = 0, one;
+
+	for (int k = 0; k < comm->net->n; k++) {
+		one = comm->net->inner->closeComm(comm->inner[k]);
+		rc = rc ? rc : one;
+	}
+	free(comm);
+	return rc;
+}
+
+/* ---- contexts ---- */
+
+static int rails_destroyContext(void *c)
+{
+	struct rails_ctx *ctx = c;
+	int rc = 0, one;
+
+	for (int k = 0; k < ctx->n; k++) {
+		one = ctx->comm->net->inner->destroyContext(ctx->inner[k]);
+		rc = rc ? rc : one;
+	}
+	for (size_t i = 0; i < ctx->nslabs; i++)
+		free(ctx->slabs[i]);
+	free(ctx->slabs);
+	free(ctx);
+	return rc;
+}
+
+static int rails_createContext(void *c, int index, void **out)
+{
+	struct rails_comm *comm = c;
+	struct rails_ctx *ctx = calloc(1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]));
+	int rc = 0;
+
+	if (!ctx)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a context");
+	ctx->comm = comm;
+	ctx->hot = comm->net->inner->hot;
+	for (int k = 0; k < comm->net->n && !rc; k++) {
+		rc = comm->net->inner->createContext(comm->inner[k], index, &ctx->inner[k]);
+		ctx->n += !rc;
+	}
+	if (rc) {
+		rails_destroyContext(ctx);
+		return rc;
+	}
+	/* Apart at the start: many peers with one put each are to use all rails. */
+	for (int r = 0; r < comm->nranks; r++) {
+		ctx->lanes[r].rail = (comm->rank + r) % ctx->n;
+		ctx->lanes[r].end = &ctx->lanes[r].first;
+	}
+	*out = ctx;
+	return 0;
+}
+
+/* ---- memory ---- */
+
+static int rails_deregMr(void *c, void *m)
+{
+	struct rails_comm *comm = c;
+	struct rails_mr *mr = m;
+	int rc = 0, one;
+
+	for (int k = 0; k < comm->net->n && mr->inner[k]; k++) {
+		one = comm->net->inner->deregMr(comm->inner[k], mr->inner[k]);
+		rc = rc ? rc : one;
+	}
+	free(mr);
+	return rc;
+}
+
+typedef int (*reg_fn)(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr);
+
+static int mr_make(struct rails_comm *comm, reg_fn reg, const ncclEpNetMem_v1_t *mem, void *key, void **out)
+{
+	uint8_t mine[NCCL_EP_NET_KEY_SIZE], packed[NCCL_EP_NET_KEY_SIZE];
+	struct rails_mr *mr = calloc(1, sizeof(*mr));
+	struct pack pack;
+	int rc = 0;
+
+	if (!mr)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a registration");
+	pack_begin(&pack, packed, sizeof(packed), comm->net->n);
+	for (int k = 0; k < comm->net->n && !rc; k++) {
+		memset(mine, 0, sizeof(mine));
+		rc = reg(comm->inner[k], mem, mine, &mr->inner[k]);
+		if (!rc && pack_add(&pack, mine, sizeof(mine)))
+			rc = EP_FAIL(EP_NET, EP_EUSAGE,
+				     "rails: the keys of %d rails of %s do not fit into %zu bytes: take %d",
+				     comm->net->n, comm->net->inner->name, sizeof(packed), k);
+	}
+	if (rc) {
+		rails_deregMr(comm, mr);
+		return rc;
+	}
+	memcpy(key, packed, sizeof(packed));
+	*out = mr;
+	return 0;
+}
+
+static int rails_regMr(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	struct rails_comm *comm = c;
+
+	return mr_make(comm, comm->net->inner->regMr, mem, key, mr);
+}
+
+static int rails_regMrDmaBuf(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	struct rails_comm *comm = c;
+
+	return mr_make(comm, comm->net->inner->regMrDmaBuf, mem, key, mr);
+}
+
+static int rails_shareMr(void *c, void *m, const void *keys)
+{
+	struct rails_comm *comm = c;
+	struct rails_mr *mr = m;
+	uint8_t *parts = NULL;
+	int rc = packs_open(keys, NCCL_EP_NET_KEY_SIZE, comm->net->n, comm->nranks, &parts);
+
+	if (rc)
+		return rc;
+	for (int k = 0; k < comm->net->n && !rc; k++)
+		rc = comm->net->inner->shareMr(comm->inner[k], mr->inner[k],
+					       parts + (size_t)k * (size_t)comm->nranks * NCCL_EP_NET_KEY_SIZE);
+	free(parts);
+	return rc;
+}
+
+/* A peer that is lost on one rail is lost: its puts are spread over all of them. */
+static int rails_queryLastError(void *c, int peer, const char **sentence)
+{
+	struct rails_comm *comm = c;
+	int rc = 0;
+
+	for (int k = 0; k < comm->net->n && !rc; k++)
+		rc = comm->net->inner->queryLastError(comm->inner[k], peer, sentence);
+	return rc;
+}
+
+const ncclEpNet_v1_t ep_net_rails = {
+	.version = NCCL_EP_NET_VERSION,
+	.size = sizeof(ncclEpNet_v1_t),
+	.name = "rails",
+	.hot = &rails_hot,
+	.init = rails_init,
+	.finalize = rails_finalize,
+	.devices = rails_devices,
+	.getProperties = rails_getProperties,
+	.listen = rails_listen,
+	.connect = rails_connect,
+	.closeListen = rails_closeListen,
+	.closeComm = rails_closeComm,
+	.createContext = rails_createContext,
+	.destroyContext = rails_destroyContext,
+	.regMr = rails_regMr,
+	.regMrDmaBuf = rails_regMrDmaBuf,
+	.shareMr = rails_shareMr,
+	.deregMr = rails_deregMr,
+	.queryLastError = rails_queryLastError,
+};

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The queue pairs of a context to one peer, from the first put to the end. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "net/verbs/verbs.h"
+#include "util/error.h"
+
+#define DEPTH 512u     /* of a send queue */
+#define RNR_TIMER 12   /* 0.64 ms until a receiver without receives is tried again */
+#define RNR_FOR_EVER 7 /* what does not move for NCCL_EP_PEER_LOST_MS ends by the clock */
+#define HOPS 64
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Memory for a thousand peers: the NIC's queue of 512 puts with 64 bytes inline takes 64 KiB. */
+static uint32_t depth_wanted(const struct vb_comm *comm)
+{
+	uint32_t most = (uint32_t)comm->dev->attr.max_qp_wr, want = DEPTH;
+
+	/* A power of two: numbers wrap around, and places in the queue with them. */
+	for (int n = comm->nranks; (n > 64 && want > 64) || want > most; n /= 2)
+		want /= 2;
+	return want ? want : 1;
+}
+
+struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer)
+{
+	const struct vb_dev *dev = comm->dev;
+	const struct vb_handle *to = &comm->peers[peer].handle;
+	struct ib_ah_attr attr = { .port = dev->port, .sl = comm->path.sl, .dlid = to->lid };
+
+	attr.is_global =
+		dev->roce || dev->link.flags & IB_PORT_GRH_REQUIRED || to->gid.part.prefix != dev->gid.gid.part.prefix;
+	if (!attr.is_global)
+		return attr;
+	attr.grh = (struct ib_route){
+		.dgid = to->gid,
+		.sgid_index = (uint8_t)dev->gid.index,
+		.hop_limit = HOPS,
+		.traffic_class = comm->path.tc,
+	};
+	return attr;
+}
+
+/* From the upper bits of a product: numbers of queue pairs may come in steps. */
+static uint32_t sender_place(const struct vb_ctx *ctx, uint32_t qpn)
+{
+	return (uint32_t)(qpn * 0x9e3779b97f4a7c15ull >> 32) & ctx->senders_mask;
+}
+
+struct vb_lane *vb_lane_of(struct vb_ctx *ctx, uint32_t qpn)
+{
+	uint32_t i = sender_place(ctx, qpn);
+
+	for (; ctx->senders[i].lane; i = (i + 1) & ctx->senders_mask)
+		if (ctx->senders[i].qpn == qpn)
+			return ctx->senders[i].lane;
+	return NULL;
+}
+
+/* Numbers in the context, for completions, and by the NIC's number, for what arrives. */
+static int qp_enter(struct vb_ctx *ctx, struct vb_qp *qp)
+{
+	uint32_t i = sender_place(ctx, qp->qp->qp_num);
+
+	if (ctx->qps_count == ctx->qps_room) {
+		uint32_t room = ctx->qps_room ? 2 * ctx->qps_room : 16;
+		struct vb_qp **qps = realloc(ctx->qps, room * sizeof(*qps));
+
+		if (!qps)
+			return -ENOMEM;
+		ctx->qps = qps;
+		ctx->qps_room = room;
+	}
+	qp->index = ctx->qps_count++;
+	ctx->qps[qp->index] = qp;
+	while (ctx->senders[i].lane)
+		i = (i + 1) & ctx->senders_mask;
+	ctx->senders[i].qpn = qp->qp->qp_num;
+	ctx->senders[i].lane = qp->lane;
+	return 0;
+}
+
+static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
+{
+	struct vb_comm *comm = lane->ctx->comm;
+	struct ib_qp_init init = {
+		.own = qp,
+		.send_cq = lane->ctx->cq,
+		.recv_cq = lane->ctx->cq,
+		.srq = lane->ctx->srq,
+		.cap = { .max_send_wr = depth, .max_send_sge = 1, .max_inline = comm->max_inline },
+		.type = IB_QPT_RC,
+	};
+	struct ib_qp_attr attr = {
+		.state = IB_QPS_INIT,
+		.pkey_index = comm->path.pkey,
+		.port = comm->dev->port,
+		.access = IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ,
+	};
+	int rc;
+
+	*qp = (struct vb_qp){ .lane = lane, .depth = depth };
+	qp->slots = calloc(depth, sizeof(*qp->slots));
+	if (!qp->slots || getrandom(&qp->psn, sizeof(qp->psn), 0) != (ssize_t)sizeof(qp->psn))
+		return -ENOMEM;
+	qp->psn &= 0xffffff;
+	errno = EIO;
+	qp->qp = vb_api()->create_qp(comm->pd, &init);
+	if (!qp->qp && comm->max_inline && errno == EINVAL) {
+		init.cap.max_inline = 0; /* more than the NIC has: registered slots then */
+		qp->qp = vb_api()->create_qp(comm->pd, &init);
+	}
+	if (!qp->qp)
+		return -errno;
+	lane->max_inline = least(lane->max_inline, init.cap.max_inline);
+	rc = vb_api()->modify_qp(qp->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS);
+	return rc ? -(rc < 0 ? errno : rc) : qp_enter(lane->ctx, qp);
+}
+
+/* A slot for every place in the send queue: its value stays there as long as the put is at the NIC. */
+static int bytes_make(struct vb_lane *lane, uint32_t depth)
+{
+	size_t size = (size_t)lane->count * depth * VB_INLINE;
+	uint8_t *bytes;
+
+	if (lane->max_inline >= VB_INLINE)
+		return 0;
+	bytes = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+	if (!bytes)
+		return -ENOMEM;
+	errno = EIO;
+	lane->bytes = vb_api()->reg_mr(lane->ctx->comm->pd, bytes, size, IB_ACCESS_LOCAL_WRITE);
+	if (!lane->bytes) {
+		free(bytes);
+		return -errno;
+	}
+	for (int k = 0; k < lane->count; k++)
+		lane->qp[k].bytes = bytes + (size_t)k * depth * VB_INLINE;
+	return 0;
+}
+
+int vb_lane_open(struct vb_lane *lane)
+{
+	struct vb_comm *comm = lane->ctx->comm;
+	uint32_t theirs = comm->peers[lane->peer].handle.qps, depth = depth_wanted(comm);
+	int count = (int)least(theirs, comm->qps), rc = 0;
+	char why[160];
+
+	if (lane->qp)
+		return lane->dropped ? -EP_EREMOTE : 0;
+	lane->max_inline = comm->max_inline;
+	lane->qp = calloc((size_t)count, sizeof(*lane->qp));
+	if (!lane->qp)
+		rc = -ENOMEM;
+	while (!rc && lane->count < count) {
+		rc = qp_make(lane, &lane->qp[lane->count], depth);
+		lane->count++;
+	}
+	rc = rc ? rc : bytes_make(lane, depth);
+	if (!rc)
+		return 0;
+	lane->dropped = true;
+	return vb_peer_lost(comm, lane->peer, "gets no queue pair on %s: %s", comm->dev->name,
+			    vb_reason(-rc, why, sizeof(why)));
+}
+
+/* NULL pointers of any state are accepted. */
+void vb_lane_close(struct vb_lane *lane)
+{
+	for (int k = 0; lane->qp && k < lane->count; k++)
+		if (lane->qp[k].qp)
+			vb_api()->destroy_qp(lane->qp[k].qp);
+	if (lane->bytes) {
+		void *bytes = lane->bytes->addr;
+
+		vb_api()->dereg_mr(lane->bytes);
+		free(bytes);
+	}
+	for (int k = 0; lane->qp && k < lane->count; k++)
+		free(lane->qp[k].slots);
+	free(lane->qp);
+	if (lane->ah)
+		vb_api()->destroy_ah(lane->ah);
+	*lane = (struct vb_lane){ .ctx = lane->ctx, .peer = lane->peer };
+}
+
+static int qp_aim(struct vb_qp *qp, uint32_t qpn, uint32_t psn)
+{
+	struct vb_comm *comm = qp->lane->ctx->comm;
+	const struct vb_handle *mine = &comm->peers[comm->rank].handle, *to = &comm->peers[qp->lane->peer].handle;
+	int limit = comm->dev->attr.max_qp_init_rd_atom;
+	struct ib_qp_attr attr = {
+		.state = IB_QPS_RTR,
+		.path_mtu = least(mine->mtu, to->mtu),
+		.rq_psn = psn,
+		.dest_qp_num = qpn,
+		.ah = vb_route(comm, qp->lane->peer),
+		.max_dest_rd_atomic = mine->reads,
+		.min_rnr_timer = RNR_TIMER,
+	};
+	int rc = vb_api()->modify_qp(qp->qp, &attr,
+				     IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN | IB_QP_RQ_PSN |
+					     IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_MIN_RNR_TIMER);
+
+	if (rc)
+		return rc;
+	attr = (struct ib_qp_attr){
+		.state = IB_QPS_RTS,
+		.sq_psn = qp->psn,
+		.max_rd_atomic = (uint8_t)least(to->reads, limit > 0 ? (uint32_t)limit : 1),
+		.timeout = comm->path.timeout,
+		.retry_cnt = comm->path.retries,
+		.rnr_retry = RNR_FOR_EVER,
+	};
+	return vb_api()->modify_qp(qp->qp, &attr,
+				   IB_QP_STATE | IB_QP_TIMEOUT | IB_QP_RETRY_CNT | IB_QP_RNR_RETRY | IB_QP_SQ_PSN |
+					   IB_QP_MAX_QP_RD_ATOMIC);
+}
+
+int vb_lane_aim(struct vb_lane *lane, const uint32_t *qpn, const uint32_t *psn)
+{
+	struct vb_comm *comm = lane->ctx->comm;
+	int rc = 0;
+
+	for (int k = 0; !rc && k < lane->count; k++)
+		rc = qp_aim(&lane->qp[k], qpn[k] & 0xffffff, psn[k] & 0xffffff);
+	if (rc)
+		return vb_peer_lost(comm, lane->peer,
+				    "cannot be connected to from %s: %s; check routes and addresses of its NIC",
+				    comm->dev->name, strerror(rc < 0 ? errno : rc));
+	lane->have = true;
+	return 0;
+}
+
+/* A queue pair that is its own other end. */
+static int lane_aim_home(struct vb_lane *lane)
+{
+	uint32_t qpn[VB_QPS], psn[VB_QPS];
+	int rc;
+
+	for (int k = 0; k < lane->count; k++) {
+		qpn[k] = lane->qp[k].qp->qp_num;
+		psn[k] = lane->qp[k].psn;
+	}
+	rc = vb_lane_aim(lane, qpn, psn);
+	lane->ready = !rc;
+	return rc;
+}
+
+int vb_lane_want(struct vb_lane *lane)
+{
+	struct vb_ctx *ctx = lane->ctx;
+	int rc;
+
+	if (lane->asking)
+		return 0;
+	rc = vb_lane_open(lane);
+	if (rc)
+		return rc;
+	if (lane->peer == ctx->comm->rank)
+		return lane_aim_home(lane);
+	lane->asking = true;
+	lane->asked = ctx->clock;
+	lane->next_asking = ctx->asking;
+	ctx->asking = lane;
+	return vb_hello_send(lane);
+}
+
+/* What is at the NIC comes back at once, and not when the NIC gives up. */
+void vb_lane_drop(struct vb_lane *lane)
+{
+	struct ib_qp_attr attr = { .state = IB_QPS_ERR };
+
+	if (lane->dropped)
+		return;
+	lane->dropped = true;
+	lane->ready = false;
+	for (int k = 0; lane->qp && k < lane->count; k++)
+		vb_api()->modify_qp(lane->qp[k].qp, &attr, IB_QP_STATE);
+}

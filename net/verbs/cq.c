@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The hot half of the verbs net that receives: completions, immediates and errors from the completion queue. */
+#include <arpa/inet.h>
+
+#include "net/verbs/verbs.h"
+#include "util/error.h"
+
+#define LOOK_EVERY 64u
+
+static void slot_end(struct vb_ctx *ctx, struct vb_slot *slot, int rc)
+{
+	if (slot->orphan) {
+		vb_slot_give(ctx, slot);
+		return;
+	}
+	slot->rc = rc;
+	slot->done = true;
+}
+
+/*
+ * A queue pair completes in order: this number, and all before it. Of those only quiet ones can still be open, and they
+ * went well, or their own errors would have come first.
+ */
+static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
+{
+	uint32_t index = (uint32_t)(wc->wr_id >> 32), number = (uint32_t)wc->wr_id;
+	struct vb_qp *qp = index < ctx->qps_count ? ctx->qps[index] : NULL;
+	uint32_t n = qp ? number + 1 - qp->completed : 0;
+	struct vb_lane *lane;
+	struct vb_slot **slot;
+
+	if (__builtin_expect(!qp || !n || n > qp->posted - qp->completed, 0)) {
+		EP_INFO(EP_NET, "verbs: a completion of no put of ours, %#llx, dropped", (unsigned long long)wc->wr_id);
+		return;
+	}
+	lane = qp->lane;
+	qp->completed += n;
+	lane->open -= n;
+	lane->since = ctx->clock;
+	ctx->open -= n;
+	if (__builtin_expect(wc->status, 0)) {
+		vb_peer_lost(ctx->comm, lane->peer, "%s%s [status %u, vendor %#x]",
+			     wc->status == IB_WC_RETRY_EXC_ERR || wc->status == IB_WC_RNR_RETRY_EXC_ERR
+				     ? ""
+				     : "failed a put: ",
+			     vb_status_text(wc->status), wc->status, wc->vendor_err);
+		vb_lane_drop(lane);
+	}
+	slot = &qp->slots[number % qp->depth];
+	if (*slot)
+		slot_end(ctx, *slot, wc->status ? -EP_EREMOTE : 0);
+	*slot = NULL;
+}
+
+/* The receive is given back when the immediate is handed out: a caller that takes none holds its senders up. */
+static void imm_take(struct vb_ctx *ctx, const struct ib_wc *wc)
+{
+	struct vb_lane *lane = vb_lane_of(ctx, wc->qp_num);
+
+	if (__builtin_expect(wc->status || !(wc->flags & IB_WC_WITH_IMM) || !lane, 0)) {
+		EP_INFO(EP_NET, "verbs: a receive without immediate data, dropped: %s",
+			wc->status ? vb_status_text(wc->status) : "of no peer");
+		ctx->spent++;
+		return;
+	}
+	ctx->imms[ctx->tail] = (ncclEpNetImm_v1_t){ .peer = lane->peer, .imm = ntohl(wc->imm) };
+	ctx->tail = ctx->tail + 1 == ctx->receives ? 0 : ctx->tail + 1;
+	ctx->waiting++;
+}
+
+static void wc_take(struct vb_ctx *ctx, const struct ib_wc *wc)
+{
+	switch (wc->wr_id >> 32) {
+	case VB_ID_RECV:
+		imm_take(ctx, wc);
+		break;
+	case VB_ID_NOTE_IN:
+		vb_note_take(ctx, (uint32_t)wc->wr_id, wc->status ? 0 : wc->byte_len);
+		break;
+	case VB_ID_NOTE_OUT:
+		ctx->ud.gone++;
+		break;
+	default:
+		put_complete(ctx, wc);
+	}
+}
+
+int vb_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+{
+	struct vb_ctx *ctx = c;
+	struct ib_wc wc[VB_BATCH];
+	int n, rc = 0, given = 0;
+
+	if (ctx->chain.count)
+		vb_chain_post(ctx);
+	if (__builtin_expect(++ctx->calls % LOOK_EVERY == 0, 0))
+		rc = vb_look(ctx);
+	n = ctx->ops->poll_cq(ctx->cq, VB_BATCH, wc);
+	if (__builtin_expect(n < 0, 0))
+		rc = rc ? rc : vb_fail(ctx->comm->dev, EIO, "reading a completion queue");
+	for (int i = 0; i < n; i++)
+		wc_take(ctx, &wc[i]);
+	while (given < max && ctx->waiting) {
+		imms[given++] = ctx->imms[ctx->head];
+		ctx->head = ctx->head + 1 == ctx->receives ? 0 : ctx->head + 1;
+		ctx->waiting--;
+	}
+	ctx->spent += (uint32_t)given;
+	if (ctx->spent >= ctx->give_back && !rc)
+		rc = vb_receives_post(ctx);
+	*count = given;
+	return rc;
+}

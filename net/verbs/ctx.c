@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The queues of a context, and the requests of its puts. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/verbs/verbs.h"
+#include "util/error.h"
+
+#define SLAB 256
+#define RECEIVES_AT_ONCE 64
+
+struct vb_slot *vb_slot_take(struct vb_ctx *ctx)
+{
+	struct vb_slot *slot = ctx->free;
+
+	if (__builtin_expect(!slot, 0)) {
+		void **slabs = realloc(ctx->slabs, (ctx->slabs_count + 1) * sizeof(*slabs));
+
+		ctx->slabs = slabs ? slabs : ctx->slabs;
+		slot = slabs ? calloc(SLAB, sizeof(*slot)) : NULL;
+		if (!slot)
+			return NULL;
+		ctx->slabs[ctx->slabs_count++] = slot;
+		for (int i = 1; i < SLAB; i++)
+			vb_slot_give(ctx, &slot[i]);
+	} else {
+		ctx->free = slot->next;
+	}
+	slot->rc = 0;
+	slot->done = slot->orphan = false;
+	return slot;
+}
+
+void vb_slot_give(struct vb_ctx *ctx, struct vb_slot *slot)
+{
+	slot->next = ctx->free;
+	ctx->free = slot;
+}
+
+/* They carry no memory: an immediate comes with bytes that are elsewhere. */
+int vb_receives_post(struct vb_ctx *ctx)
+{
+	struct ib_recv_wr wr[RECEIVES_AT_ONCE], *bad;
+
+	while (ctx->spent) {
+		uint32_t n = ctx->spent < RECEIVES_AT_ONCE ? ctx->spent : RECEIVES_AT_ONCE;
+		int rc;
+
+		for (uint32_t i = 0; i < n; i++)
+			wr[i] = (struct ib_recv_wr){ .wr_id = VB_ID(VB_ID_RECV, 0), .next = &wr[i + 1] };
+		wr[n - 1].next = NULL;
+		rc = ctx->ops->post_srq_recv(ctx->srq, wr, &bad);
+		if (rc)
+			return vb_fail(ctx->comm->dev, rc, "giving back receives");
+		ctx->spent -= n;
+	}
+	return 0;
+}
+
+static int queues_open(struct vb_ctx *ctx)
+{
+	struct vb_comm *comm = ctx->comm;
+	struct ib_srq_attr srq = { .max_wr = comm->srq, .max_sge = 1 };
+
+	errno = EIO;
+	ctx->cq = vb_api()->create_cq(comm->context, (int)comm->cq, ctx, NULL, 0);
+	if (!ctx->cq)
+		return vb_fail(comm->dev, errno, "making a completion queue");
+	ctx->srq = vb_api()->create_srq(comm->pd, &srq);
+	if (!ctx->srq)
+		return vb_fail(comm->dev, errno, "making a shared receive queue");
+	/* Not what was given, which may be more: the completion queue is made for what was asked. */
+	ctx->receives = ctx->spent = comm->srq;
+	/* A doorbell each would cost more than the immediate itself; a small queue must not run dry meanwhile. */
+	ctx->give_back = comm->srq < 4 * RECEIVES_AT_ONCE ? comm->srq / 4 : RECEIVES_AT_ONCE;
+	ctx->give_back += !ctx->give_back;
+	return vb_receives_post(ctx);
+}
+
+/* At most half full, so that a search is short. */
+static int senders_make(struct vb_ctx *ctx)
+{
+	uint64_t want = 2ull * (uint64_t)ctx->comm->nranks * ctx->comm->qps, n = 16;
+
+	while (n < want)
+		n *= 2;
+	ctx->senders = calloc(n, sizeof(*ctx->senders));
+	ctx->senders_mask = (uint32_t)(n - 1);
+	return ctx->senders ? 0 : -ENOMEM;
+}
+
+int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out)
+{
+	struct vb_ctx *ctx = calloc(1, sizeof(*ctx));
+	int rc;
+
+	if (!ctx)
+		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for a context");
+	ctx->comm = comm;
+	ctx->ops = &comm->context->ops;
+	ctx->index = index;
+	ctx->limit = VB_PUTS;
+	ctx->lanes = calloc((size_t)comm->nranks, sizeof(*ctx->lanes));
+	ctx->imms = calloc(comm->srq, sizeof(*ctx->imms));
+	rc = ctx->lanes && ctx->imms ? senders_make(ctx) : -ENOMEM;
+	if (rc)
+		EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for a context of %d ranks", comm->nranks);
+	for (int r = 0; !rc && r < comm->nranks; r++)
+		ctx->lanes[r] = (struct vb_lane){ .ctx = ctx, .peer = r };
+	rc = rc ? rc : queues_open(ctx);
+	rc = rc ? rc : vb_ud_open(ctx);
+	if (rc) {
+		vb_ctx_close(ctx);
+		return rc;
+	}
+	*out = ctx;
+	return 0;
+}
+
+/* Queue pairs first: what they still had on its way needs the rest until they are gone. NULL is accepted. */
+void vb_ctx_close(struct vb_ctx *ctx)
+{
+	if (!ctx)
+		return;
+	for (int r = 0; ctx->lanes && r < ctx->comm->nranks; r++)
+		vb_lane_close(&ctx->lanes[r]);
+	vb_ud_close(ctx);
+	if (ctx->srq)
+		vb_api()->destroy_srq(ctx->srq);
+	if (ctx->cq)
+		vb_api()->destroy_cq(ctx->cq);
+	for (uint32_t i = 0; i < ctx->slabs_count; i++)
+		free(ctx->slabs[i]);
+	free(ctx->slabs);
+	free(ctx->qps);
+	free(ctx->senders);
+	free(ctx->imms);
+	free(ctx->lanes);
+	free(ctx);
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices: each port of each NIC that is up, allowed and able. Which one is near is the caller's to say. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "net/verbs/verbs.h"
+#include "util/error.h"
+#include "util/param.h"
+
+#define DEVICES 64
+
+/* One entry of a filter: NAME or NAME:port. */
+static bool entry_matches(const char *entry, size_t n, bool exact, const char *name, int port)
+{
+	const char *colon = memchr(entry, ':', n);
+	size_t len = colon ? (size_t)(colon - entry) : n;
+
+	if (colon && strtol(colon + 1, NULL, 10) != port)
+		return false;
+	return len && !strncmp(entry, name, len) && (!exact || strlen(name) == len);
+}
+
+bool vb_name_allowed(const char *filter, const char *name, int port)
+{
+	bool except = *filter == '^', exact, found = false;
+
+	filter += except;
+	exact = *filter == '=';
+	filter += exact;
+	if (!*filter)
+		return true;
+	while (*filter && !found) {
+		size_t n = strcspn(filter, ",");
+
+		found = entry_matches(filter, n, exact, name, port);
+		filter += n + (filter[n] == ',');
+	}
+	return found != except;
+}
+
+/* The kernel's driver. That of soft-RoCE has a file that names its interface; below it may be any NIC. */
+static void driver_read(const char *name, char *out, size_t size)
+{
+	char path[IB_PATH], link[IB_PATH];
+	const char *base;
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/parent", name);
+	if (!access(path, F_OK)) {
+		snprintf(out, size, "rdma_rxe");
+		return;
+	}
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/device/driver", name);
+	n = readlink(path, link, sizeof(link) - 1);
+	link[n > 0 ? n : 0] = 0;
+	base = strrchr(link, '/');
+	snprintf(out, size, "%s", base ? base + 1 : "");
+}
+
+/* The nearest PCI function above it, or "". */
+static void pci_read(const char *name, char *out)
+{
+	char path[IB_PATH], real[4096];
+	unsigned a, b, c, d;
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/device", name);
+	out[0] = 0;
+	if (!realpath(path, real))
+		return;
+	for (char *slash = strrchr(real, '/'); slash && slash != real; slash = strrchr(real, '/')) {
+		if (sscanf(slash, "/%x:%x:%x.%x", &a, &b, &c, &d) == 4 && strlen(real) < IB_PATH) {
+			memcpy(out, real, strlen(real) + 1);
+			return;
+		}
+		*slash = 0;
+	}
+}
+
+static struct ib_device *list_find(struct ib_device **list, int n, const char *name)
+{
+	for (int i = 0; i < n; i++)
+		if (!strcmp(list[i]->name, name))
+			return list[i];
+	return NULL;
+}
+
+struct ib_context *vb_device_open(const struct vb_dev *dev)
+{
+	struct ib_context *context = NULL;
+	struct ib_device *device;
+	int n = 0, error = ENODEV;
+	struct ib_device **list = vb_api()->get_device_list(&n);
+
+	device = list ? list_find(list, n, dev->ib_name) : NULL;
+	if (device) {
+		errno = EIO;
+		context = vb_api()->open_device(device);
+		error = errno;
+	}
+	if (list)
+		vb_api()->free_device_list(list);
+	errno = error;
+	return context;
+}
+
+/* Why a port cannot be used, or NULL. */
+static const char *port_refused(const struct vb_dev *dev, const struct ib_device *device)
+{
+	static const char *const states[] = { "unknown",
+					      "DOWN",
+					      "INIT: the subnet manager has not seen it",
+					      "ARMED: the subnet manager has not activated it",
+					      "ACTIVE",
+					      "DEFERRED" };
+	static _Thread_local char text[96];
+	unsigned state = dev->link.state;
+
+	if (dev->profile->refused)
+		return dev->profile->refused;
+	if (device->transport != IB_TRANSPORT_IB)
+		return device->transport == IB_TRANSPORT_IWARP ? "iWARP carries no immediate data"
+							       : "it has no queue pairs of the kind needed here";
+	if (state == IB_PORT_ACTIVE)
+		return NULL;
+	snprintf(text, sizeof(text), "the port is %s: check the cable or ip link",
+		 states[state < sizeof(states) / sizeof(states[0]) ? state : 0]);
+	return text;
+}
+
+/* What memory can be registered, asked once. */
+static void memory_probe(struct ib_context *context, struct vb_dev *dev)
+{
+	struct ib_pd *pd = vb_api()->alloc_pd(context);
+
+	dev->dmabuf = pd && vb_dmabuf_probe(pd);
+	dev->kinds = vb_kinds_probe(dev->dmabuf);
+	if (pd)
+		vb_api()->dealloc_pd(pd);
+}
+
+static int port_take(struct vb_net *net, struct ib_context *context, const struct ib_device *device, struct vb_dev *dev)
+{
+	const char *why;
+	int rc;
+
+	rc = vb_api()->query_port(context, dev->port, &dev->link);
+	if (rc) {
+		vb_note("%s is left out: its port cannot be asked: %s", dev->name, strerror(rc));
+		return 0;
+	}
+	why = port_refused(dev, device);
+	if (why) {
+		vb_note("%s is left out: %s", dev->name, why);
+		return 0;
+	}
+	if (!dev->link.max_msg_sz) /* not every driver says it; the specification has twice as much */
+		dev->link.max_msg_sz = 1u << 30;
+	dev->roce = dev->link.link_layer == IB_LINK_ETHERNET;
+	rc = vb_gid_find(context, dev, net->gid ? (int)net->gid - 1 : (int)ep_param_int(EP_P_IB_GID_INDEX));
+	if (rc)
+		return rc == -ENOENT ? 0 : rc;
+	memory_probe(context, dev);
+	EP_INFO(EP_NET, "verbs: device %d is %s: %s, %s, MTU %u, %d queue pairs, GPU memory by %s", net->count,
+		dev->name, dev->profile->family, dev->roce ? "RoCE" : "InfiniBand", 128u << dev->link.active_mtu,
+		dev->attr.max_qp,
+		dev->dmabuf			     ? "dma-buf"
+		: dev->kinds == NCCL_EP_NET_MEM_HOST ? "the host"
+						     : "peermem");
+	net->devs[net->count++] = *dev;
+	return 0;
+}
+
+static int device_take(struct vb_net *net, struct ib_device *device, const char *filter)
+{
+	char driver[64];
+	struct vb_dev dev = { .port = 0 };
+	struct ib_context *context;
+	int rc;
+
+	snprintf(dev.name, sizeof(dev.name), "%s", device->name);
+	snprintf(dev.ib_name, sizeof(dev.ib_name), "%s", device->name);
+	driver_read(device->name, driver, sizeof(driver));
+	pci_read(device->name, dev.pci);
+	dev.profile = ep_verbs_profile_of(net->profile[0] ? net->profile : driver);
+	context = vb_device_open(&dev);
+	if (!context) {
+		vb_note("%s is left out: it cannot be opened: %s; is /dev/infiniband in this container?", dev.name,
+			strerror(errno));
+		return 0;
+	}
+	rc = vb_api()->query_device(context, &dev.attr);
+	if (rc)
+		vb_note("%s is left out: it cannot be asked: %s", device->name, strerror(rc));
+	for (int port = 1; !rc && port <= dev.attr.ports && net->count < DEVICES; port++) {
+		dev.port = (uint8_t)port;
+		snprintf(dev.name, sizeof(dev.name), "%s:%d", device->name, port);
+		if (!vb_name_allowed(filter, device->name, port)) {
+			vb_note("%s is left out: NCCL_EP_IB_HCA=%s", dev.name, filter);
+			continue;
+		}
+		rc = port_take(net, context, device, &dev);
+	}
+	vb_api()->close_device(context);
+	return rc == -EP_EARG ? rc : 0;
+}
+
+static int device_compare(const void *a, const void *b)
+{
+	return strverscmp((*(struct ib_device *const *)a)->name, (*(struct ib_device *const *)b)->name);
+}
+
+int vb_devices_find(struct vb_net *net)
+{
+	const char *filter = net->hca[0] ? net->hca : ep_param_str(EP_P_IB_HCA);
+	struct ib_device **list;
+	int n = 0, rc = 0;
+
+	if (!vb_api())
+		return 0;
+	net->devs = calloc(DEVICES, sizeof(*net->devs));
+	if (!net->devs)
+		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for devices");
+	list = vb_api()->get_device_list(&n);
+	if (!list || !n)
+		vb_note("no RDMA device here; look at /sys/class/infiniband, and whether the driver and ib_uverbs are "
+			"loaded");
+	/* In the order of their names on every host; the library's own order is that of discovery. */
+	if (list && n > 0)
+		qsort(list, (size_t)n, sizeof(list[0]), device_compare);
+	for (int i = 0; list && i < n && !rc; i++)
+		rc = device_take(net, list[i], filter);
+	if (list)
+		vb_api()->free_device_list(list);
+	if (net->count) /* why others were left out is no reason for anything */
+		ep_last_error_set("");
+	return rc;
+}

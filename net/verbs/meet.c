@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How ranks meet, and part. A handle says where a rank's datagrams go; connect only looks whether all handles fit, so
+ * that it takes no time with a thousand ranks, and the first put to a peer finds out whether the way works.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "net/verbs/verbs.h"
+#include "util/clock.h"
+#include "util/error.h"
+#include "util/param.h"
+
+#define MAGIC 0x56423031u /* the last byte is the version */
+#define READS 16	  /* of a queue pair at once */
+#define BYE_MS 10	  /* a courtesy: whoever does not get it learns of the end in another way */
+#define NOTES_MIN 64
+#define NOTES_MAX 1024
+#define PAGE 4096
+
+struct vb_listener {
+	struct vb_comm *comm; /* NULL once it is the caller's */
+};
+
+static uint32_t clamp(uint64_t n, uint32_t low, uint32_t high)
+{
+	return n < low ? low : n > high ? high : (uint32_t)n;
+}
+
+/* Queue pairs to a peer: all ranks' share of the NIC's, which other comms and processes use too. */
+static uint32_t qps_share(const struct vb_net *net, const struct vb_dev *dev, int nranks)
+{
+	uint64_t share = (uint64_t)dev->attr.max_qp / 4 / (net->contexts * (uint64_t)nranks);
+
+	return clamp(share, 1, (uint32_t)net->qps);
+}
+
+/* The completion queue holds all that may be in flight either way; where the NIC has none so large, less is. */
+static void sizes_set(struct vb_comm *comm, const struct vb_net *net)
+{
+	const struct ib_device_attr *attr = &comm->dev->attr;
+	uint32_t most, rest;
+
+	comm->notes = clamp(2 * (uint64_t)comm->nranks, NOTES_MIN, NOTES_MAX);
+	rest = VB_PUTS + VB_NOTES_OUT + comm->notes;
+	most = attr->max_cqe > 0 ? (uint32_t)attr->max_cqe : 0;
+	comm->srq = net->srq ? (uint32_t)net->srq : VB_SRQ;
+	comm->srq = clamp(comm->srq, 1, attr->max_srq_wr > 0 ? (uint32_t)attr->max_srq_wr : 1);
+	if (comm->srq + rest > most)
+		comm->srq = most > rest + NOTES_MIN ? most - rest : NOTES_MIN;
+	comm->cq = net->cq ? (uint32_t)net->cq : comm->srq + rest;
+	comm->max_inline = net->inlines ? comm->dev->profile->max_inline : 0;
+	comm->qps = qps_share(net, comm->dev, comm->nranks);
+}
+
+/* Of any state. */
+static void comm_free(struct vb_comm *comm)
+{
+	for (int i = 0; i < VB_CONTEXTS; i++)
+		vb_ctx_close(comm->ctx[i]);
+	vb_mr_close(comm->page);
+	free(comm->page_bytes);
+	if (comm->pd)
+		vb_api()->dealloc_pd(comm->pd);
+	if (comm->context)
+		vb_api()->close_device(comm->context);
+	ep_watch_close(&comm->watch);
+	free(comm->peers);
+	free(comm);
+}
+
+/* Where a flush reads to: one byte, which nobody looks at. */
+static int page_make(struct vb_comm *comm)
+{
+	ncclEpNetMem_v1_t mem = { .size = PAGE, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
+	struct vb_key key;
+
+	mem.ptr = comm->page_bytes = aligned_alloc(PAGE, PAGE);
+	if (!mem.ptr)
+		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for %d ranks", comm->nranks);
+	memset(mem.ptr, 0, PAGE);
+	return vb_mr_open(comm, &mem, false, &key, &comm->page);
+}
+
+static int device_enter(struct vb_comm *comm)
+{
+	int flags;
+
+	comm->context = vb_device_open(comm->dev);
+	if (!comm->context)
+		return vb_fail(comm->dev, errno, "opening the device");
+	flags = fcntl(comm->context->async_fd, F_GETFL);
+	if (flags < 0 || fcntl(comm->context->async_fd, F_SETFL, flags | O_NONBLOCK))
+		return vb_fail(comm->dev, errno, "asking for events");
+	errno = EIO;
+	comm->pd = vb_api()->alloc_pd(comm->context);
+	return comm->pd ? 0 : vb_fail(comm->dev, errno, "making a protection domain");
+}
+
+static int comm_make(const struct vb_net *net, const struct vb_dev *dev, int nranks, struct vb_comm **out)
+{
+	struct vb_comm *comm = calloc(1, sizeof(*comm));
+	int rc = 0;
+
+	if (!comm)
+		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for %d ranks", nranks);
+	*comm = (struct vb_comm){ .dev = dev, .nranks = nranks };
+	comm->lost_ns = (uint64_t)ep_param_int(EP_P_PEER_LOST_MS) * 1000000ull;
+	comm->path = (struct vb_path){
+		.tc = (uint8_t)ep_param_int(EP_P_IB_TC),
+		.sl = (uint8_t)ep_param_int(EP_P_IB_SL),
+		.timeout = (uint8_t)ep_param_int(EP_P_IB_TIMEOUT),
+		.retries = (uint8_t)ep_param_int(EP_P_IB_RETRY_CNT),
+		.pkey = (uint16_t)ep_param_int(EP_P_IB_PKEY),
+	};
+	sizes_set(comm, net);
+	comm->peers = calloc((size_t)nranks, sizeof(*comm->peers));
+	if (!comm->peers)
+		rc = EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for %d ranks", nranks);
+	rc = rc ? rc : ep_watch_open(&comm->watch, nranks);
+	if (!rc && (getrandom(&comm->nonce, sizeof(comm->nonce), 0) != (ssize_t)sizeof(comm->nonce) ||
+		    getrandom(&comm->qkey, sizeof(comm->qkey), 0) != (ssize_t)sizeof(comm->qkey)))
+		rc = EP_FAIL(EP_NET, EIO, "verbs: the kernel gave no random number");
+	comm->qkey &= 0x7fffffff; /* the highest bit is for the privileged */
+	rc = rc ? rc : device_enter(comm);
+	rc = rc ? rc : page_make(comm);
+	for (int i = 0; i < (int)net->contexts && !rc; i++) {
+		rc = vb_ctx_open(comm, i, &comm->ctx[i]);
+		comm->contexts += !rc;
+	}
+	if (rc) {
+		comm_free(comm);
+		return rc;
+	}
+	*out = comm;
+	return 0;
+}
+
+static uint8_t mtu_wanted(const struct vb_dev *dev)
+{
+	int64_t bytes = ep_param_int(EP_P_IB_MTU);
+	uint8_t mtu = (uint8_t)dev->link.active_mtu;
+
+	while (bytes && mtu > IB_MTU_256 && (128 << mtu) > bytes)
+		mtu--;
+	return mtu;
+}
+
+int vb_listen(void *n, int d, int nranks, void *handle, void **listener)
+{
+	struct vb_net *net = n;
+	struct vb_listener *l;
+	struct vb_handle mine;
+	struct vb_comm *comm = NULL;
+	const struct vb_dev *dev;
+	int rc;
+
+	if (d < 0 || d >= net->count || nranks < 1 || nranks > 1 << 20)
+		return EP_FAIL(EP_NET, EP_EARG, "verbs: device %d, %d ranks", d, nranks);
+	dev = &net->devs[d];
+	l = calloc(1, sizeof(*l));
+	if (!l)
+		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for %d ranks", nranks);
+	rc = comm_make(net, dev, nranks, &comm);
+	if (rc) {
+		free(l);
+		return rc;
+	}
+	mine = (struct vb_handle){
+		.magic = MAGIC,
+		.nranks = (uint32_t)nranks,
+		.nonce = comm->nonce,
+		.host = comm->watch.host,
+		.gid = dev->gid.gid,
+		.pid = getpid(),
+		.qkey = comm->qkey,
+		.lid = dev->link.lid,
+		.roce = dev->roce,
+		.mtu = mtu_wanted(dev),
+		.contexts = (uint8_t)comm->contexts,
+		.qps = (uint8_t)comm->qps,
+		.reads = (uint8_t)clamp((uint64_t)(dev->attr.max_qp_rd_atom > 0 ? dev->attr.max_qp_rd_atom : 1), 1,
+					READS),
+	};
+	for (int i = 0; i < comm->contexts; i++)
+		mine.ud_qpn[i] = comm->ctx[i]->ud.qp->qp_num;
+	memcpy(handle, &mine, sizeof(mine));
+	l->comm = comm;
+	*listener = l;
+	return 0;
+}
+
+static int handle_check(const struct vb_comm *comm, int r, const struct vb_handle *h)
+{
+	if (h->magic != MAGIC || h->mtu < IB_MTU_256 || h->mtu > IB_MTU_4096 || !h->qps || h->qps > VB_QPS || !h->reads)
+		return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d has no handle of this build's net verbs", r);
+	if (h->nranks != (uint32_t)comm->nranks || h->contexts != comm->contexts)
+		return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d has %u ranks and %u contexts, rank %d %d and %d", r,
+			       h->nranks, h->contexts, comm->rank, comm->nranks, comm->contexts);
+	if (h->roce != comm->dev->roce)
+		return EP_FAIL(EP_NET, EP_EREMOTE,
+			       "verbs: the NIC of rank %d is on %s and %s of rank %d is not: name NICs of one network "
+			       "by NCCL_EP_IB_HCA",
+			       r, h->roce ? "Ethernet" : "InfiniBand", comm->dev->name, comm->rank);
+	return 0;
+}
+
+int vb_connect(void *listener, const void *handles, int nranks, int rank, void **out)
+{
+	struct vb_listener *l = listener;
+	struct vb_comm *comm = l->comm;
+	int rc = 0;
+
+	if (!comm || nranks != comm->nranks || rank < 0 || rank >= nranks)
+		return EP_FAIL(EP_NET, EP_EARG, "verbs: rank %d of %d does not fit this listener", rank, nranks);
+	comm->rank = rank;
+	for (int r = 0; r < nranks && !rc; r++) {
+		struct vb_handle *h = &comm->peers[r].handle;
+
+		memcpy(h, (const uint8_t *)handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, sizeof(*h));
+		rc = handle_check(comm, r, h);
+		if (!rc)
+			ep_watch_add(&comm->watch, r, h->host, h->pid);
+	}
+	if (rc)
+		return rc;
+	l->comm = NULL;
+	*out = comm;
+	return 0;
+}
+
+int vb_closeListen(void *listener)
+{
+	struct vb_listener *l = listener;
+
+	if (l->comm)
+		comm_free(l->comm);
+	free(l);
+	return 0;
+}
+
+/* Until no more than `most` datagrams are on their way. */
+static void notes_await(struct vb_ctx *ctx, uint32_t most, uint64_t end)
+{
+	int n;
+
+	while (ctx->ud.sent - ctx->ud.gone > most && ep_now_ns() < end && !vb_progress(ctx, NULL, 0, &n))
+		;
+}
+
+/* Tells those that are connected: whoever puts to this rank later is told so at once. */
+static void bye_say(struct vb_comm *comm)
+{
+	uint64_t end = ep_deadline_ms(BYE_MS);
+
+	comm->closing = true;
+	for (int i = 0; i < comm->contexts; i++) {
+		struct vb_ctx *ctx = comm->ctx[i];
+
+		for (uint32_t k = 0; k < ctx->qps_count; k++) {
+			struct vb_lane *lane = ctx->qps[k]->lane;
+
+			if (!lane->have || lane->dropped || lane->peer == comm->rank || ctx->qps[k] != lane->qp)
+				continue;
+			notes_await(ctx, VB_NOTES_OUT - 1, end);
+			vb_bye_send(lane);
+		}
+		notes_await(ctx, 0, end);
+	}
+}
+
+int vb_closeComm(void *comm)
+{
+	bye_say(comm);
+	comm_free(comm);
+	return 0;
+}

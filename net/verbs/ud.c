@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Datagrams by which queue pairs are connected, when the first put to a peer comes and not before: of a thousand ranks
+ * most never talk to each other.
+ *
+ * Each side makes its queue pairs once, whoever asks first, so two that ask at once do the same as one after the other.
+ * A hello carries the sender's numbers and says how far it is: `got` (it has yours, and takes your packets), `done` (it
+ * knows that you have its own). Who hears a hello takes the numbers, and answers unless the sender is done. A rank puts
+ * when the peer has said `got`. Datagrams get lost: who has puts to make asks again until then; who has none need not.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/verbs/verbs.h"
+#include "util/error.h"
+
+#define MAGIC 0x56424e31u
+#define SIZE 256u  /* of a buffer */
+#define HEADER 40u /* what comes before a datagram that was received */
+#define ASK_NS 20000000ull
+#define ASK_MAX_NS 500000000ull
+
+enum note_kind { NOTE_HELLO = 1, NOTE_BYE };
+
+struct note {
+	uint32_t magic;
+	uint8_t kind, got, done, count;
+	uint32_t from, context;
+	uint64_t mine, yours; /* nonces: what comes from another comm, by a number that was used before, is dropped */
+	uint32_t qpn[VB_QPS], psn[VB_QPS];
+};
+_Static_assert(sizeof(struct note) + HEADER <= SIZE, "a buffer holds it");
+
+static uint8_t *buffer(const struct vb_ud *ud, uint32_t i)
+{
+	return ud->bytes + (size_t)i * SIZE;
+}
+
+static int receive_post(struct vb_ctx *ctx, uint32_t i)
+{
+	struct vb_ud *ud = &ctx->ud;
+	struct ib_sge sge = { .addr = (uintptr_t)buffer(ud, i), .length = SIZE, .lkey = ud->mr->lkey };
+	struct ib_recv_wr wr = { .wr_id = VB_ID(VB_ID_NOTE_IN, i), .sge = &sge, .num_sge = 1 }, *bad;
+
+	return ctx->ops->post_recv(ud->qp, &wr, &bad);
+}
+
+static int ud_start(struct vb_ctx *ctx)
+{
+	struct vb_comm *comm = ctx->comm;
+	struct ib_qp_attr attr = {
+		.state = IB_QPS_INIT,
+		.pkey_index = comm->path.pkey,
+		.port = comm->dev->port,
+		.qkey = comm->qkey,
+	};
+	int rc = vb_api()->modify_qp(ctx->ud.qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_QKEY);
+
+	for (uint32_t i = 0; !rc && i < ctx->ud.receives; i++)
+		rc = receive_post(ctx, i);
+	attr.state = IB_QPS_RTR;
+	rc = rc ? rc : vb_api()->modify_qp(ctx->ud.qp, &attr, IB_QP_STATE);
+	attr.state = IB_QPS_RTS;
+	rc = rc ? rc : vb_api()->modify_qp(ctx->ud.qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN);
+	return rc ? vb_fail(comm->dev, rc < 0 ? errno : rc, "starting the queue pair of datagrams") : 0;
+}
+
+int vb_ud_open(struct vb_ctx *ctx)
+{
+	struct vb_comm *comm = ctx->comm;
+	struct vb_ud *ud = &ctx->ud;
+	struct ib_qp_init init = {
+		.send_cq = ctx->cq,
+		.recv_cq = ctx->cq,
+		.cap = { .max_send_wr = VB_NOTES_OUT, .max_send_sge = 1, .max_recv_sge = 1 },
+		.type = IB_QPT_UD,
+	};
+	size_t bytes = (size_t)(comm->notes + VB_NOTES_OUT) * SIZE;
+
+	ud->receives = init.cap.max_recv_wr = comm->notes;
+	ud->bytes = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+	if (!ud->bytes)
+		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for datagrams");
+	memset(ud->bytes, 0, bytes);
+	errno = EIO;
+	ud->mr = vb_api()->reg_mr(comm->pd, ud->bytes, bytes, IB_ACCESS_LOCAL_WRITE);
+	if (!ud->mr)
+		return vb_fail(comm->dev, errno, "registering memory for datagrams");
+	ud->qp = vb_api()->create_qp(comm->pd, &init);
+	if (!ud->qp)
+		return vb_fail(comm->dev, errno, "making a queue pair of datagrams");
+	return ud_start(ctx);
+}
+
+void vb_ud_close(struct vb_ctx *ctx)
+{
+	if (ctx->ud.qp)
+		vb_api()->destroy_qp(ctx->ud.qp);
+	if (ctx->ud.mr)
+		vb_api()->dereg_mr(ctx->ud.mr);
+	free(ctx->ud.bytes);
+}
+
+/* The kernel may ask the network for the peer's address here: that takes a while where the peer is gone. */
+static int lane_address(struct vb_lane *lane)
+{
+	struct vb_comm *comm = lane->ctx->comm;
+	struct ib_ah_attr attr = vb_route(comm, lane->peer);
+
+	if (lane->ah)
+		return 0;
+	errno = EIO;
+	lane->ah = vb_api()->create_ah(comm->pd, &attr);
+	if (lane->ah)
+		return 0;
+	return vb_peer_lost(comm, lane->peer, "cannot be reached from %s: %s; check routes and addresses of its NIC",
+			    comm->dev->name, strerror(errno));
+}
+
+/* Without room, or refused by the NIC, it is one of those that get lost. */
+static int note_send(struct vb_lane *lane, enum note_kind kind)
+{
+	struct vb_ctx *ctx = lane->ctx;
+	struct vb_comm *comm = ctx->comm;
+	const struct vb_handle *to = &comm->peers[lane->peer].handle;
+	struct vb_ud *ud = &ctx->ud;
+	uint32_t i = ud->receives + ud->sent % VB_NOTES_OUT;
+	struct note *note = (struct note *)buffer(ud, i);
+	struct ib_sge sge = { .addr = (uintptr_t)note, .length = sizeof(*note), .lkey = ud->mr->lkey };
+	struct ib_send_wr *bad, wr = {
+		.wr_id = VB_ID(VB_ID_NOTE_OUT, 0),
+		.sge = &sge,
+		.num_sge = 1,
+		.opcode = IB_WR_SEND,
+		.flags = IB_SEND_SIGNALED,
+		.to.ud = { .qpn = to->ud_qpn[ctx->index], .qkey = to->qkey },
+	};
+	int rc = lane_address(lane);
+
+	if (rc || ud->sent - ud->gone == VB_NOTES_OUT)
+		return rc;
+	wr.to.ud.ah = lane->ah;
+	*note = (struct note){
+		.magic = MAGIC,
+		.kind = (uint8_t)kind,
+		.got = lane->have,
+		.done = lane->ready,
+		.count = lane->count,
+		.from = (uint32_t)comm->rank,
+		.context = (uint32_t)ctx->index,
+		.mine = comm->nonce,
+		.yours = to->nonce,
+	};
+	for (int k = 0; k < lane->count; k++) {
+		note->qpn[k] = lane->qp[k].qp->qp_num;
+		note->psn[k] = lane->qp[k].psn;
+	}
+	ud->sent += !ctx->ops->post_send(ud->qp, &wr, &bad);
+	return 0;
+}
+
+int vb_hello_send(struct vb_lane *lane)
+{
+	lane->ask_gap = lane->ask_gap ? 2 * lane->ask_gap : ASK_NS;
+	lane->ask_gap = lane->ask_gap < ASK_MAX_NS ? lane->ask_gap : ASK_MAX_NS;
+	lane->ask_next = lane->ctx->clock + lane->ask_gap;
+	return note_send(lane, NOTE_HELLO);
+}
+
+void vb_bye_send(struct vb_lane *lane)
+{
+	note_send(lane, NOTE_BYE);
+}
+
+static void hello_take(struct vb_lane *lane, const struct note *note)
+{
+	struct vb_comm *comm = lane->ctx->comm;
+
+	if (vb_peer_failed(comm, lane->peer) || vb_lane_open(lane))
+		return;
+	if (note->count != lane->count) {
+		vb_peer_lost(comm, lane->peer, "has %u queue pairs for rank %d, which has %u for it", note->count,
+			     comm->rank, lane->count);
+		return;
+	}
+	if (!lane->have && vb_lane_aim(lane, note->qpn, note->psn))
+		return;
+	lane->ready |= note->got;
+	if (!note->done)
+		note_send(lane, NOTE_HELLO);
+}
+
+/* Nothing of it is believed before it is seen to come from a rank of this comm, by what only ranks know. */
+static void note_judge(struct vb_ctx *ctx, const struct note *note)
+{
+	struct vb_comm *comm = ctx->comm;
+
+	if (note->magic != MAGIC || note->from >= (uint32_t)comm->nranks || note->context != (uint32_t)ctx->index ||
+	    note->yours != comm->nonce || note->mine != comm->peers[note->from].handle.nonce) {
+		EP_TRACE(EP_NET, "verbs: a datagram of nobody, dropped");
+		return;
+	}
+	if (note->kind == NOTE_HELLO)
+		hello_take(&ctx->lanes[note->from], note);
+	else if (note->kind == NOTE_BYE)
+		__atomic_store_n(&comm->peers[note->from].left, true, __ATOMIC_RELAXED);
+}
+
+void vb_note_take(struct vb_ctx *ctx, uint32_t index, uint32_t bytes)
+{
+	struct note note;
+
+	if (index >= ctx->ud.receives)
+		return;
+	if (bytes == sizeof(note) + HEADER) {
+		memcpy(&note, buffer(&ctx->ud, index) + HEADER, sizeof(note));
+		note_judge(ctx, &note);
+	}
+	receive_post(ctx, index);
+}

@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs net between its files: verbs_lib.c (libibverbs), verbs_profile.c (kinds of NICs), verbs_dev.c and
+ * verbs_gid.c (devices), verbs.c (the table), verbs_meet.c (listen, connect, close), verbs_ctx.c (queues of a context),
+ * verbs_lane.c (queue pairs to a peer), verbs_ud.c (datagrams by which they are connected), verbs_mr.c (memory),
+ * verbs_put.c and verbs_cq.c (hot), verbs_peer.c (who is still there).
+ *
+ * A comm opens the device for itself. Its contexts share the protection domain, so that memory is registered once, and
+ * nothing else: each has a completion queue, a shared receive queue, one queue pair for datagrams, and those to peers.
+ */
+#ifndef EP_NET_VERBS_H
+#define EP_NET_VERBS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "nccl_ep_net.h"
+#include "net/verbs/api.h"
+#include "net/verbs/profile.h"
+#include "net/watch.h"
+
+#define VB_CONTEXTS 4	 /* a handle holds the datagram queue pairs of so many */
+#define VB_QPS 8	 /* to a peer */
+#define VB_INLINE 64u	 /* bytes */
+#define VB_PUTS 2048u	 /* of a context on their way */
+#define VB_CHAIN 32u	 /* work requests behind one doorbell */
+#define VB_SRQ 16384u	 /* receives: each immediate takes one */
+#define VB_BATCH 32	 /* completions read at once */
+#define VB_NOTES_OUT 64u /* datagrams on their way */
+
+/* The upper half of a wr_id, where it is no queue pair's number in its context. */
+#define VB_ID_RECV 0xfffffffdu
+#define VB_ID_NOTE_IN 0xfffffffeu
+#define VB_ID_NOTE_OUT 0xffffffffu
+#define VB_ID(high, low) ((uint64_t)(high) << 32 | (low))
+
+struct vb_gid_choice {
+	union ib_gid gid;
+	int index;
+	uint32_t type;
+	char why[96];
+};
+
+struct vb_dev {
+	char name[IB_NAME + 8]; /* NAME:port */
+	char ib_name[IB_NAME], pci[IB_PATH];
+	uint8_t port;
+	bool roce, dmabuf;
+	uint32_t kinds; /* of memory */
+	const struct ep_verbs_profile *profile;
+	struct ib_device_attr attr;
+	struct ib_port_attr link;
+	struct vb_gid_choice gid;
+};
+
+struct vb_net {
+	struct vb_dev *devs;
+	int count;
+	uint64_t ordered, qps, inlines, srq, cq, contexts, gid;
+	char hca[64], profile[32];
+};
+
+struct vb_handle {
+	uint32_t magic, nranks;
+	uint64_t nonce, host; /* host: see ep_watch_host */
+	union ib_gid gid;
+	int32_t pid;
+	uint32_t qkey, ud_qpn[VB_CONTEXTS];
+	uint16_t lid;
+	uint8_t roce, mtu, contexts, qps, reads, reserved;
+};
+_Static_assert(sizeof(struct vb_handle) <= NCCL_EP_NET_HANDLE_SIZE, "a handle holds it");
+
+struct vb_key {
+	uint64_t size, addr;
+	uint32_t rkey, reserved;
+};
+_Static_assert(sizeof(struct vb_key) <= NCCL_EP_NET_KEY_SIZE, "a key holds it");
+
+struct vb_far {
+	uint64_t addr;
+	uint32_t rkey;
+};
+
+struct vb_mr {
+	struct ib_mr *mr;
+	uint8_t *base;
+	size_t size;
+	uint32_t kind;
+	bool shared;
+	struct vb_far far[]; /* by rank, once shared */
+};
+
+/* The request of a put that is not quiet. */
+struct vb_slot {
+	struct vb_slot *next; /* free ones */
+	int peer, rc;
+	bool done;
+	bool orphan; /* told as failed; free when its completion has come */
+};
+
+struct vb_qp {
+	struct ib_qp *qp;
+	struct vb_lane *lane;
+	uint32_t index, psn, depth;
+	uint32_t posted, completed; /* counts; the difference is at the NIC */
+	uint32_t dark;		    /* posted since one that asks for a completion */
+	struct vb_slot **slots;	    /* [depth] by number: the request, or NULL of a quiet one */
+	uint8_t *bytes;		    /* [depth][VB_INLINE], where the queue pair takes nothing inline */
+};
+
+/* A peer, as one context sees it. */
+struct vb_lane {
+	struct vb_ctx *ctx;
+	int peer;
+	bool have;    /* the peer's numbers, and its packets are taken */
+	bool ready;   /* the peer has ours: puts may go */
+	bool asking;  /* in ctx->asking: a put waits for it */
+	bool dropped; /* the peer has failed, and the queue pairs are in error */
+	uint8_t count, turn;
+	uint32_t max_inline;
+	uint32_t open; /* puts at the NIC */
+	struct vb_qp *qp;
+	struct ib_mr *bytes; /* of the queue pairs' slots for values, or NULL */
+	void *ah;
+	uint64_t since;		  /* ctx->clock when something last moved */
+	uint64_t asked, ask_next; /* ctx->clock */
+	uint64_t ask_gap;
+	struct vb_lane *next_asking;
+};
+
+/* Puts that wait for the doorbell, all of one queue pair. */
+struct vb_chain {
+	struct vb_qp *qp;
+	uint32_t count;
+	struct ib_send_wr wr[VB_CHAIN];
+	struct ib_sge sge[VB_CHAIN];
+	uint8_t bytes[VB_CHAIN][VB_INLINE];
+};
+
+/* The queue pair of datagrams, and its buffers: receives first. */
+struct vb_ud {
+	struct ib_qp *qp;
+	struct ib_mr *mr;
+	uint8_t *bytes;
+	uint32_t receives, sent, gone; /* gone: sent and completed */
+};
+
+struct vb_ctx {
+	struct vb_comm *comm;
+	const struct ib_context_ops *ops;
+	int index;
+	bool taken;
+	struct ib_cq *cq;
+	struct ib_srq *srq;
+	uint32_t receives, spent, give_back; /* of srq: there are, to be given back, and so many at once */
+	uint32_t open, limit;		     /* puts at the NIC */
+	uint32_t calls;
+	uint64_t clock, looked, swept; /* ns; the clock stands still while nobody calls progress */
+	struct vb_ud ud;
+	struct vb_lane *lanes, *asking;
+	struct vb_qp **qps; /* by number; [qps_count] of [qps_room] */
+	uint32_t qps_count, qps_room;
+	struct {
+		uint32_t qpn;
+		struct vb_lane *lane;
+	} *senders; /* a hash by the number of our queue pair */
+	uint32_t senders_mask;
+	struct vb_slot *free;
+	void **slabs;
+	uint32_t slabs_count;
+	struct vb_chain chain;
+	ncclEpNetImm_v1_t *imms; /* [receives] a ring: arrived and not handed out */
+	uint32_t head, tail, waiting;
+};
+
+struct vb_peer {
+	struct vb_handle handle;
+	int failed; /* errno, -1 while the sentence is written; any context, atomically */
+	bool left;  /* it said so; atomic */
+	char why[300];
+};
+
+/* From the parameters, once: engines do not ask the environment. */
+struct vb_path {
+	uint8_t tc, sl, timeout, retries;
+	uint16_t pkey;
+};
+
+struct vb_comm {
+	const struct vb_dev *dev;
+	struct vb_path path;
+	struct ib_context *context;
+	struct ib_pd *pd;
+	struct vb_mr *page; /* where a flush reads to */
+	void *page_bytes;
+	int rank, nranks, contexts;
+	uint32_t qps, max_inline;
+	uint64_t nonce, lost_ns;
+	uint32_t qkey;
+	uint32_t cq, srq, notes; /* entries: of queues, and receives of datagrams */
+	bool closing;
+	int looking; /* atomic: one context at a time reads events */
+	int broken;  /* atomic: errno; the device or a queue is, and nothing goes on */
+	char why[200];
+	struct ep_watch watch;
+	struct vb_peer *peers;
+	struct vb_ctx *ctx[VB_CONTEXTS];
+};
+
+extern const ncclEpNetHot_v1_t vb_hot;
+
+/* The library, loaded once for the process; NULL and a note where it cannot be used. */
+const struct ib_api *vb_api(void);
+/* Why there is no device, or not this one: a line at INFO, and for the sentence of who has asked for it by name. */
+void vb_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* An errno in words, with a remedy where there is one. Returns text. */
+const char *vb_reason(int error, char *text, size_t n);
+/* A failed call of libibverbs, error positive: the sentence names it, the device and the reason. */
+int vb_fail(const struct vb_dev *dev, int error, const char *what);
+
+/* Devices that the filter allows; none is no failure, a setting that makes no sense is. */
+int vb_devices_find(struct vb_net *net);
+/* NULL, and errno: it cannot be. */
+struct ib_context *vb_device_open(const struct vb_dev *dev);
+/* By NCCL's rules: prefixes by comma, NAME:port, = in front for names that are exact, ^ for all but those. */
+bool vb_name_allowed(const char *filter, const char *name, int port);
+
+/* Which GIDs are wanted: family AF_INET, AF_INET6 or 0; index -1: by rule. */
+struct vb_gid_wish {
+	bool roce, v2_only;
+	int family, index;
+};
+
+/* The best of a table; -ENOENT: none will do, -EP_EARG: the index asked for does not; `why` of out has the reason. */
+int vb_gid_pick(const struct ib_gid_entry *table, int n, const struct vb_gid_wish *wish, struct vb_gid_choice *out);
+int vb_gid_find(struct ib_context *context, struct vb_dev *dev, int index);
+
+int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out);
+void vb_ctx_close(struct vb_ctx *ctx);
+struct vb_slot *vb_slot_take(struct vb_ctx *ctx);
+void vb_slot_give(struct vb_ctx *ctx, struct vb_slot *slot);
+/* Receives that were used up, given back. */
+int vb_receives_post(struct vb_ctx *ctx);
+
+/* Queue pairs, made and not connected. */
+int vb_lane_open(struct vb_lane *lane);
+void vb_lane_close(struct vb_lane *lane);
+/* Connects them to the peer's. */
+int vb_lane_aim(struct vb_lane *lane, const uint32_t *qpn, const uint32_t *psn);
+/* A put waits for the lane: asks the peer, once and then again in time. */
+int vb_lane_want(struct vb_lane *lane);
+void vb_lane_drop(struct vb_lane *lane);
+struct vb_lane *vb_lane_of(struct vb_ctx *ctx, uint32_t qpn);
+struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer);
+
+int vb_ud_open(struct vb_ctx *ctx);
+void vb_ud_close(struct vb_ctx *ctx);
+int vb_hello_send(struct vb_lane *lane);
+void vb_bye_send(struct vb_lane *lane);
+void vb_note_take(struct vb_ctx *ctx, uint32_t index, uint32_t bytes);
+
+int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, struct vb_key *key, struct vb_mr **out);
+int vb_mr_share(struct vb_comm *comm, struct vb_mr *mr, const void *keys);
+void vb_mr_close(struct vb_mr *mr);
+bool vb_dmabuf_probe(struct ib_pd *pd);
+uint32_t vb_kinds_probe(bool dmabuf);
+
+int vb_listen(void *net, int dev, int nranks, void *handle, void **listener);
+int vb_connect(void *listener, const void *handles, int nranks, int rank, void **comm);
+int vb_closeListen(void *listener);
+int vb_closeComm(void *comm);
+
+/* Marks it; every context's requests to it end. Returns -EP_EREMOTE. */
+int vb_peer_lost(struct vb_comm *comm, int peer, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static inline bool vb_peer_failed(const struct vb_comm *comm, int peer)
+{
+	return __atomic_load_n(&comm->peers[peer].failed, __ATOMIC_RELAXED);
+}
+/* A status of a completion in plain words, and what to look at. */
+const char *vb_status_text(unsigned status);
+/* Looks after peers and the device, now and then; called by progress. An error: nothing goes on. */
+int vb_look(struct vb_ctx *ctx);
+
+void vb_chain_post(struct vb_ctx *ctx);
+int vb_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count);
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who is gone. A death is noticed by the neighbours, whose connection to the rank closes, and passed on from neighbour
+ * to neighbour; each rank passes each notice on once. A rank that leaves in good order tells its neighbours only: that
+ * becomes news for everybody when a collective needs the rank. (Telling all of it at once costs R * R * log R frames
+ * when all leave, which is the normal end.)
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "plugin/boot/mesh.h"
+#include "util/clock.h"
+#include "util/error.h"
+
+#define REPAIR_MS 10000
+
+static bool is_edge(const struct ep_conn *c)
+{
+	return c->purpose == EP_TO_RANK && c->state == EP_CONN_READY;
+}
+
+static void spread(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from)
+{
+	struct ep_blob *blob = ep_blob_new(f, why);
+	int rc = blob ? 0 : -ENOMEM;
+
+	for (struct ep_conn *c = b->loop.conns; c && !rc; c = c->next)
+		if (is_edge(c) && c != from)
+			rc = ep_loop_send(&b->loop, c, blob);
+	if (blob) { /* the reference stays with the list */
+		if (b->notices_tail)
+			b->notices_tail->next = blob;
+		else
+			b->notices = blob;
+		b->notices_tail = blob;
+	}
+	if (rc)
+		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass news on", b->rank);
+}
+
+void ep_notice_tell(struct ep_boot *b, struct ep_conn *c)
+{
+	for (struct ep_blob *blob = b->notices; blob; blob = blob->next)
+		if (ep_loop_send(&b->loop, c, blob))
+			ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass news on", b->rank);
+}
+
+/* From now on the collectives do without the rank, or fail. */
+static void excuse(struct ep_boot *b, uint32_t rank, uint64_t from)
+{
+	if (ep_gather_gone(&b->gather, rank, from))
+		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass blocks on", b->rank);
+	pthread_cond_broadcast(&b->cond);
+	ep_mesh_repair(b);
+}
+
+void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from)
+{
+	struct ep_frame out = *f;
+	uint32_t rank = f->rank;
+
+	if (b->state[rank] == EP_RANK_GONE)
+		return;
+	b->state[rank] = EP_RANK_GONE;
+	out.bytes = (uint32_t)strnlen(why, EP_WHY_MAX - 1);
+	spread(b, &out, why, from);
+	if (rank == b->rank) {
+		ep_mesh_fail(b, EP_EREMOTE, rank, "the other ranks count rank %u, this one, as gone: %s", rank, why);
+		return;
+	}
+	if (b->failed_rank == EP_NO_RANK) {
+		b->failed_rank = rank;
+		snprintf(b->failed_why, sizeof(b->failed_why), "%s", why);
+	}
+	if (b->survive)
+		excuse(b, rank, 0);
+	else
+		ep_mesh_fail(b, f->err ? f->err : EP_EREMOTE, rank, "%s", why);
+}
+
+/* Both live, and collectives go on with them: only the one that was lost has to know. */
+void ep_notice_parted(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from)
+{
+	struct ep_frame out = *f;
+
+	for (const struct ep_blob *n = b->notices; n; n = n->next)
+		if (n->frame.type == EP_F_PARTED && n->frame.rank == f->rank && n->frame.seq == f->seq)
+			return;
+	out.bytes = (uint32_t)strnlen(why, EP_WHY_MAX - 1);
+	spread(b, &out, why, from);
+}
+
+void ep_notice_left(struct ep_boot *b, uint32_t rank, uint64_t seq)
+{
+	if (b->state[rank] >= EP_RANK_LEFT)
+		return;
+	b->state[rank] = EP_RANK_LEFT;
+	b->left_seq[rank] = seq;
+	b->left_first = seq < b->left_first ? seq : b->left_first;
+	ep_notice_check_left(b);
+}
+
+void ep_notice_spread_left(struct ep_boot *b, uint32_t rank, uint64_t seq, struct ep_conn *from)
+{
+	struct ep_frame f = { .type = EP_F_LEFT, .rank = rank, .seq = seq };
+
+	if (b->state[rank] == EP_RANK_GONE || (b->state[rank] == EP_RANK_LEFT && b->left_seq[rank] == UINT64_MAX))
+		return;
+	b->state[rank] = EP_RANK_LEFT;
+	b->left_seq[rank] = UINT64_MAX;
+	spread(b, &f, NULL, from);
+	if (b->survive) {
+		excuse(b, rank, seq);
+	} else if (seq < b->end_seq) {
+		/* Collectives before that one have all they need, and may still be on the way here. */
+		b->end_seq = seq;
+		b->end_rank = rank;
+		if (b->busy && b->gather.seq >= seq)
+			ep_notice_ended(b);
+	}
+}
+
+void ep_notice_ended(struct ep_boot *b)
+{
+	ep_mesh_fail(b, EP_EREMOTE, b->end_rank, "rank %u has left the group, collective %llu needs it", b->end_rank,
+		     (unsigned long long)b->gather.seq);
+}
+
+void ep_notice_check_left(struct ep_boot *b)
+{
+	uint64_t first = UINT64_MAX;
+
+	if (b->left_first == UINT64_MAX || !ep_gather_seen(&b->gather, b->left_first))
+		return;
+	for (uint32_t r = 0; r < b->nranks; r++) {
+		if (b->left_seq[r] == UINT64_MAX)
+			continue;
+		if (ep_gather_seen(&b->gather, b->left_seq[r]))
+			ep_notice_spread_left(b, r, b->left_seq[r], NULL);
+		else
+			first = b->left_seq[r] < first ? b->left_seq[r] : first;
+	}
+	b->left_first = first;
+}
+
+/* Whether the caller wants to hear of it. */
+static bool is_news(const struct ep_boot *b, const struct ep_frame *f)
+{
+	if (f->rank == b->rank)
+		return false;
+	return f->type == EP_F_GONE || (f->type == EP_F_PARTED && f->seq == b->rank);
+}
+
+void ep_notice_callbacks(struct ep_boot *b)
+{
+	for (;;) {
+		struct ep_blob *blob = b->told ? b->told->next : b->notices;
+		char why[EP_WHY_MAX + 1];
+		uint32_t rank;
+
+		if (!blob || !b->opened)
+			return;
+		b->told = blob;
+		if (!is_news(b, &blob->frame) || !b->gone_fn)
+			continue;
+		rank = blob->frame.rank;
+		snprintf(why, sizeof(why), "%.*s", (int)blob->frame.bytes, (const char *)blob->body);
+		pthread_mutex_unlock(&b->lock);
+		b->gone_fn(b->gone_ctx, (int)rank, why);
+		pthread_mutex_lock(&b->lock);
+	}
+}
+
+/* Connected, or about to be. */
+static bool connected(const struct ep_boot *b, uint32_t rank)
+{
+	for (const struct ep_conn *c = b->loop.conns; c; c = c->next)
+		if (c->purpose == EP_TO_RANK && c->peer == rank && c->state <= EP_CONN_READY)
+			return true;
+	return false;
+}
+
+/*
+ * With survive, enough deaths cut the mesh in pieces (8 ranks: 0 has no neighbour left when 1, 2, 4, 6, 7 are gone).
+ * Whoever waits in a collective makes sure that it is connected to the next living rank; when all of them wait, the
+ * living form a ring.
+ */
+void ep_mesh_repair(struct ep_boot *b)
+{
+	int rc = -EPROTO;
+
+	while (b->survive && b->phase == EP_RUNNING && b->busy && b->peers && rc == -EPROTO) {
+		uint32_t to = b->rank;
+
+		do
+			to = (to + 1) % b->nranks;
+		while (to != b->rank && b->state[to] != EP_RANK_ALIVE);
+		if (to == b->rank || connected(b, to))
+			return;
+		EP_INFO(EP_BOOT, "rank %u connects to rank %u to close the gap in the mesh", b->rank, to);
+		rc = ep_mesh_dial(b, &b->peers[to], ep_deadline_ms(REPAIR_MS));
+		if (rc)
+			b->state[to] = EP_RANK_UNREACHABLE; /* it was gone before it could say where it lives */
+	}
+	if (rc == -ENOMEM)
+		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory for a connection", b->rank);
+}

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The meeting point: ranks register, get the addresses of those they shall connect to, report when they are connected,
+ * and are sent off. It ends when the last one is off. If the meeting fails (a rank dies, gives up, contradicts the
+ * others, or does not come), everybody present is told, and those who come later are told for a while.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "monocypher.h"
+#include "plugin/boot/evloop.h"
+#include "plugin/boot/root.h"
+#include "util/clock.h"
+#include "util/error.h"
+#include "util/param.h"
+
+/* While no rank has come the id may lie in a file or wait for a model to load: patience is this many timeouts. */
+#define FIRST_RANK_TIMEOUTS 10
+/* A rank that lacks a connection says so itself, with the reason, before we say it without. */
+#define GRACE_MS 300
+#define STARVED_MS 1000
+
+struct member {
+	struct ep_conn *conn;
+	bool done, told;
+	uint64_t deadline;
+	struct ep_peer peer;
+};
+
+struct ep_root {
+	struct ep_loop loop;
+	struct ep_boot_id id;
+	uint64_t cookie;
+	int64_t timeout_ms;
+	uint64_t end_at; /* when nobody is left to wait for */
+	uint32_t nranks; /* 0 until the first has come */
+	uint32_t survive;
+	struct member *member; /* [nranks] */
+	uint32_t here, done, told;
+	uint32_t host;	/* the rank of this process */
+	uint32_t twice; /* a rank that came twice */
+	bool met;
+	int err; /* the meeting has failed */
+	uint32_t culprit;
+	char why[EP_WHY_MAX];
+};
+
+static void post(struct ep_root *r, struct ep_conn *c, struct ep_frame f, const char *text)
+{
+	f.bytes = text ? (uint32_t)strnlen(text, EP_WHY_MAX) : 0;
+	/* No memory for a hundred bytes: the rank will notice the closed connection. */
+	if (ep_loop_post(&r->loop, c, &f, text))
+		ep_loop_drop(&r->loop, c);
+}
+
+static void tell_failure(struct ep_root *r, struct ep_conn *c)
+{
+	post(r, c, (struct ep_frame){ .type = EP_F_FAIL, .rank = r->culprit, .err = (uint16_t)r->err }, r->why);
+	ep_loop_finish(&r->loop, c);
+}
+
+static void fail(struct ep_root *r, int err, uint32_t culprit, const char *why)
+{
+	if (r->err || r->met)
+		return;
+	r->err = err;
+	r->culprit = culprit;
+	snprintf(r->why, sizeof(r->why), "%s", why);
+	EP_INFO(EP_BOOT, "the meeting of %u ranks failed: %s", r->nranks, r->why);
+	r->end_at = ep_deadline_ms(r->timeout_ms);
+	for (uint32_t i = 0; i < r->nranks; i++) {
+		struct member *m = &r->member[i];
+
+		if (!m->conn)
+			continue;
+		tell_failure(r, m->conn);
+		m->conn = NULL;
+		m->told = true;
+		r->told++;
+	}
+}
+
+/* A rank that cannot take part, while the others still can. */
+static void refuse(struct ep_root *r, struct ep_conn *c, const char *why)
+{
+	post(r, c, (struct ep_frame){ .type = EP_F_FAIL, .rank = c->peer, .err = EP_EARG }, why);
+	ep_loop_finish(&r->loop, c);
+}
+
+static void send_off(struct ep_root *r)
+{
+	r->met = true;
+	for (uint32_t i = 0; i < r->nranks; i++) {
+		post(r, r->member[i].conn, (struct ep_frame){ .type = EP_F_GO }, NULL);
+		ep_loop_finish(&r->loop, r->member[i].conn);
+		r->member[i].conn = NULL;
+	}
+}
+
+/* Each rank gets only the addresses it needs: a whole table for everybody is 200 GB at 65536 ranks. */
+static void send_tables(struct ep_root *r)
+{
+	struct ep_peer table[16];
+
+	for (uint32_t i = 0; i < r->nranks; i++) {
+		struct ep_frame f = { .type = EP_F_TABLE };
+		int n = 0;
+
+		for (uint32_t step = 1; step < r->nranks; step *= 2) {
+			uint32_t to = (i + step) % r->nranks;
+
+			if (ep_mesh_dials(i, to, r->nranks))
+				table[n++] = r->member[to].peer;
+		}
+		f.bytes = (uint32_t)((size_t)n * sizeof(table[0]));
+		if (ep_loop_post(&r->loop, r->member[i].conn, &f, table)) {
+			fail(r, ENOMEM, r->host, "the meeting point ran out of memory");
+			return;
+		}
+	}
+}
+
+static void tell_host(struct ep_root *r, struct ep_conn *c)
+{
+	if (r->host != EP_NO_RANK && c)
+		post(r, c, (struct ep_frame){ .type = EP_F_HOST, .rank = r->host }, NULL);
+}
+
+/* What all ranks must agree on. Returns false when the meeting has failed over it. */
+static bool agree(struct ep_root *r, struct ep_conn *c, const struct ep_hello *h)
+{
+	char why[EP_WHY_MAX];
+
+	if (!r->nranks && h->nranks && h->nranks <= EP_BOOT_MAX_RANKS) {
+		r->member = calloc(h->nranks, sizeof(*r->member));
+		if (r->member) {
+			r->nranks = h->nranks;
+			r->survive = h->survive;
+		} else {
+			fail(r, ENOMEM, r->host, "the meeting point ran out of memory");
+		}
+	}
+	if (!r->err && h->nranks != r->nranks) {
+		snprintf(why, sizeof(why),
+			 "rank %u wants to meet %u ranks, others %u: the number must be the same everywhere", c->peer,
+			 h->nranks, r->nranks);
+		fail(r, EP_EARG, c->peer, why);
+	} else if (!r->err && h->survive != r->survive) {
+		snprintf(why, sizeof(why),
+			 "rank %u wants to %s when a rank dies, others not: enable_mask must be the same everywhere",
+			 c->peer, h->survive ? "go on" : "stop");
+		fail(r, EP_EARG, c->peer, why);
+	}
+	return !r->err;
+}
+
+static void count_told(struct ep_root *r, uint32_t rank)
+{
+	if (rank < r->nranks && !r->member[rank].told) {
+		r->member[rank].told = true;
+		r->told++;
+	}
+}
+
+static void on_hello(struct ep_root *r, struct ep_conn *c, const struct ep_hello *h)
+{
+	uint32_t rank = c->peer;
+	struct member *m;
+	char why[EP_WHY_MAX];
+
+	if (r->err || !agree(r, c, h)) {
+		tell_failure(r, c);
+		count_told(r, rank);
+		return;
+	}
+	if (rank >= r->nranks || r->member[rank].conn || r->met) {
+		snprintf(why, sizeof(why),
+			 rank >= r->nranks ? "rank %u of %u does not exist"
+					   : "rank %u of %u is here already: two processes use the same rank",
+			 rank, r->nranks);
+		if (rank < r->nranks)
+			r->twice = rank;
+		refuse(r, c, why);
+		return;
+	}
+	m = &r->member[rank];
+	m->conn = c;
+	m->peer = h->self;
+	m->peer.rank = rank;
+	m->peer.naddr = h->self.naddr > EP_BOOT_ADDRS ? EP_BOOT_ADDRS : h->self.naddr;
+	m->deadline = ep_deadline_ms(h->left_ms);
+	c->user = m;
+	r->here++;
+	if (h->cookie == r->cookie && r->host == EP_NO_RANK) {
+		r->host = rank;
+		for (uint32_t i = 0; i < r->nranks; i++)
+			if (i != rank)
+				tell_host(r, r->member[i].conn);
+	}
+	tell_host(r, c);
+	if (r->here == r->nranks)
+		send_tables(r);
+}
+
+static int on_frame(void *ctx, struct ep_conn *c, const struct ep_frame *f, const uint8_t *body)
+{
+	struct ep_root *r = ctx;
+	struct member *m = c->user;
+	struct ep_hello hello;
+	char why[EP_WHY_MAX + 1];
+
+	if ((f->type == EP_F_HELLO) != !m)
+		return -EPROTO;
+	switch (f->type) {
+	case EP_F_HELLO:
+		memcpy(&hello, body, sizeof(hello));
+		on_hello(r, c, &hello);
+		return 0;
+	case EP_F_DONE:
+		if (m->done || r->here < r->nranks)
+			return -EPROTO;
+		m->done = true;
+		if (++r->done == r->nranks)
+			send_off(r);
+		return 0;
+	default: /* EP_F_FAIL, see ep_frame_check */
+		snprintf(why, sizeof(why), "%.*s", (int)f->bytes, (const char *)body);
+		m->conn = NULL; /* it knows */
+		count_told(r, c->peer);
+		fail(r, f->err ? f->err : EP_EREMOTE, f->rank, why);
+		ep_loop_finish(&r->loop, c);
+		return 0;
+	}
+}
+
+static void on_lost(void *ctx, struct ep_conn *c, int err)
+{
+	struct ep_root *r = ctx;
+	struct member *m = c->user;
+	char why[EP_WHY_MAX];
+
+	if (m)
+		m->conn = NULL;
+	count_told(r, c->peer);
+	snprintf(why, sizeof(why),
+		 "rank %u died while the ranks were meeting (its connection to the meeting point: %s)", c->peer,
+		 err ? strerror(-err) : "closed");
+	fail(r, EP_EREMOTE, c->peer, why);
+}
+
+static bool on_admit(void *ctx, struct ep_conn *c)
+{
+	(void)ctx;
+	return c->shake.from < EP_BOOT_MAX_RANKS && c->shake.to == EP_NO_RANK;
+}
+
+static void on_ready(void *ctx, struct ep_conn *c)
+{
+	(void)ctx;
+	(void)c;
+}
+
+static const struct ep_loop_ops root_ops = { .admit = on_admit, .ready = on_ready, .frame = on_frame, .lost = on_lost };
+
+/* "3, 5 and 7 more": the ranks that are not here, or not connected. */
+static void list_missing(const struct ep_root *r, char *buf, size_t size)
+{
+	bool met = r->here == r->nranks;
+	uint32_t n = 0;
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < r->nranks; i++) {
+		if (met ? r->member[i].done : r->member[i].conn != NULL)
+			continue;
+		if (n++ < 8 && at < size)
+			at += (size_t)snprintf(buf + at, size - at, "%s%u", n > 1 ? ", " : "", i);
+	}
+	if (n > 8 && at < size)
+		snprintf(buf + at, size - at, " and %u more", n - 8);
+}
+
+/* The first deadline of a rank that waits, and what to do when it has passed. */
+static uint64_t check_deadlines(struct ep_root *r)
+{
+	uint64_t first = UINT64_MAX, now = ep_now_ns();
+	char why[EP_WHY_MAX], list[128] = "", twice[64] = "";
+
+	for (uint32_t i = 0; i < r->nranks; i++)
+		if (r->member[i].conn && r->member[i].deadline < first)
+			first = r->member[i].deadline;
+	if (first != UINT64_MAX && r->here == r->nranks)
+		first += GRACE_MS * 1000000ull;
+	if (r->loop.starved_since && now - r->loop.starved_since > STARVED_MS * 1000000ull)
+		fail(r, EMFILE, r->host,
+		     "the meeting point's process has no file descriptors left: raise its limit (ulimit -n)");
+	if (first > now || r->err)
+		return first;
+	list_missing(r, list, sizeof(list));
+	if (r->twice != EP_NO_RANK)
+		snprintf(twice, sizeof(twice), " (rank %u came twice)", r->twice);
+	if (r->here < r->nranks)
+		snprintf(why, sizeof(why), "%u of %u ranks did not come in time: rank %s%s", r->nranks - r->here,
+			 r->nranks, list, twice);
+	else
+		snprintf(why, sizeof(why), "%u of %u ranks could not connect to the others in time: rank %s",
+			 r->nranks - r->done, r->nranks, list);
+	fail(r, EP_ETIMEOUT, EP_NO_RANK, why);
+	return UINT64_MAX;
+}
+
+static bool over(const struct ep_root *r)
+{
+	bool told_all = r->err && r->nranks && r->told >= r->nranks;
+	bool waiting = r->here && !r->err; /* the ranks' own deadlines count */
+
+	if (!r->met && !told_all && (waiting || ep_now_ns() < r->end_at))
+		return false;
+	for (const struct ep_conn *c = r->loop.conns; c; c = c->next)
+		if (c->state == EP_CONN_FINISH)
+			return false;
+	return true;
+}
+
+static void *root_main(void *arg)
+{
+	struct ep_root *r = arg;
+
+	pthread_setname_np(pthread_self(), "ep-boot-root");
+	while (!over(r)) {
+		uint64_t next = check_deadlines(r);
+
+		/* Starvation has no event of its own to wake us, and at the end only the last goodbyes are waited for.
+		 */
+		if (r->loop.starved_since || ep_now_ns() >= r->end_at)
+			next = ep_deadline_ms(STARVED_MS / 4);
+		else if (!r->here || r->err)
+			next = r->end_at;
+		if (ep_loop_turn(&r->loop, next, NULL))
+			break;
+	}
+	if (!r->met && !r->err)
+		snprintf(r->why, sizeof(r->why), "nobody came");
+	EP_INFO(EP_BOOT, "the meeting point of %u ranks closes: %s", r->nranks, r->met ? "all have met" : r->why);
+	ep_loop_free(&r->loop);
+	free(r->member);
+	crypto_wipe(r->id.secret, sizeof(r->id.secret));
+	free(r);
+	return NULL;
+}
+
+int ep_root_start(const struct ep_boot_id *id, const int *listeners, int n)
+{
+	struct ep_root *r = calloc(1, sizeof(*r));
+	int rc = r ? 0 : -ENOMEM, used = 0;
+
+	if (rc)
+		goto close_listeners;
+	r->id = *id;
+	r->host = EP_NO_RANK;
+	r->twice = EP_NO_RANK;
+	r->culprit = EP_NO_RANK;
+	r->cookie = ep_boot_cookie(id->secret);
+	r->timeout_ms = ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS);
+	r->end_at = ep_deadline_ms(FIRST_RANK_TIMEOUTS * r->timeout_ms);
+	rc = ep_loop_init(&r->loop, &root_ops, r, r->id.secret);
+	if (rc)
+		goto free_root;
+	snprintf(r->loop.what, sizeof(r->loop.what), "the meeting point");
+	while (used < n && !rc)
+		rc = ep_loop_listen(&r->loop, listeners[used++], EP_TO_ROOT);
+	if (!rc)
+		rc = ep_boot_thread(NULL, root_main, r, true);
+	if (!rc)
+		return 0;
+	ep_loop_free(&r->loop);
+free_root:
+	free(r);
+close_listeners:
+	while (used < n)
+		ep_sock_close(listeners[used++]);
+	return EP_FAIL(EP_BOOT, -rc, "the meeting point cannot start: %s", strerror(-rc));
+}

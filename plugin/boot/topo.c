@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/boot/topo.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "util/error.h"
+#include "util/param.h"
+
+#define PROBE_KEY UINT64_MAX /* windows count up from 1 */
+#define PROBE_SIZE 16
+
+/* What every rank tells the others. Sent as bytes: all ranks run one build (checked at CreateGroup). */
+struct card {
+	uint8_t boot_id[16];
+	uint8_t process[16]; /* random per process: pids repeat between containers */
+	uint8_t probe[PROBE_SIZE];
+	struct ep_fd_token fds;
+	int32_t pid;
+	int32_t dev_kind, dev_ordinal;
+	int32_t ranks_per_node;
+	int32_t alone;
+};
+
+static uint8_t process_cookie[16];
+static pthread_once_t process_once = PTHREAD_ONCE_INIT;
+
+static void process_init(void)
+{
+	if (getrandom(process_cookie, sizeof(process_cookie), 0) < 0)
+		memset(process_cookie, 0, sizeof(process_cookie)); /* the pid beside it still tells processes apart */
+}
+
+/* The kernel's boot id as bytes; zeros where /proc has none, which matches no other host by the probe. */
+static void read_boot_id(uint8_t out[16])
+{
+	char text[64] = "";
+	int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	size_t n = 0;
+
+	memset(out, 0, 16);
+	if (fd < 0)
+		return;
+	if (read(fd, text, sizeof(text) - 1) > 0)
+		for (const char *c = text; *c && n < 16; c++) {
+			unsigned byte;
+
+			if (*c != '-' && sscanf(c, "%2x", &byte) == 1) {
+				out[n++] = (uint8_t)byte;
+				c++;
+			}
+		}
+	close(fd);
+}
+
+/* A page of shared memory with a random word in it: who can read it shares this node's memory. */
+static int probe_offer(struct ep_boot *boot, uint8_t word[PROBE_SIZE])
+{
+	int rc, fd = memfd_create("nccl_ep_probe", MFD_CLOEXEC);
+
+	if (fd < 0)
+		return EP_FAIL(EP_COMM, errno, "topology: memfd_create: %s", strerror(errno));
+	if (getrandom(word, PROBE_SIZE, 0) != PROBE_SIZE || write(fd, word, PROBE_SIZE) != PROBE_SIZE)
+		rc = EP_FAIL(EP_COMM, EIO, "topology: cannot write the probe page: %s", strerror(errno));
+	else
+		rc = ep_boot_fd_offer(boot, PROBE_KEY, fd);
+	close(fd);
+	return rc;
+}
+
+static bool probe_reaches(struct ep_boot *boot, const struct card *peer)
+{
+	uint8_t word[PROBE_SIZE] = { 0 };
+	int fd;
+	bool same;
+
+	if (ep_boot_fd_fetch(boot, &peer->fds, PROBE_KEY, &fd))
+		return false;
+	same = pread(fd, word, sizeof(word), 0) == (ssize_t)sizeof(word) && !memcmp(word, peer->probe, sizeof(word));
+	close(fd);
+	return same;
+}
+
+static bool same_process(const struct card *a, const struct card *b)
+{
+	return a->pid == b->pid && !memcmp(a->process, b->process, 16) && !memcmp(a->boot_id, b->boot_id, 16);
+}
+
+/* Every rank that has no home yet tries the lowest homeless rank of its boot id; those that reach it live there. Each
+ * round settles at least that rank, so that the loop ends; on a plain cluster one round is enough. Several rounds
+ * are the containers of one host that do not share a network namespace. */
+static int find_homes(struct ep_boot *boot, const struct card *card, int rank, int nranks, int *home)
+{
+	for (int r = 0; r < nranks; r++)
+		home[r] = -1;
+	for (int round = 0; round < nranks; round++) {
+		int open = 0, leader = -1, mine = home[rank], rc;
+
+		for (int r = 0; r < nranks && mine < 0 && leader < 0; r++)
+			if (home[r] < 0 && !memcmp(card[r].boot_id, card[rank].boot_id, 16))
+				leader = r;
+		if (leader >= 0 &&
+		    (leader == rank || same_process(&card[leader], &card[rank]) || probe_reaches(boot, &card[leader])))
+			mine = leader;
+		rc = ep_boot_allgather(boot, &mine, sizeof(mine), home);
+		if (rc)
+			return rc;
+		for (int r = 0; r < nranks; r++)
+			open += home[r] < 0;
+		if (!open)
+			return 0;
+	}
+	return EP_FAIL(EP_COMM, EP_EREMOTE, "topology: a rank went away while the ranks looked for their nodes");
+}
+
+static int check_alike(const struct card *card, int nranks)
+{
+	for (int r = 1; r < nranks; r++)
+		if (card[r].ranks_per_node != card[0].ranks_per_node || card[r].alone != card[0].alone)
+			return EP_FAIL(EP_COMM, EP_EARG,
+				       "NCCL_EP_RANKS_PER_NODE and NCCL_EP_P2P_DISABLE differ between rank 0 (%d, %d) "
+				       "and rank %d (%d, %d)",
+				       card[0].ranks_per_node, card[0].alone, r, card[r].ranks_per_node, card[r].alone);
+	return 0;
+}
+
+static bool same_node(const struct card *card, const int *home, int a, int b)
+{
+	int per = card[0].ranks_per_node;
+
+	if (home[a] != home[b] || (card[0].alone && a != b))
+		return false;
+	return per <= 0 || a / per == b / per;
+}
+
+/* Numbers nodes by their lowest rank. */
+static void number(const struct card *card, const int *home, int rank, struct ep_topo *topo)
+{
+	for (int r = 0; r < topo->nranks; r++) {
+		struct ep_topo_rank *me = &topo->rank[r];
+		int first = 0, pid = 0;
+
+		while (!same_node(card, home, first, r))
+			first++;
+		while (!same_process(&card[pid], &card[r]))
+			pid++;
+		me->node = first == r ? topo->nodes++ : topo->rank[first].node;
+		me->home = home[r];
+		me->pid_rank = pid;
+		me->dev_kind = card[r].dev_kind;
+		me->dev_ordinal = card[r].dev_ordinal;
+		me->fds = card[r].fds;
+		for (int q = 0; q < r; q++)
+			me->local += topo->rank[q].node == me->node;
+	}
+	topo->node = topo->rank[rank].node;
+	topo->local = topo->rank[rank].local;
+	for (int r = 0; r < topo->nranks; r++)
+		topo->locals += topo->rank[r].node == topo->node;
+}
+
+int ep_topo_build(struct ep_boot *boot, int rank, int nranks, int dev_kind, int dev_ordinal, struct ep_topo *out)
+{
+	struct ep_topo topo = { .nranks = nranks };
+	struct card mine = { .pid = (int32_t)getpid(), .dev_kind = dev_kind, .dev_ordinal = dev_ordinal };
+	struct card *card = calloc((size_t)nranks, sizeof(*card));
+	int *home = calloc((size_t)nranks, sizeof(*home));
+	int rc = -ENOMEM;
+
+	topo.rank = calloc((size_t)nranks, sizeof(*topo.rank));
+	if (!card || !home || !topo.rank) {
+		EP_FAIL(EP_COMM, ENOMEM, "topology: no memory for %d ranks", nranks);
+		goto out;
+	}
+	pthread_once(&process_once, process_init);
+	memcpy(mine.process, process_cookie, sizeof(mine.process));
+	read_boot_id(mine.boot_id);
+	mine.ranks_per_node = (int32_t)ep_param_int(EP_P_RANKS_PER_NODE);
+	mine.alone = ep_param_bool(EP_P_P2P_DISABLE);
+	ep_boot_fd_token(boot, &mine.fds);
+	if ((rc = probe_offer(boot, mine.probe)))
+		goto out;
+	if ((rc = ep_boot_allgather(boot, &mine, sizeof(mine), card)) || (rc = check_alike(card, nranks)) ||
+	    (rc = find_homes(boot, card, rank, nranks, home)))
+		goto withdraw;
+	number(card, home, rank, &topo);
+	EP_INFO(EP_COMM, "rank %d: node %d of %d, local rank %d of %d", rank, topo.node, topo.nodes, topo.local,
+		topo.locals);
+withdraw:
+	ep_boot_fd_withdraw(boot, PROBE_KEY);
+out:
+	free(card);
+	free(home);
+	if (rc)
+		free(topo.rank);
+	else
+		*out = topo;
+	return rc;
+}
+
+void ep_topo_free(struct ep_topo *topo)
+{
+	free(topo->rank);
+	topo->rank = NULL;
+}
+
+bool ep_topo_near(const struct ep_topo *topo, int a, int b)
+{
+	const struct ep_topo_rank *one = &topo->rank[a], *other = &topo->rank[b];
+
+	return one->node == other->node && one->pid_rank == other->pid_rank && one->dev_kind == other->dev_kind &&
+	       one->dev_ordinal == other->dev_ordinal;
+}

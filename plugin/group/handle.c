@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/group/handle.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "plugin/group/algo.h"
+#include "plugin/group/group.h"
+#include "plugin/group/plan.h"
+#include "plugin/group/tensor.h"
+#include "util/error.h"
+
+const char *ep_handle_mode(const struct ncclEpHandle *handle)
+{
+	static const char *const modes[2][4] = {
+		{ "LL", "LL expert-major", "LL rank-major", "LL" },
+		{ "HT", "HT expert-major", "HT", "HT flat" },
+	};
+	bool ht = ep_group_ht(handle->group);
+
+	return modes[ht][handle->args.layout & 3];
+}
+
+/* What ranks must agree on before a window may grow for them together. */
+struct reserve_key {
+	uint32_t layout;
+	int32_t num_topk;
+	uint64_t alignment;
+};
+
+static int window_need(const struct ncclEpGroup *group, const struct ep_handle_args *args, struct ep_group_need *out)
+{
+	struct ep_plan_ht ht;
+	struct ep_plan_ll ll;
+	int rc = ep_group_ht(group) ? ep_plan_ht("ncclEpInitHandle", group, args, &ht)
+				    : ep_plan_ll("ncclEpInitHandle", group, args, &ll);
+
+	if (rc)
+		return rc;
+	*out = (struct ep_group_need){ .window = ep_group_ht(group) ? ht.total : ll.total };
+	if (!ep_group_ht(group)) {
+		out->far_window = ll.far_window;
+		out->far_send = ll.far_send;
+	}
+	return 0;
+}
+
+static int window_reserve(struct ncclEpGroup *group, const struct ep_handle_args *args)
+{
+	struct reserve_key key = { args->layout, args->k, args->alignment };
+	struct ep_group_need need;
+	int rc = window_need(group, args, &need);
+
+	if (rc)
+		return rc;
+	if (group->staged && !ep_group_holds(group, &need))
+		return EP_BAD_USE("ncclEpInitHandle: group: the window must grow for this handle, but %d operations "
+				  "are staged in it: call ncclEpComplete first",
+				  group->staged);
+	return ep_group_reserve(group, &need, &key, sizeof(key));
+}
+
+static int mem_take(struct ncclEpHandle *handle, const ncclEpTensor_t *handle_mem, size_t size)
+{
+	void *ptr;
+	int rc;
+
+	if (handle_mem) {
+		ep_tensor_keep(&handle->mem, handle->mem_sizes, handle_mem);
+		return ep_tensor_data(handle->group, handle_mem, &handle->mem.data);
+	}
+	pthread_mutex_lock(&handle->group->lock);
+	rc = ep_pool_get(&handle->group->pool, size, &ptr);
+	pthread_mutex_unlock(&handle->group->lock);
+	if (rc)
+		return rc;
+	handle->mem_owned = true;
+	handle->mem_sizes[0] = size;
+	handle->mem = (ncclEpTensor_t){ .size = NCCL_EP_TENSOR_SIZE,
+					.magic = NCCL_EP_TENSOR_MAGIC,
+					.ndim = 1,
+					.datatype = ncclUint8,
+					.data = ptr,
+					.sizes = handle->mem_sizes };
+	return 0;
+}
+
+static void mem_give(struct ncclEpHandle *handle)
+{
+	if (!handle->mem_owned)
+		return;
+	pthread_mutex_lock(&handle->group->lock);
+	ep_pool_put(&handle->group->pool, handle->mem.data);
+	pthread_mutex_unlock(&handle->group->lock);
+}
+
+int ep_handle_init(struct ncclEpGroup *group, const struct ep_handle_args *args, const ncclEpTensor_t *handle_mem,
+		   size_t mem_size, struct ncclEpHandle **out)
+{
+	struct ncclEpHandle *handle = calloc(1, sizeof(*handle));
+	int rc;
+
+	if (!handle)
+		return EP_FAIL(EP_HANDLE, ENOMEM, "ncclEpInitHandle: no memory for a handle");
+	handle->group = group;
+	handle->args = *args;
+	handle->k = args->k;
+	if (getrandom(&handle->number, sizeof(handle->number), 0) != (ssize_t)sizeof(handle->number)) {
+		rc = EP_FAIL(EP_HANDLE, errno, "ncclEpInitHandle: getrandom: %s", strerror(errno));
+		goto free_handle;
+	}
+	/* First: it is collective, and a rank that failed before it would leave the others waiting. */
+	if ((rc = window_reserve(group, args)))
+		goto free_handle;
+	if ((rc = mem_take(handle, handle_mem, mem_size)))
+		goto free_handle;
+	pthread_mutex_lock(&group->lock);
+	group->handles++;
+	pthread_mutex_unlock(&group->lock);
+	*out = handle;
+	return 0;
+free_handle:
+	free(handle);
+	return rc;
+}
+
+int ep_handle_destroy(struct ncclEpHandle *handle)
+{
+	struct ncclEpGroup *group = handle->group;
+
+	if (handle->staged)
+		return EP_BAD_USE(
+			"ncclEpHandleDestroy: handle: an operation is staged on it: call ncclEpComplete first");
+	mem_give(handle);
+	pthread_mutex_lock(&group->lock);
+	group->handles--;
+	pthread_mutex_unlock(&group->lock);
+	free(handle);
+	return 0;
+}
+
+int ep_handle_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
+{
+	if (ep_group_ht(handle->group)) {
+		int rc = ep_op_update_ht(handle, update, stream);
+
+		if (rc)
+			return rc;
+	} else {
+		ep_tensor_keep(&handle->topk_idx, handle->topk_sizes, update->topk_idx);
+		handle->dispatched = false;
+	}
+	handle->t = update->t;
+	handle->k = (int)update->k;
+	handle->updated = true;
+	return 0;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef EP_PLUGIN_HANDLE_H
+#define EP_PLUGIN_HANDLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "kernels/args.h"
+#include "nccl_ep.h"
+#include "plugin/check/check.h"
+#include "plugin/group/group.h"
+
+static inline bool ep_group_ht(const struct ncclEpGroup *group)
+{
+	return group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT;
+}
+
+/* LL has two buffers, and a send half keeps one until ncclEpComplete. */
+#define EP_STAGED_MAX 2
+
+/*
+ * One routing and what belongs to it. The host side holds only what an API call decides; everything that may change
+ * from launch to launch of a captured graph lives in mem (plugin/group/plan.h has its layout).
+ */
+struct ncclEpHandle {
+	struct ncclEpGroup *group;
+	struct ep_handle_args args;
+	int k;	      /* K now: num_topk, else of the last Update; -1 not known */
+	size_t t;     /* T of the last Update */
+	bool updated; /* since Init */
+
+	ncclEpTensor_t mem; /* [bytes] uint8, the caller's or from the group's pool */
+	size_t mem_sizes[1];
+	bool mem_owned;
+
+	ncclEpTensor_t topk_idx; /* LL: the caller's buffer, read until combine */
+	size_t topk_sizes[2];
+
+	bool dispatched;	  /* LL: combine has something to answer */
+	uint64_t number;	  /* random: how kernels know the handle's memory from another's leavings */
+	bool staged;		  /* a send half waits for ncclEpComplete */
+	struct ep_ll_args second; /* what its second half will be launched with */
+	enum ep_kernel second_kernel;
+};
+
+/* "LL expert-major" and so on, for sentences. */
+const char *ep_handle_mode(const struct ncclEpHandle *handle);
+
+/* Collective in LL where the window has to grow. handle_mem has passed its check or is NULL. */
+int ep_handle_init(struct ncclEpGroup *group, const struct ep_handle_args *args, const ncclEpTensor_t *handle_mem,
+		   size_t mem_size, struct ncclEpHandle **out);
+/* -EP_EUSAGE, and nothing done, while something is staged. */
+int ep_handle_destroy(struct ncclEpHandle *handle);
+/* Local in LL; HT moves data. */
+int ep_handle_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream);
+
+#endif

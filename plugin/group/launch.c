@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/group/launch.h"
+
+#include "util/error.h"
+#include "util/param.h"
+
+/* Warps per block, and the largest stage worth its shared memory. Dispatch moves whole rows (a 7168 x bf16 row is
+ * 14336 bytes); combine sums with all its threads, so that it wants more warps, and returns rows in halves. */
+static const struct {
+	unsigned warps;
+	uint32_t stage;
+} shapes[EP_KERNELS] = {
+	[EP_K_rowsig] = { 8, 16384 },	       [EP_K_ll_dispatch] = { 8, 24576 },    [EP_K_ll_combine] = { 16, 8192 },
+	[EP_K_ll_dispatch_far] = { 8, 24576 }, [EP_K_ll_combine_far] = { 16, 8192 }, [EP_K_ll_mask] = { 8, 0 },
+	[EP_K_ht_update] = { 16, 0 },	       [EP_K_ht_dispatch] = { 16, 24576 },   [EP_K_ht_combine] = { 16, 4096 },
+};
+
+#define HT_SMS 24u /* bandwidth needs no more, and training wants the rest for its GEMMs */
+
+uint32_t ep_launch_stage(enum ep_kernel kernel, size_t row_bytes, bool whole)
+{
+	size_t stage = (row_bytes + EP_STAGE_HEAD + 127) / 128 * 128;
+
+	return whole || stage < shapes[kernel].stage ? (uint32_t)stage : shapes[kernel].stage;
+}
+
+/* Ranks that share this rank's GPU: their kernels wait for each other, so all must be resident together. */
+static unsigned sharers(const struct ncclEpGroup *group)
+{
+	const struct ep_topo *topo = &group->topo;
+	const struct ep_topo_rank *me = &topo->rank[group->rank];
+	unsigned n = 0;
+
+	if (me->dev_kind == EP_DEV_HOST)
+		return 1;
+	for (int r = 0; r < topo->nranks; r++)
+		n += topo->rank[r].home == me->home && topo->rank[r].dev_kind == me->dev_kind &&
+		     topo->rank[r].dev_ordinal == me->dev_ordinal;
+	return n;
+}
+
+static unsigned blocks(const struct ncclEpGroup *group)
+{
+	unsigned limit = (unsigned)ep_param_int(EP_P_MAX_SMS), n = group->dev->sms / sharers(group);
+
+	if (!limit)
+		limit = group->cfg.max_num_sms;
+	if (!limit && group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT)
+		limit = HT_SMS;
+	if (limit && limit < n)
+		n = limit;
+	return n ? n : 1;
+}
+
+/* The CPU device is one thread, more would only wait for each other; under the emulator two warps show what there is
+ * to see between warps. */
+static unsigned warps_max(const struct ep_dev *dev)
+{
+	if (dev->ops->kind == EP_DEV_HOST)
+		return dev->warp == 1 ? 1 : 2;
+	return EP_THREADS_MAX / dev->warp;
+}
+
+int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need *need, struct ep_launch_plan *out)
+{
+	size_t room = group->dev->shared_max;
+	unsigned warps = shapes[need->kernel].warps, grid = blocks(group);
+
+	grid = need->blocks < grid ? (unsigned)need->blocks : grid;
+	/* Idle warps cost: a block starts the later the more shared memory it asks for. */
+	if (need->rows && need->rows < (size_t)warps * grid)
+		warps = (unsigned)((need->rows + grid - 1) / grid);
+	if (warps > warps_max(group->dev))
+		warps = warps_max(group->dev);
+	while (warps && warps * need->warp_bytes + need->block_bytes > room)
+		warps--;
+	if (!warps)
+		return EP_FAIL(EP_DEV, EP_EUSAGE,
+			       "a row needs %zu bytes of shared memory, and a block of this device has %zu: num_topk "
+			       "or hidden is too large",
+			       need->warp_bytes + need->block_bytes, room);
+	out->grid = grid;
+	out->block = warps * group->dev->warp;
+	return 0;
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/group/page.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "util/error.h"
+
+int ep_page_open(struct ep_dev *dev, int nranks, struct ep_page *out)
+{
+	return dev->ops->pinned_alloc(dev, sizeof(struct ep_page_words) + (size_t)nranks * sizeof(uint64_t), &out->mem);
+}
+
+static const char *phase_name(uint32_t phase)
+{
+	static const char *const names[] = {
+		[EP_KPHASE_START] = "at its start",
+		[EP_KPHASE_SEND] = "while sending",
+		[EP_KPHASE_RECV] = "while receiving",
+	};
+
+	return phase < sizeof(names) / sizeof(names[0]) ? names[phase] : "in an unknown phase";
+}
+
+static const char *kind_name(uint32_t kind)
+{
+	static const char *const names[] = {
+		[EP_KIND_NONE] = "operation", [EP_KIND_DISPATCH] = "dispatch", [EP_KIND_COMBINE] = "combine",
+		[EP_KIND_MASK] = "mask call", [EP_KIND_UPDATE] = "update",
+	};
+
+	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "operation";
+}
+
+/* What the caller of some rank did. */
+static int usage_report(const struct ep_kernel_report *r, int rank, char *out, size_t size)
+{
+	unsigned long long epoch = r->epoch;
+	const char *kind = kind_name(r->kind);
+
+	switch (r->code) {
+	case EP_KERR_OVERFLOW:
+		snprintf(out, size,
+			 "rank %d: the routing of update %llu sends it more rows than max_recv_tokens_per_rank: raise "
+			 "it, or let NCCL_EP_OVERFLOW_DROP leave rows out",
+			 rank, epoch);
+		break;
+	case EP_KERR_SHORT:
+		snprintf(out, size,
+			 "rank %d: the tensor of %s %llu has fewer rows than the routing of the last update gave this "
+			 "rank (recv_total_counter)",
+			 rank, kind, epoch);
+		break;
+	case EP_KERR_SHAPE:
+		snprintf(out, size,
+			 "rank %d: rank %u makes another call than %s %llu of this rank: layout, direction, data type, "
+			 "hidden size, scales, num_topk and alignment must be alike on all ranks",
+			 rank, r->rank, kind, epoch);
+		break;
+	case EP_KERR_UNROUTED:
+		snprintf(out, size,
+			 "rank %d: %s %llu: handle_mem holds no routing of this group, layout, alignment, num_topk and "
+			 "number of tokens: call ncclEpUpdateHandle first",
+			 rank, kind, epoch);
+		break;
+	default:
+		snprintf(out, size, "rank %d: %s %llu failed with code %u, which this version does not know", rank,
+			 kind, epoch, r->code);
+		return -EP_EINTERNAL;
+	}
+	return -EP_EUSAGE;
+}
+
+/* A wait that ended without what was waited for. */
+static int wait_report(const struct ep_kernel_report *r, int rank, uint64_t timeout_ns, char *out, size_t size)
+{
+	const char *kind = kind_name(r->kind), *phase = phase_name(r->phase);
+	bool timeout = r->code == EP_KERR_TIMEOUT;
+	char cause[64] = "";
+
+	if (r->cause != r->rank)
+		snprintf(cause, sizeof(cause), timeout ? ", and for rank %u" : " because of rank %u", r->cause);
+	if (timeout)
+		snprintf(out, size,
+			 "rank %d waited %llu ms for rank %u%s in %s %llu, %s: it is dead, stuck, or made another "
+			 "sequence of calls (NCCL_EP_TIMEOUT_MS sets the limit)",
+			 rank, (unsigned long long)(timeout_ns / 1000000), r->rank, cause, kind,
+			 (unsigned long long)r->epoch, phase);
+	else
+		snprintf(out, size, "rank %u failed%s; rank %d stopped in %s %llu, %s. See the message of rank %u",
+			 r->rank, cause, rank, kind, (unsigned long long)r->epoch, phase, r->rank);
+	return timeout ? -EP_ETIMEOUT : -EP_EREMOTE;
+}
+
+int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, char *out, size_t size)
+{
+	const struct ep_kernel_report *r = &ep_page_words(page)->report;
+	/* Pairs with the release in gx_op_fail: with the code come the words beside it. */
+	uint32_t code = __atomic_load_n(&r->code, __ATOMIC_ACQUIRE);
+	unsigned long long epoch = r->epoch;
+	const char *kind = kind_name(r->kind), *phase = phase_name(r->phase);
+
+	switch (code) {
+	case EP_KERR_NONE:
+		return 0;
+	case EP_KERR_TIMEOUT:
+	case EP_KERR_REMOTE:
+		return wait_report(r, rank, timeout_ns, out, size);
+	case EP_KERR_BEHIND:
+		snprintf(out, size,
+			 "rank %d was masked at epoch %llu and the others went on without it: restart with a dispatch",
+			 rank, epoch);
+		return -EP_EREMOTE;
+	case EP_KERR_STAGED:
+		snprintf(out, size,
+			 "rank %d: %s %llu found both buffers held by staged operations: complete one of them first",
+			 rank, kind, epoch);
+		return -EP_EUSAGE;
+	case EP_KERR_COUNT:
+		snprintf(out, size,
+			 "rank %d: what rank %u sent in %s %llu is no row of it: the ranks run different code or "
+			 "configurations",
+			 rank, r->rank, kind, epoch);
+		return -EP_EINTERNAL;
+	case EP_KERR_RING:
+		snprintf(out, size,
+			 "rank %d: %s %llu, %s: the engine did not take what was for rank %u within %llu ms; it is "
+			 "stuck, or what was before it failed",
+			 rank, kind, epoch, phase, r->rank, (unsigned long long)(timeout_ns / 1000000));
+		return -EP_ETIMEOUT;
+	case EP_KERR_ABORTED:
+		snprintf(out, size, "rank %d: %s %llu was stopped, %s", rank, kind, epoch, phase);
+		return -EP_EREMOTE;
+	default:
+		return usage_report(r, rank, out, size);
+	}
+}

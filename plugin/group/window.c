@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/group/window.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "util/clock.h"
+#include "util/error.h"
+
+/* What every rank tells of its window. The pointer means something only to ranks of the same process. */
+struct offer {
+	int32_t rc;
+	uint32_t pad;
+	uint64_t key;
+	uint64_t ptr;
+	struct ep_export export;
+};
+
+static size_t table_size(int nranks)
+{
+	return (size_t)nranks * sizeof(void *);
+}
+
+/* Allocates and offers; a failure is only noted in the offer, because the others are waiting for it. */
+static void offer_make(const struct ep_window_ctx *ctx, struct ep_window *win, struct offer *offer)
+{
+	const struct ep_dev_ops *ops = ctx->dev->ops;
+	int fd = -1;
+
+	/* The peer table lies behind the part peers may address: one allocation less per window (2 MiB on a GPU). */
+	offer->rc = ops->mem_alloc(ctx->dev, win->size + table_size(win->nranks), &win->mine);
+	if (offer->rc)
+		return;
+	offer->ptr = (uint64_t)(uintptr_t)win->mine.ptr;
+	offer->key = offer->ptr; /* unique among the live windows of this process */
+	win->peer_dev = (void **)((char *)win->mine.ptr + win->size);
+	if (ctx->topo->locals == 1)
+		return;
+	offer->rc = ops->mem_export(ctx->dev, &win->mine, &offer->export, &fd);
+	if (!offer->rc && offer->export.share == EP_SHARE_FD)
+		offer->rc = ep_boot_fd_offer(ctx->boot, offer->key, fd);
+	if (fd >= 0)
+		close(fd);
+}
+
+static int import_one(const struct ep_window_ctx *ctx, struct ep_window *win, int peer, const struct offer *offer)
+{
+	const struct ep_topo_rank *me = &ctx->topo->rank[ctx->rank], *other = &ctx->topo->rank[peer];
+	const struct ep_dev_ops *ops = ctx->dev->ops;
+	int fd = -1, rc;
+
+	if (other->node != me->node || other->dev_kind != me->dev_kind)
+		return 0;
+	if (other->pid_rank == me->pid_rank) {
+		struct ep_mem mem = { .ptr = (void *)(uintptr_t)offer->ptr, .size = win->size };
+
+		if (other->dev_ordinal != me->dev_ordinal && (rc = ops->peer_open(ctx->dev, other->dev_ordinal, &mem)))
+			return rc;
+		win->peer[peer] = mem.ptr;
+		return 0;
+	}
+	if (offer->export.share == EP_SHARE_NONE)
+		return EP_FAIL(EP_DEV, EP_EDEVICE, "window of rank %d cannot be shared between processes", peer);
+	if (offer->export.share == EP_SHARE_FD && (rc = ep_boot_fd_fetch(ctx->boot, &other->fds, offer->key, &fd)))
+		return rc;
+	rc = ops->mem_import(ctx->dev, &offer->export, fd, &win->imported[peer]);
+	if (fd >= 0)
+		close(fd);
+	if (!rc)
+		win->peer[peer] = win->imported[peer].ptr;
+	return rc;
+}
+
+/* One bit per rank that this one can reach; a pair is direct only if both can, or one would wait for stores that the
+ * other makes by put. */
+static int agree_reach(const struct ep_window_ctx *ctx, struct ep_window *win)
+{
+	size_t row = ((size_t)win->nranks + 7) / 8;
+	uint8_t *bits = calloc((size_t)win->nranks + 1, row);
+	uint8_t *mine = bits;
+	int rc;
+
+	if (!bits)
+		return EP_FAIL(EP_GROUP, ENOMEM, "window: no memory for %d ranks", win->nranks);
+	for (int r = 0; r < win->nranks; r++)
+		if (win->peer[r])
+			mine[r / 8] |= (uint8_t)(1u << (r % 8));
+	rc = ep_boot_allgather(ctx->boot, mine, row, bits + row);
+	for (int r = 0; !rc && r < win->nranks; r++)
+		if (!(bits[row * (size_t)(r + 1) + (size_t)ctx->rank / 8] & (1u << (ctx->rank % 8))))
+			win->peer[r] = NULL;
+	free(bits);
+	return rc;
+}
+
+static int table_fill(const struct ep_window_ctx *ctx, struct ep_window *win)
+{
+	const struct ep_dev_ops *ops = ctx->dev->ops;
+	size_t size = table_size(win->nranks);
+	struct ep_pinned staging;
+	int rc = ops->pinned_alloc(ctx->dev, size, &staging);
+
+	if (rc)
+		return rc;
+	memcpy(staging.host, win->peer, size);
+	rc = ops->copy(ctx->dev, win->peer_dev, staging.host, size, ctx->stream);
+	if (!rc)
+		rc = ops->sync(ctx->dev, ctx->stream, ep_deadline_ms(10000));
+	ops->pinned_free(ctx->dev, &staging);
+	return rc;
+}
+
+static int first_failure(const struct offer *offer, const struct ep_window *win)
+{
+	for (int r = 0; r < win->nranks; r++)
+		if (offer[r].rc && r != win->rank)
+			return EP_FAIL(EP_GROUP, EP_EREMOTE,
+				       "rank %d could not allocate or share its window of %zu bytes: %s", r, win->size,
+				       strerror(-offer[r].rc));
+	return offer[win->rank].rc;
+}
+
+int ep_window_open(const struct ep_window_ctx *ctx, size_t size, struct ep_window *out)
+{
+	int nranks = ctx->topo->nranks, rc;
+	struct ep_window win = { .size = (size + 255) / 256 * 256, .rank = ctx->rank, .nranks = nranks };
+	struct offer mine = { 0 }, *all = calloc((size_t)nranks, sizeof(*all));
+
+	win.imported = calloc((size_t)nranks, sizeof(*win.imported));
+	win.peer = calloc((size_t)nranks, sizeof(*win.peer));
+	if (!all || !win.imported || !win.peer)
+		mine.rc = EP_FAIL(EP_GROUP, ENOMEM, "window: no memory for %d ranks", nranks);
+	else
+		offer_make(ctx, &win, &mine);
+	if (!all || (rc = ep_boot_allgather(ctx->boot, &mine, sizeof(mine), all))) {
+		rc = all ? rc : mine.rc;
+		goto close_window;
+	}
+	if ((rc = first_failure(all, &win)))
+		goto close_window;
+	for (int r = 0; r < nranks; r++)
+		if (import_one(ctx, &win, r, &all[r]))
+			EP_WARN(EP_GROUP, "rank %d cannot map the window of rank %d: they will use the network path",
+				ctx->rank, r);
+	/* Also the barrier after which no one fetches any more. */
+	if ((rc = agree_reach(ctx, &win)) || (rc = table_fill(ctx, &win)))
+		goto close_window;
+	ep_boot_fd_withdraw(ctx->boot, mine.key);
+	free(all);
+	*out = win;
+	return 0;
+close_window:
+	ep_boot_fd_withdraw(ctx->boot, mine.key);
+	free(all);
+	ep_window_close(ctx, &win);
+	return rc;
+}
+
+void ep_window_close(const struct ep_window_ctx *ctx, struct ep_window *win)
+{
+	for (int r = 0; win->imported && r < win->nranks; r++)
+		if (win->imported[r].ptr)
+			ctx->dev->ops->mem_free(ctx->dev, &win->imported[r]);
+	if (win->mine.ptr)
+		ctx->dev->ops->mem_free(ctx->dev, &win->mine);
+	free(win->imported);
+	free(win->peer);
+	*win = (struct ep_window){ 0 };
+}

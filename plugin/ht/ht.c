@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/ht/ht.h"
+
+#include <string.h>
+
+#include "kernels/args.h"
+#include "plugin/check/tensor.h"
+#include "plugin/group/launch.h"
+#include "plugin/group/plan.h"
+#include "plugin/group/tensor.h"
+#include "plugin/ht/reach.h"
+#include "util/clock.h"
+#include "util/error.h"
+
+#define SETUP_MS 10000
+#define HIST_MAX 4096u /* bytes of a warp's counts that are worth their shared memory */
+
+static uint32_t near_at(const struct ncclEpGroup *group)
+{
+	return (uint32_t)ep_ht_state_size((uint32_t)group->nranks, group->cfg.num_experts);
+}
+
+/* near[] lies behind the state. */
+static int near_fill(struct ncclEpGroup *group)
+{
+	const struct ep_dev_ops *ops = group->dev->ops;
+	struct ep_pinned staging;
+	int rc = ops->pinned_alloc(group->dev, (size_t)group->nranks, &staging);
+
+	if (rc)
+		return rc;
+	for (int r = 0; r < group->nranks; r++)
+		((uint8_t *)staging.host)[r] = ep_topo_near(&group->topo, group->rank, r);
+	rc = ops->copy(group->dev, (uint8_t *)group->state.ptr + near_at(group), staging.host, (size_t)group->nranks,
+		       group->stream);
+	if (!rc)
+		rc = ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
+	ops->pinned_free(group->dev, &staging);
+	return rc;
+}
+
+int ep_ht_open(struct ncclEpGroup *group)
+{
+	size_t size = near_at(group) + (size_t)group->nranks;
+	int rc = group->dev->ops->mem_alloc(group->dev, size, &group->state);
+
+	if (rc || (rc = near_fill(group)))
+		return rc;
+	return ep_reach_open(group, &group->reach);
+}
+
+/* Both layouts fit, so that no handle makes it grow. In eager mode an expert-major handle wants far more than a flat
+ * one, and without num_topk a routing might be as wide as all experts: then it is left to the first handle. */
+int ep_ht_window(const struct ncclEpGroup *group, size_t *bytes)
+{
+	static const char fn[] = "ncclEpCreateGroup";
+	int room = (int)group->cfg.num_topk;
+	struct ep_handle_args flat = { NCCL_EP_LAYOUT_FLAT, 1, room, room };
+	struct ep_handle_args expert = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, room, room };
+	struct ep_plan_ht one, other;
+	int rc;
+
+	if (!group->cfg.max_recv || !group->cfg.num_topk)
+		return 0;
+	if ((rc = ep_plan_ht(fn, group, &flat, &one)) || (rc = ep_plan_ht(fn, group, &expert, &other)))
+		return rc;
+	*bytes = one.total > other.total ? one.total : other.total;
+	return 0;
+}
+
+int ep_ht_clear(struct ncclEpGroup *group)
+{
+	struct ep_ht_state *state = group->state.ptr;
+	const struct ep_dev_ops *ops = group->dev->ops;
+	int rc = ops->fill(group->dev, &state->errors, 0, sizeof(state->errors), group->stream);
+
+	if (!rc)
+		rc = ops->fill(group->dev, group->control.mine.ptr, 0, sizeof(uint64_t), group->stream);
+	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
+}
+
+static struct ep_ht_shape shape_of(const struct ncclEpHandle *handle)
+{
+	const struct ncclEpGroup *group = handle->group;
+	uint32_t per_rank = (uint32_t)group->experts_per_rank, room = (uint32_t)handle->args.room;
+
+	return (struct ep_ht_shape){
+		.rank = (uint32_t)group->rank,
+		.nranks = (uint32_t)group->nranks,
+		.experts = group->cfg.num_experts,
+		.per_rank = per_rank,
+		.capacity = group->cfg.max_recv ? group->cfg.max_recv : UINT32_MAX,
+		.alignment = (uint32_t)handle->args.alignment,
+		.room = room,
+		.fan = room < per_rank ? room : per_rank,
+		.tmax = group->cfg.max_dispatch,
+	};
+}
+
+/* FNV-1a: not to be guessed against, only to tell honest mistakes. */
+static uint64_t key_of(const uint32_t *word, size_t n)
+{
+	uint64_t key = 0xcbf29ce484222325ull;
+
+	for (size_t i = 0; i < n; i++)
+		key = (key ^ word[i]) * 0x100000001b3ull;
+	return key;
+}
+
+#define KEY(...) key_of((const uint32_t[]){ __VA_ARGS__ }, sizeof((uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
+
+static bool expert_major(const struct ncclEpHandle *handle)
+{
+	return handle->args.layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+}
+
+static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
+{
+	const struct ncclEpGroup *group = handle->group;
+	const struct ep_window *win = group->payload.win[group->payload.count - 1];
+	struct ep_page_words *page = ep_page_device(&group->page);
+
+	*a = (struct ep_ht_args){
+		.shape = shape_of(handle),
+		.state = group->state.ptr,
+		.report = &page->report,
+		.async = page->async,
+		.abort = &page->abort,
+		.mine = group->control.mine.ptr,
+		.control = (uint8_t *const *)group->control.peer_dev,
+		.window = (uint8_t *const *)win->peer_dev,
+		.near = (const uint8_t *)group->state.ptr + near_at(group),
+		.reach = ep_reach_device(group->reach),
+		.timeout_ns = group->timeout_ns,
+		.flags = (expert_major(handle) ? EP_HT_EXPERT_MAJOR : 0) |
+			 (group->cfg.overflow == NCCL_EP_OVERFLOW_DROP ? EP_HT_DROP : 0) |
+			 (group->cfg.zero_copy == NCCL_EP_ZERO_COPY_OFF ? EP_HT_STAGE : 0),
+	};
+	for (int r = 0; r < group->nranks && r < (int)EP_HT_HERE; r++) {
+		a->control_here[r] = group->control.peer[r];
+		a->window_here[r] = win->peer[r];
+		a->near_here[r] = ep_topo_near(&group->topo, group->rank, r);
+	}
+}
+
+/* What every launch of a handle is told. */
+static int args_common(const char *fn, struct ncclEpHandle *handle, struct ep_ht_args *a)
+{
+	uint8_t *mem = handle->mem.data;
+	struct ep_plan_handle plan;
+	struct ep_plan_ht window;
+	int rc;
+
+	if ((rc = ep_plan_handle(fn, handle->group, &handle->args, &plan)) ||
+	    (rc = ep_plan_ht(fn, handle->group, &handle->args, &window)))
+		return rc;
+	args_group(handle, a);
+	a->stage_at = window.stage;
+	a->routing_key = KEY(handle->args.layout, a->shape.rank, a->shape.nranks, a->shape.experts, a->shape.tmax,
+			     a->shape.capacity, a->shape.alignment);
+	a->handle = (struct ep_ht_handle *)mem;
+	a->routed = mem + plan.routed;
+	a->from = (struct ep_ht_run *)(mem + plan.from);
+	a->zone = (struct ep_ht_run *)(mem + plan.zone);
+	a->area = (struct ep_ht_run *)(mem + plan.area);
+	a->filled = (uint32_t *)(mem + plan.filled);
+	return 0;
+}
+
+/* What other processes' tensors this launch may touch: the driver promises nothing about memory mapped after it. */
+static int args_mapped(struct ncclEpGroup *group, struct ep_ht_args *a, void *stream)
+{
+	bool capturing = false;
+	int rc;
+
+	if (!group->reach)
+		return 0;
+	if ((rc = group->dev->ops->capturing(group->dev, stream, &capturing)))
+		return rc;
+	a->mapped = capturing ? EP_REACH_CAPTURED : ep_reach_count(group->reach);
+	return 0;
+}
+
+static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, const struct ep_ht_args *a, void *stream)
+{
+	struct ncclEpGroup *group = handle->group;
+	struct ep_launch_need need = { .kernel = kernel,
+				       .warp_bytes = a->stage + a->lane_bytes,
+				       .block_bytes = ep_ht_table_bytes(a->shape.nranks),
+				       .blocks = SIZE_MAX };
+	struct ep_launch l = { .kernel = kernel, .args = a, .args_size = sizeof(*a), .stream = stream };
+	struct ep_launch_plan plan;
+	int rc = ep_launch_plan(group, &need, &plan);
+
+	if (rc)
+		return rc;
+	l.grid = plan.grid;
+	l.block = plan.block;
+	l.shared = plan.block / group->dev->warp * need.warp_bytes + need.block_bytes;
+	if ((rc = group->dev->ops->launch(group->dev, &l)))
+		return rc;
+	/* On the CPU with no stream it has run already: the caller gets its error from this very call. */
+	return ep_group_check(group);
+}
+
+static uint32_t lists(const struct ncclEpHandle *handle, const struct ep_ht_args *a)
+{
+	return (uint32_t)ep_ht_list_bytes(a->topk ? a->topk : (uint32_t)handle->args.room);
+}
+
+static uint32_t wide(const ncclEpTensor_t *tensor, uint32_t flag)
+{
+	return tensor && tensor->datatype == ncclInt64 ? flag : 0;
+}
+
+int ep_ht_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
+{
+	struct ncclEpGroup *group = handle->group;
+	const ncclEpLayoutInfo_t *info = &update->info;
+	struct ep_ht_args a;
+	uint32_t hist = (uint32_t)ep_ht_bins((uint32_t)group->nranks, group->cfg.num_experts) * 4;
+	int rc = args_common("ncclEpUpdateHandle", handle, &a);
+
+	if (rc)
+		return rc;
+	if ((rc = ep_tensor_pointer(group, update->topk_idx, &a.topk_idx)) ||
+	    (rc = ep_tensor_pointer(group, info->expert_counters, &a.out_counts)) ||
+	    (rc = ep_tensor_pointer(group, info->expert_offsets, &a.out_offsets)) ||
+	    (rc = ep_tensor_pointer(group, info->recv_total_counter, &a.out_total)))
+		return rc;
+	a.tokens = (uint32_t)update->t;
+	a.topk = (uint32_t)update->k;
+	a.lane_bytes = (uint32_t)ep_ht_sort_bytes(a.topk) + (hist <= HIST_MAX ? (hist + 15) / 16 * 16 : 0);
+	a.flags |= (update->topk_idx->datatype == ncclInt32 ? EP_HT_IDX32 : 0) |
+		   wide(info->expert_counters, EP_HT_COUNT64) | wide(info->expert_offsets, EP_HT_COUNT64) |
+		   wide(info->recv_total_counter, EP_HT_TOTAL64);
+	a.call_key = KEY(EP_K_ht_update, handle->args.layout, a.topk, a.shape.alignment);
+	return launch(handle, EP_K_ht_update, &a, stream);
+}
+
+static int heights_check(const ncclEpDispatchOutputs_t *out, uint64_t rows)
+{
+	const struct {
+		const char *name;
+		const ncclEpTensor_t *tensor;
+	} all[] = { { "tokens", out->tokens },
+		    { "topk_weights", out->topk_weights },
+		    { "scales", out->scales },
+		    { "topk_idx", out->topk_idx } };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		if (all[i].tensor && all[i].tensor->sizes[0] < rows)
+			return EP_BAD_ARG("ncclEpDispatch: outputs->%s: has %zu rows, but the routing gives this rank "
+					  "%llu: size the outputs by recv_total_counter",
+					  all[i].name, all[i].tensor->sizes[0], (unsigned long long)rows);
+	return 0;
+}
+
+/* Eager mode: how many rows the routing gave this rank is known on the device only. */
+static int eager_check(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
+{
+	struct ncclEpGroup *group = handle->group;
+	const struct ep_dev_ops *ops = group->dev->ops;
+	const struct ep_ht_handle *there = handle->mem.data, *seen = &ep_page_words(&group->page)->seen;
+	bool capturing = false;
+	int rc = ops->capturing(group->dev, stream, &capturing);
+
+	if (rc)
+		return rc;
+	if (capturing)
+		return EP_BAD_USE(
+			"ncclEpDispatch: stream: is being captured, but in eager mode (max_recv_tokens_per_rank "
+			"AUTO) dispatch must look at the row count: set max_recv_tokens_per_rank");
+	if ((rc = ops->copy(group->dev, &ep_page_words(&group->page)->seen, there, sizeof(*there), stream)) ||
+	    (rc = ops->sync(group->dev, stream, ep_now_ns() + group->timeout_ns)) || (rc = ep_group_check(group)))
+		return rc;
+	return seen->magic == EP_HT_MAGIC ? heights_check(&op->out, seen->total) : 0;
+}
+
+static uint32_t row_bytes(const ncclEpTensor_t *tensor)
+{
+	return tensor ? (uint32_t)ep_tensor_row_bytes(tensor) : 0;
+}
+
+static int dispatch_tensors(struct ncclEpGroup *group, const struct ep_dispatch *op, struct ep_ht_args *a)
+{
+	int rc;
+
+	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a->in)) ||
+	    (rc = ep_tensor_pointer(group, op->in.scales, &a->in_scales)) ||
+	    (rc = ep_tensor_pointer(group, op->in.topk_weights, &a->in_weights)) ||
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a->out)) ||
+	    (rc = ep_tensor_pointer(group, op->out.scales, &a->out_scales)) ||
+	    (rc = ep_tensor_pointer(group, op->out.topk_weights, &a->out_weights)) ||
+	    (rc = ep_tensor_pointer(group, op->out.topk_idx, &a->out_idx)))
+		return rc;
+	ep_reach_place(group->reach, a->out, &a->place[0]);
+	ep_reach_place(group->reach, a->out_scales, &a->place[1]);
+	return 0;
+}
+
+static uint32_t smaller(size_t a, uint32_t b)
+{
+	return a < b ? (uint32_t)a : b;
+}
+
+int ep_ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
+{
+	struct ncclEpGroup *group = handle->group;
+	bool backward = op->cfg.pass_direction == NCCL_EP_BWD_PASS;
+	struct ep_ht_args a;
+	int rc = args_common("ncclEpDispatch", handle, &a);
+
+	if (rc || (!group->cfg.max_recv && (rc = eager_check(handle, op, stream))))
+		return rc;
+	if ((rc = dispatch_tensors(group, op, &a)) || (rc = args_mapped(group, &a, stream)))
+		return rc;
+	a.tokens = (uint32_t)op->t;
+	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? 0 : (uint32_t)op->in.topk_weights->sizes[1];
+	a.limit = smaller(op->out.tokens->sizes[0], UINT32_MAX);
+	if (!backward && !expert_major(handle)) {
+		a.tail_idx = smaller(op->out.topk_idx->sizes[0], a.shape.capacity);
+		a.tail_weights = smaller(op->out.topk_weights->sizes[0], a.shape.capacity);
+	}
+	a.row_bytes = row_bytes(op->in.tokens);
+	a.scale_bytes = row_bytes(op->in.scales);
+	a.pitch = ep_ht_head(&a.shape, expert_major(handle)) + (a.row_bytes + 15) / 16 * 16 +
+		  (a.scale_bytes + 15) / 16 * 16;
+	a.stage = ep_launch_stage(EP_K_ht_dispatch, a.row_bytes, false);
+	a.lane_bytes = lists(handle, &a);
+	a.flags |= (backward ? EP_HT_BACKWARD : 0) |
+		   (op->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL ? EP_HT_GLOBAL : 0);
+	a.call_key = KEY(EP_K_ht_dispatch, handle->args.layout, backward, (uint32_t)op->in.tokens->datatype,
+			 a.row_bytes, op->in.scales ? (uint32_t)op->in.scales->datatype + 1 : 0, a.scale_bytes);
+	return launch(handle, EP_K_ht_dispatch, &a, stream);
+}
+
+int ep_ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
+{
+	struct ncclEpGroup *group = handle->group;
+	bool backward = op->cfg.pass_direction == NCCL_EP_BWD_PASS;
+	struct ep_ht_args a;
+	int rc = args_common("ncclEpCombine", handle, &a);
+
+	if (rc)
+		return rc;
+	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)) || (rc = args_mapped(group, &a, stream)))
+		return rc;
+	if (backward && ((rc = ep_tensor_pointer(group, op->in.topk_weights, &a.in_weights)) ||
+			 (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.out_weights))))
+		return rc;
+	ep_reach_place(group->reach, a.in, &a.place[0]);
+	a.tokens = (uint32_t)op->t;
+	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? (uint32_t)op->out.topk_weights->sizes[1] : 0;
+	a.limit = smaller(op->in.tokens->sizes[0], UINT32_MAX);
+	if (backward)
+		a.limit = smaller(op->in.topk_weights->sizes[0], a.limit);
+	a.hidden = (uint32_t)op->h;
+	a.dtype = ep_tensor_num(op->in.tokens->datatype);
+	a.row_bytes = row_bytes(op->in.tokens);
+	a.pitch = (a.row_bytes + 15) / 16 * 16;
+	a.stage = ep_launch_stage(EP_K_ht_combine, a.row_bytes, false);
+	a.lane_bytes = lists(handle, &a);
+	a.flags |= backward ? EP_HT_BACKWARD : 0;
+	a.call_key = KEY(EP_K_ht_combine, handle->args.layout, backward, a.dtype, a.row_bytes);
+	return launch(handle, EP_K_ht_combine, &a, stream);
+}

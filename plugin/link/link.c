@@ -1,0 +1,457 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/link/link.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin/group/group.h"
+#include "util/clock.h"
+#include "util/error.h"
+#include "util/param.h"
+
+#define WINDOW 512u /* puts of a channel on the way, of an unordered net */
+#define LANES_GPU 4 /* rings per port: warps that push at once do not queue up for one counter */
+#define ENTRIES_GPU 2048u
+#define ENTRIES_HOST 1024u
+#define DETACH_MS 10000 /* a turn takes microseconds */
+
+static bool on_cpu(const struct ep_uplink *link)
+{
+	return link->group->dev->ops->kind == EP_DEV_HOST;
+}
+
+/* ---- failures, from the engines' threads ---- */
+
+static void peer_failed(void *arg, int peer, int err, const char *why)
+{
+	struct ep_uplink *link = arg;
+
+	(void)err;
+	if (!atomic_load_explicit(&link->closing, memory_order_acquire))
+		ep_group_rank_lost(link->group, peer, why);
+}
+
+/* A net that keeps no such record knows nothing. */
+static int peer_error(void *arg, int peer, const char **why)
+{
+	struct ep_uplink *link = arg;
+	int rc = link->net->ops.queryLastError(link->comm, peer, why);
+
+	return rc == -ENOTSUP ? 0 : rc;
+}
+
+static void port_failed(void *arg, int err, const char *why)
+{
+	struct ep_uplink *link = arg;
+
+	if (!atomic_load_explicit(&link->closing, memory_order_acquire))
+		ep_group_lost(link->group, err, why);
+}
+
+/* ---- who is where ---- */
+
+static bool bit(const uint8_t *row, int i)
+{
+	return row[i / 8] >> (i % 8) & 1;
+}
+
+/* Ranks below `end` that r maps, or those that it does not. */
+static uint32_t count_below(const uint8_t *row, bool mapped, int end)
+{
+	uint32_t n = 0;
+
+	for (int i = 0; i < end; i++)
+		n += bit(row, i) == mapped;
+	return n;
+}
+
+/* Seats by who maps whom, which is not always a matter of nodes: a rank on another kind of device is not mapped. */
+static void seats_fill(struct ep_uplink *link, const uint8_t *bits, size_t row, struct ep_seat *seat)
+{
+	const struct ncclEpGroup *group = link->group;
+	const uint8_t *mine = bits + row * (size_t)group->rank;
+
+	for (int r = 0; r < group->nranks; r++) {
+		const uint8_t *theirs = bits + row * (size_t)r;
+		uint32_t near = count_below(theirs, true, group->nranks);
+
+		seat[r].here = count_below(mine, bit(mine, r), r);
+		seat[r].there = count_below(theirs, bit(mine, r), group->rank);
+		link->near = near > link->near ? near : link->near;
+		if ((uint32_t)group->nranks - near > link->far)
+			link->far = (uint32_t)group->nranks - near;
+	}
+}
+
+static int seats_agree(struct ep_uplink *link, struct ep_seat *seat)
+{
+	const struct ncclEpGroup *group = link->group;
+	size_t row = ((size_t)group->nranks + 7) / 8;
+	uint8_t *bits = calloc((size_t)group->nranks + 1, row), *mine = bits;
+	int rc;
+
+	if (!bits)
+		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
+	for (int r = 0; r < group->nranks; r++)
+		if (group->control.peer[r])
+			mine[r / 8] |= (uint8_t)(1u << (r % 8));
+	rc = ep_boot_allgather(group->boot, mine, row, bits + row);
+	if (!rc)
+		seats_fill(link, bits + row, row, seat);
+	free(bits);
+	return rc;
+}
+
+/* ---- rings ---- */
+
+static uint32_t entries_wanted(const struct ep_uplink *link)
+{
+	int64_t n = ep_param_int(EP_P_RING_ENTRIES);
+	uint32_t entries = EP_CMD_ENTRIES_MIN;
+
+	if (n == 0)
+		return on_cpu(link) ? ENTRIES_HOST : ENTRIES_GPU;
+	while (entries < n)
+		entries *= 2;
+	return entries;
+}
+
+/* Heads first: each has a cache line of its own. */
+static int rings_make(struct ep_uplink *link, const struct ep_seat *seat)
+{
+	struct ep_dev *dev = link->group->dev;
+	size_t n = (size_t)link->ports * (size_t)link->lanes, heads = n * sizeof(struct ep_cmd_head);
+	size_t seats = (size_t)link->group->nranks * sizeof(*seat);
+	struct ep_pinned staging;
+	struct ep_cmd_ring *ring;
+	int rc;
+
+	link->rings_at = heads;
+	link->seats_at = heads + n * sizeof(struct ep_cmd_ring);
+	if ((rc = dev->ops->mem_alloc(dev, link->seats_at + seats, &link->device)) ||
+	    (rc = dev->ops->pinned_alloc(dev, link->seats_at + seats, &staging)))
+		return rc;
+	ring = (struct ep_cmd_ring *)((uint8_t *)staging.host + link->rings_at);
+	for (size_t i = 0; !rc && i < n; i++) {
+		struct ep_pinned *mem = &link->ring_mem[i];
+		uint32_t entries = entries_wanted(link);
+
+		if ((rc = dev->ops->pinned_alloc(dev, ep_cmd_pinned_size(entries), mem)) ||
+		    (rc = ep_ring_init(&link->ring[i], mem->host, entries, 0)))
+			break;
+		ring[i] = ep_ring_for_device(&link->ring[i], mem->dev, (struct ep_cmd_head *)link->device.ptr + i);
+		ring[i].bell = on_cpu(link) ? ep_engine_bell(link->port[i % (size_t)link->ports].engine) : NULL;
+	}
+	memcpy((uint8_t *)staging.host + link->seats_at, seat, seats);
+	if (!rc)
+		rc = dev->ops->copy(dev, link->device.ptr, staging.host, link->seats_at + seats, link->group->stream);
+	if (!rc)
+		rc = dev->ops->sync(dev, link->group->stream, ep_deadline_ms(10000));
+	dev->ops->pinned_free(dev, &staging);
+	return rc;
+}
+
+/* ---- ports ---- */
+
+/* Ranks of this process take turns with its engines, of which there are as many as spinning threads do no harm. */
+static int engines_take(struct ep_uplink *link)
+{
+	const struct ep_topo_rank *rank = link->group->topo.rank;
+	int before = 0, most = ep_uplink_cpus() / 4, rc = 0;
+
+	for (int r = 0; r < link->group->rank; r++)
+		before += rank[r].pid_rank == rank[link->group->rank].pid_rank;
+	most = most < link->ports ? link->ports : most;
+	most = most > EP_UPLINK_PORTS ? EP_UPLINK_PORTS : most;
+	for (int i = 0; !rc && i < link->ports; i++)
+		rc = ep_engine_take((before * link->ports + i) % most, "", &link->port[i].engine);
+	return rc;
+}
+
+static int device_flush(void *arg)
+{
+	const struct ep_uplink *link = arg;
+
+	return link->group->dev->ops->flush(link->group->dev);
+}
+
+static int port_open(struct ep_uplink *link, int i, const uint32_t *mail)
+{
+	struct ep_ring *ring[EP_UPLINK_LANES];
+	const ncclEpNetFlow_v1_t *flow = &link->props.lowLatency;
+	struct ep_port_opts opts = {
+		.hot = &link->net->hot,
+		.ctx = link->port[i].ctx,
+		.ordered = link->props.ordered != 0,
+		.max_inline = link->props.maxInline,
+		.max_put = link->props.maxPutSize,
+		.rank = link->group->rank,
+		.nranks = link->group->nranks,
+		.window = ep_port_window(link->group->nranks, WINDOW),
+		.regions = &link->regions,
+		.mail = mail[i],
+		.ring = ring,
+		.rings = link->lanes,
+		.rung = on_cpu(link),
+		.flush = link->direct ? device_flush : NULL,
+		.peer_failed = peer_failed,
+		.peer_error = peer_error,
+		.failed = port_failed,
+		.arg = link,
+	};
+
+	/* The limits are a rank's: its ports share them. */
+	opts.flow.maxBytes = flow->maxBytes ? flow->maxBytes / (uint64_t)link->ports + 1 : 0;
+	opts.flow.maxPuts = flow->maxPuts ? (flow->maxPuts + (uint32_t)link->ports - 1) / (uint32_t)link->ports : 0;
+	for (int lane = 0; lane < link->lanes; lane++)
+		ring[lane] = &link->ring[lane * link->ports + i];
+	return ep_port_open(&opts, &link->port[i].port);
+}
+
+static int ports_open(struct ep_uplink *link, const uint32_t *mail)
+{
+	int rc = 0;
+
+	for (int i = 0; !rc && i < link->ports; i++) {
+		rc = port_open(link, i, mail);
+		if (!rc)
+			rc = ep_engine_attach(link->port[i].engine, link->port[i].port);
+		link->port[i].attached = !rc;
+	}
+	return rc;
+}
+
+/* ---- life ---- */
+
+static bool needed(const struct ncclEpGroup *group)
+{
+	for (int r = 0; r < group->nranks; r++)
+		if (!group->control.peer[r])
+			return true;
+	return false;
+}
+
+static int needed_agree(struct ncclEpGroup *group, bool *out)
+{
+	uint8_t mine = needed(group), *all = calloc((size_t)group->nranks, 1);
+	int rc;
+
+	if (!all)
+		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
+	rc = ep_boot_allgather(group->boot, &mine, 1, all);
+	*out = false;
+	for (int r = 0; r < group->nranks; r++)
+		*out |= all[r] != 0;
+	free(all);
+	return rc;
+}
+
+static int uplink_furnish(struct ep_uplink *link)
+{
+	struct ncclEpGroup *group = link->group;
+	struct ep_seat *seat = calloc((size_t)group->nranks, sizeof(*seat));
+	uint32_t mail[EP_UPLINK_PORTS], window = ep_port_window(group->nranks, WINDOW);
+	int rc = seat ? 0 : EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
+
+	if ((rc = ep_uplink_agree(link, rc, "allocate memory")) || (rc = seats_agree(link, seat)) ||
+	    (rc = ep_uplink_net_open(link)))
+		goto free_seat;
+	link->lanes = on_cpu(link) ? 1 : LANES_GPU;
+	for (int i = 0; !rc && i < link->ports; i++)
+		rc = ep_uplink_region(link, ep_port_mail_size(group->nranks, window), true, &mail[i]);
+	if (rc || (rc = ep_uplink_region(link, group->control.size, true, &link->control)))
+		goto free_seat;
+	if (!(rc = engines_take(link)) && !(rc = rings_make(link, seat)))
+		rc = ports_open(link, mail);
+	rc = ep_uplink_agree(link, rc, "start its engines");
+free_seat:
+	free(seat);
+	return rc;
+}
+
+int ep_uplink_open(struct ncclEpGroup *group, struct ep_uplink **out)
+{
+	struct ep_uplink *link;
+	bool need = false;
+	int rc = needed_agree(group, &need);
+
+	if (rc || !need) {
+		*out = NULL;
+		return rc;
+	}
+	link = calloc(1, sizeof(*link));
+	if (!link)
+		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for the net");
+	link->group = group;
+	link->host = group->dev;
+	if (!on_cpu(link) && (rc = ep_dev_row(EP_DEV_HOST)->open(0, &link->host))) {
+		free(link);
+		return rc;
+	}
+	if ((rc = uplink_furnish(link))) {
+		ep_uplink_stop(link);
+		ep_uplink_close(link);
+		return rc;
+	}
+	EP_INFO(EP_GROUP, "rank %d: %d ranks by the net %s (%s), %d engines", group->rank, (int)link->far,
+		link->net->name, link->props.ordered ? "ordered" : "unordered", link->ports);
+	*out = link;
+	return 0;
+}
+
+int ep_uplink_reserve(struct ep_uplink *link, uint64_t window, uint64_t send)
+{
+	uint32_t index;
+	int rc;
+
+	window = window > link->window_bytes ? window : link->window_bytes;
+	send = send > link->send_stride ? send : link->send_stride;
+	if (link->payload && window == link->window_bytes && send == link->send_stride)
+		return 0;
+	if ((rc = ep_uplink_region(link, 2 * (window + link->far * send), false, &index)))
+		return rc;
+	link->payload = index;
+	link->window_bytes = window;
+	link->send_stride = send;
+	return 0;
+}
+
+void ep_uplink_args(const struct ep_uplink *link, struct ep_far *out)
+{
+	uint8_t *device, *payload;
+
+	*out = (struct ep_far){ .ring = NULL };
+	if (!link)
+		return;
+	device = link->device.ptr;
+	payload = link->mem[link->payload].pin.dev;
+	*out = (struct ep_far){
+		.ring = (const struct ep_cmd_ring *)(device + link->rings_at),
+		.seat = (const struct ep_seat *)(device + link->seats_at),
+		.control = link->mem[link->control].pin.dev,
+		.window = payload,
+		.send = payload + 2 * link->window_bytes,
+		.control_place = EP_REGION_AT(link->control, 0),
+		.window_place = EP_REGION_AT(link->payload, 0),
+		.send_place = EP_REGION_AT(link->payload, 2 * link->window_bytes),
+		.window_bytes = link->window_bytes,
+		.send_bytes = link->far * link->send_stride,
+		.send_stride = link->send_stride,
+		.ports = (uint32_t)link->ports,
+		.lanes = (uint32_t)link->lanes,
+	};
+}
+
+void ep_uplink_wake(const struct ep_uplink *link)
+{
+	for (int i = 0; link && i < link->ports; i++)
+		ep_engine_wake(link->port[i].engine);
+}
+
+int ep_uplink_clear(struct ep_uplink *link, uint64_t at)
+{
+	if (link)
+		__atomic_store_n((uint64_t *)((uint8_t *)link->mem[link->control].mem.ptr + at), 0, __ATOMIC_RELAXED);
+	return 0;
+}
+
+void ep_uplink_counts(const struct ep_uplink *link, struct ep_port_counts *out)
+{
+	struct ep_port_counts sum = { 0 }, one;
+
+	for (int i = 0; link && i < link->ports; i++) {
+		ep_port_counts(link->port[i].port, &one);
+		sum.commands += one.commands;
+		sum.puts += one.puts;
+		sum.bytes += one.bytes;
+		sum.signals += one.signals;
+		sum.credits += one.credits;
+		sum.dropped += one.dropped;
+	}
+	*out = sum;
+}
+
+size_t ep_uplink_bytes(const struct ep_uplink *link)
+{
+	size_t sum = 0;
+
+	for (uint32_t i = 0; link && i < link->regions.count; i++)
+		sum += link->regions.region[i].size;
+	return sum;
+}
+
+int ep_uplink_quiet(const struct ep_uplink *link, uint64_t deadline)
+{
+	int rc = 0;
+
+	for (int i = 0; link && !rc && i < link->ports; i++)
+		rc = ep_port_quiet(link->port[i].port, deadline);
+	return rc;
+}
+
+int ep_uplink_look(const struct ep_uplink *link, uint64_t deadline)
+{
+	int rc = 0;
+
+	for (int i = 0; link && !rc && i < link->ports; i++)
+		rc = ep_port_look(link->port[i].port, deadline);
+	return rc == -EP_ETIMEOUT
+		       ? EP_FAIL(EP_GROUP, -rc, "rank %d: an engine does not come to what has arrived: it is stuck",
+				 link->group->rank)
+		       : rc;
+}
+
+void ep_uplink_stop(struct ep_uplink *link)
+{
+	if (!link)
+		return;
+	atomic_store_explicit(&link->closing, true, memory_order_release);
+	for (int i = 0; i < EP_UPLINK_PORTS; i++) {
+		struct ep_uplink_port *p = &link->port[i];
+
+		/* An engine that a net holds keeps what it uses, until the process ends. */
+		if (p->attached && ep_engine_detach(p->engine, p->port, ep_deadline_ms(DETACH_MS))) {
+			link->stuck = true;
+			p->engine = NULL;
+			p->port = NULL;
+		}
+		p->attached = false;
+		if (p->engine)
+			ep_engine_give(p->engine);
+		p->engine = NULL;
+		ep_port_close(p->port);
+		p->port = NULL;
+	}
+}
+
+void ep_uplink_abandon(struct ep_uplink *link)
+{
+	ep_uplink_stop(link);
+	if (link && !link->stuck) /* the engine's callbacks still have it */
+		free(link);
+}
+
+void ep_uplink_close(struct ep_uplink *link)
+{
+	struct ep_dev *dev;
+
+	if (!link || link->stuck)
+		return;
+	dev = link->group->dev;
+	for (int i = 0; i < EP_UPLINK_PORTS; i++) {
+		if (link->port[i].ctx)
+			link->net->ops.destroyContext(link->port[i].ctx);
+		link->port[i].ctx = NULL;
+	}
+	ep_uplink_regions_free(link);
+	ep_uplink_net_close(link);
+	for (int i = 0; i < EP_UPLINK_PORTS * EP_UPLINK_LANES; i++)
+		if (link->ring_mem[i].host)
+			dev->ops->pinned_free(dev, &link->ring_mem[i]);
+	if (link->device.ptr)
+		dev->ops->mem_free(dev, &link->device);
+	if (link->host && link->host != dev)
+		link->host->ops->close(link->host);
+	free(link);
+}

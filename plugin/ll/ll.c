@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/ll/ll.h"
+
+#include <string.h>
+
+#include "kernels/args.h"
+#include "plugin/check/tensor.h"
+#include "plugin/group/launch.h"
+#include "plugin/group/plan.h"
+#include "plugin/group/tensor.h"
+#include "util/clock.h"
+#include "util/error.h"
+
+#define QUANT_IN_STAGE 32768u /* bytes */
+
+static struct ep_ll_shape shape_of(const struct ncclEpGroup *group, uint32_t topk)
+{
+	uint32_t per_rank = (uint32_t)group->experts_per_rank;
+
+	return (struct ep_ll_shape){
+		.rank = (uint32_t)group->rank,
+		.nranks = (uint32_t)group->nranks,
+		.experts = group->cfg.num_experts,
+		.per_rank = per_rank,
+		.tmax = group->cfg.max_dispatch,
+		.topk = topk,
+		.fan = topk < per_rank ? topk : per_rank,
+		.masked = group->cfg.enable_mask,
+	};
+}
+
+int ep_ll_open(struct ncclEpGroup *group)
+{
+	struct ep_ll_shape shape = shape_of(group, 1);
+
+	return group->dev->ops->mem_alloc(group->dev, ep_ll_state_size(&shape), &group->state);
+}
+
+void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_ll_args *out)
+{
+	struct ep_page_words *page = ep_page_device(&group->page);
+
+	*out = (struct ep_ll_args){
+		.shape = shape_of(group, topk),
+		.state = group->state.ptr,
+		.control = (uint8_t *const *)group->control.peer_dev,
+		.mine = group->control.mine.ptr,
+		.report = &page->report,
+		.async = page->async,
+		.abort = &page->abort,
+		.gone = page->gone,
+		.timeout_ns = group->timeout_ns,
+		.flags = group->cfg.enable_mask ? EP_LL_MASK : 0,
+	};
+	ep_uplink_args(group->uplink, &out->far);
+}
+
+int ep_ll_clear(struct ncclEpGroup *group)
+{
+	uint8_t *failed = (uint8_t *)group->control.mine.ptr + ep_ll_failed_at((uint32_t)group->nranks);
+	struct ep_ll_state *state = group->state.ptr;
+	const struct ep_dev_ops *ops = group->dev->ops;
+	int rc = ops->fill(group->dev, &state->errors, 0, sizeof(state->errors), group->stream);
+
+	if (!rc)
+		rc = ops->fill(group->dev, failed, 0, sizeof(uint64_t), group->stream);
+	if (!rc)
+		rc = ep_uplink_clear(group->uplink, ep_ll_failed_at((uint32_t)group->nranks));
+	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(10000));
+}
+
+/* What every LL launch of a handle is told. */
+static int args_common(struct ncclEpHandle *handle, struct ep_ll_args *a)
+{
+	struct ncclEpGroup *group = handle->group;
+	const struct ep_window *win = group->payload.win[group->payload.count - 1];
+	uint8_t *mem = handle->mem.data;
+	struct ep_plan_handle plan;
+	int rc = ep_plan_handle("ncclEpDispatch", group, &handle->args, &plan);
+
+	if (rc)
+		return rc;
+	ep_ll_group_args(group, (uint32_t)handle->k, a);
+	a->handle = (struct ep_ll_handle *)mem;
+	a->number = handle->number;
+	a->list = (struct ep_ll_entry *)(mem + plan.rows);
+	a->home_row = (int32_t *)(mem + plan.idx);
+	a->sent_slot = (uint32_t *)(mem + plan.slot);
+	a->window = (uint8_t *const *)win->peer_dev;
+	a->buffer_bytes = win->size / 2 / EP_PLAN_ALIGN * EP_PLAN_ALIGN;
+	if (handle->args.layout == NCCL_EP_LAYOUT_RANK_MAJOR)
+		a->flags |= EP_LL_RANK_MAJOR;
+	if (handle->topk_idx.datatype == ncclInt32)
+		a->flags |= EP_LL_IDX32;
+	return ep_tensor_data(group, &handle->topk_idx, (void **)&a->topk_idx);
+}
+
+/* A block per own token, and for what comes from others a warp per row. */
+static size_t useful_blocks(const struct ep_ll_args *a)
+{
+	return 1 + a->tokens + (size_t)(a->shape.nranks - 1) * a->shape.tmax / 4;
+}
+
+/* What a warp each could do: send own tokens, or unpack what may come. */
+static size_t useful_rows(const struct ep_ll_args *a)
+{
+	size_t others = (size_t)(a->shape.nranks - 1) * a->shape.tmax;
+
+	return others > a->tokens ? others : a->tokens + 1;
+}
+
+static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_args *a, void *stream)
+{
+	struct ncclEpGroup *group = handle->group;
+	bool dispatch = kernel == EP_K_ll_dispatch;
+	struct ep_launch_need need = { .kernel = kernel,
+				       .warp_bytes = a->stage + ep_ll_route_bytes(a),
+				       .block_bytes = 2 * ep_ll_terms_bytes(a),
+				       .blocks = useful_blocks(a),
+				       .rows = dispatch ? useful_rows(a) : 0 };
+	struct ep_launch l = { .kernel = kernel, .args = a, .args_size = sizeof(*a), .stream = stream };
+	struct ep_launch_plan plan;
+	int rc = ep_launch_plan(group, &need, &plan);
+
+	if (rc)
+		return rc;
+	if (group->uplink)
+		l.kernel = dispatch ? EP_K_ll_dispatch_far : EP_K_ll_combine_far;
+	l.grid = plan.grid;
+	l.block = plan.block;
+	l.shared = ep_ll_shared_bytes(a, plan.block / group->dev->warp);
+	if ((rc = group->dev->ops->launch(group->dev, &l)))
+		return rc;
+	ep_uplink_wake(group->uplink);
+	/* On the CPU with no stream it has run already: the caller gets its error from this very call. */
+	return ep_group_check(group);
+}
+
+static void staged_set(struct ncclEpHandle *handle, bool staged)
+{
+	struct ncclEpGroup *group = handle->group;
+
+	pthread_mutex_lock(&group->lock);
+	group->staged += (staged ? 1 : 0) - (handle->staged ? 1 : 0);
+	handle->staged = staged;
+	pthread_mutex_unlock(&group->lock);
+}
+
+/* A launch in halves or as one; the arguments are kept for the second half. */
+static int run(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_args *a, uint32_t stage, bool send_only,
+	       void *stream)
+{
+	int rc;
+
+	a->stage = stage;
+	a->flags |= EP_LL_SEND | (send_only ? 0 : EP_LL_RECV);
+	rc = ep_ll_mask_catch_up(handle->group, kernel == EP_K_ll_dispatch, stream);
+	if (rc)
+		return rc;
+	rc = launch(handle, kernel, a, stream);
+	if (rc || !send_only)
+		return rc;
+	a->flags = (a->flags & ~(uint32_t)EP_LL_SEND) | EP_LL_RECV;
+	handle->second = *a;
+	handle->second_kernel = kernel;
+	staged_set(handle, true);
+	return 0;
+}
+
+static uint32_t dtype_size(ncclDataType_t t)
+{
+	return ep_dtype_info(t)->size;
+}
+
+/* Tokens and scales in bytes, on their way and in the tensors. */
+static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
+{
+	a->hidden = (uint32_t)op->h;
+	a->in_bytes = (uint32_t)op->in.tokens->sizes[1] * dtype_size(op->in.tokens->datatype);
+	a->row_bytes = a->in_bytes;
+	if (op->cfg.quant_recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
+		a->row_bytes = a->hidden;
+		a->scale_bytes = a->hidden / 128 * 4;
+		a->flags |= EP_LL_DS_FP8 | (op->cfg.round_scales ? EP_LL_ROUND : 0);
+	} else if (op->in.scales) {
+		a->scale_bytes = (uint32_t)op->in.scales->sizes[1] * dtype_size(op->in.scales->datatype);
+	}
+	a->row_pitch = (uint32_t)(ep_ll_row_head_bytes(&a->shape, a->flags & EP_LL_RANK_MAJOR) +
+				  ep_ll_pad(a->row_bytes) + ep_ll_pad(a->scale_bytes));
+}
+
+static bool dispatch_fits(const struct ncclEpGroup *group, const struct ep_ll_args *a)
+{
+	uint64_t area = ep_ll_area(&a->shape, a->row_pitch), far = ep_group_far(group);
+
+	return ep_group_near(group) * area <= a->buffer_bytes &&
+	       (!far || (far * area <= a->far.window_bytes && area <= a->far.send_stride));
+}
+
+static bool combine_fits(const struct ncclEpGroup *group, const struct ep_ll_args *a)
+{
+	uint64_t held = (uint64_t)a->shape.tmax * a->shape.fan * a->row_pitch;
+	uint32_t far = ep_group_far(group);
+
+	return ep_ll_combine_slots(&a->shape, ep_group_near(group)) * a->row_pitch <= a->buffer_bytes &&
+	       (!far || (ep_ll_combine_slots(&a->shape, far) * a->row_pitch <= a->far.window_bytes &&
+			 held <= a->far.send_stride));
+}
+
+/* A token that is quantised is made from its input in the stage, unless that would leave room for few warps. */
+static size_t stage_row(const struct ep_ll_args *a)
+{
+	size_t row = a->flags & EP_LL_DS_FP8 && a->in_bytes <= QUANT_IN_STAGE ? a->in_bytes : a->row_bytes;
+
+	return row + a->scale_bytes;
+}
+
+int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
+{
+	struct ncclEpGroup *group = handle->group;
+	bool rank_major = handle->args.layout == NCCL_EP_LAYOUT_RANK_MAJOR;
+	const ncclEpTensor_t *counts = rank_major ? op->info.src_rank_counters : op->info.expert_counters;
+	struct ep_ll_args a;
+	uint32_t stage;
+	int rc = args_common(handle, &a);
+
+	if (rc)
+		return rc;
+	dispatch_sizes(op, &a);
+	a.tokens = (uint32_t)op->t;
+	if (op->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL)
+		a.flags |= EP_LL_GLOBAL;
+	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
+	    (rc = ep_tensor_pointer(group, op->in.scales, &a.in_scales)) ||
+	    (rc = ep_tensor_pointer(group, op->in.topk_weights, &a.topk_weights)) ||
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)) ||
+	    (rc = ep_tensor_pointer(group, op->out.scales, &a.out_scales)) ||
+	    (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.out_weights)) ||
+	    (rc = ep_tensor_pointer(group, op->out.topk_idx, &a.out_idx)) ||
+	    (rc = ep_tensor_pointer(group, counts, &a.out_counts)))
+		return rc;
+	if (!dispatch_fits(group, &a))
+		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
+			       "ncclEpDispatch: tokens and scales of %u bytes do not fit the window: raise "
+			       "config->max_token_bytes (%u)",
+			       a.row_bytes + a.scale_bytes, group->cfg.max_token_bytes);
+	stage = ep_launch_stage(EP_K_ll_dispatch, stage_row(&a), a.flags & EP_LL_DS_FP8);
+	rc = run(handle, EP_K_ll_dispatch, &a, stage, op->cfg.send_only, stream);
+	if (!rc)
+		handle->dispatched = true;
+	return rc;
+}
+
+int ep_ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
+{
+	struct ncclEpGroup *group = handle->group;
+	struct ep_ll_args a;
+	int rc = args_common(handle, &a);
+
+	if (rc)
+		return rc;
+	a.tokens = (uint32_t)op->t;
+	a.hidden = (uint32_t)op->h;
+	a.dtype = ep_tensor_num(op->in.tokens->datatype);
+	a.row_bytes = a.in_bytes = (uint32_t)op->h * dtype_size(op->in.tokens->datatype);
+	a.row_pitch = (uint32_t)ep_ll_pad(a.row_bytes);
+	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)))
+		return rc;
+	if (!(a.flags & EP_LL_RANK_MAJOR) && (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.topk_weights)))
+		return rc;
+	if (!combine_fits(group, &a))
+		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
+			       "ncclEpCombine: tokens of %u bytes do not fit the window: raise config->max_token_bytes "
+			       "(%u)",
+			       a.row_bytes, group->cfg.max_token_bytes);
+	return run(handle, EP_K_ll_combine, &a, ep_launch_stage(EP_K_ll_combine, a.row_bytes, false), op->cfg.send_only,
+		   stream);
+}
+
+int ep_ll_complete(struct ncclEpHandle *handle, void *stream)
+{
+	struct ep_ll_args a = handle->second;
+	int rc = launch(handle, handle->second_kernel, &a, stream);
+
+	/* Whatever became of it, the send half has had its second half. */
+	staged_set(handle, false);
+	return rc;
+}

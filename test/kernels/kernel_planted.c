@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Kernels with one bug each, and which build of the emulator has to notice it. A checker that finds nothing is no
+ * checker: this is the test that the others can fail.
+ */
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernel_check.h"
+#include "kernels/gx/gx.h"
+
+#define N 128
+#define DATA 1024
+
+struct planted {
+	int *out; /* [N]; a right kernel leaves N - 1 - thread */
+	uint32_t *flag;
+	int *data; /* [DATA] */
+};
+
+static const struct planted *the(const void *args)
+{
+	return args;
+}
+
+static void right(const void *args)
+{
+	GX_SHARED int s[N];
+	int t = (int)gx_tid();
+
+	s[t] = t;
+	gx_syncthreads();
+	the(args)->out[t] = s[N - 1 - t];
+}
+
+static void no_syncthreads(const void *args)
+{
+	GX_SHARED int s[N];
+	int t = (int)gx_tid();
+
+	s[t] = t;
+	the(args)->out[t] = s[N - 1 - t];
+}
+
+/* Right by luck when lane 0 runs first. */
+static void no_syncwarp(const void *args)
+{
+	GX_SHARED int s[N];
+	int t = (int)gx_tid(), w = t / (int)GX_WARP;
+
+	if (gx_lane() == 0)
+		s[w] = w + 1;
+	the(args)->out[t] = s[w] == w + 1 ? N - 1 - t : -1;
+}
+
+/* The barrier's count comes out even, and many GPUs let it pass. */
+static void divergent_barrier(const void *args)
+{
+	int t = (int)gx_tid();
+
+	if (t < 16)
+		gx_syncthreads();
+	else
+		gx_syncthreads();
+	the(args)->out[t] = N - 1 - t;
+}
+
+static void half_warp_shuffle(const void *args)
+{
+	int t = (int)gx_tid();
+	uint32_t v = 0;
+
+	if (gx_lane() + 1 <= GX_WARP / 2)
+		v = gx_shfl_u32((uint32_t)t, 0);
+	the(args)->out[t] = N - 1 - t + (int)(v & 0);
+}
+
+static void relaxed_publish(const void *args)
+{
+	const struct planted *p = the(args);
+	int t = (int)gx_tid();
+
+	if (gx_block() == 0) {
+		for (int i = t; i < DATA; i += N)
+			p->data[i] = i;
+		gx_syncthreads();
+		if (t == 0)
+			gx_st_relaxed_u32(p->flag, 1);
+		return;
+	}
+	for (uint32_t spin = 0; t == 0 && gx_ld_relaxed_u32(p->flag) != 1; spin++)
+		gx_pause(spin);
+	gx_syncthreads();
+	p->out[t] = N - 1 - p->data[t];
+}
+
+static void hard_coded_32(const void *args)
+{
+	int t = (int)gx_tid(), first = t / 32 * 32;
+	int v = (int)gx_shfl_u32((uint32_t)t, 0);
+
+	the(args)->out[t] = v == first ? N - 1 - t : -1;
+}
+
+static void plain_increment(const void *args)
+{
+	GX_SHARED int s[N / 2];
+	int t = (int)gx_tid(), d = t % (N / 2);
+
+	s[d] = 0;
+	gx_syncthreads();
+	s[d] = s[d] + 1;
+	gx_syncthreads();
+	the(args)->out[t] = s[d] == 2 ? N - 1 - t : -1;
+}
+
+static void overrun(const void *args)
+{
+	int t = (int)gx_tid();
+
+	the(args)->out[t == N - 1 ? N : t] = N - 1 - t;
+}
+
+static void early_end(const void *args)
+{
+	int t = (int)gx_tid();
+
+	the(args)->out[t] = N - 1 - t;
+	if (t == N - 1)
+		return;
+	gx_syncthreads();
+}
+
+/* A shuffle moves a value and orders nothing else. */
+static void shuffle_as_barrier(const void *args)
+{
+	GX_SHARED int s[N];
+	int t = (int)gx_tid(), w = t / (int)GX_WARP;
+
+	if (gx_lane() == 0)
+		s[w] = w + 1;
+	(void)gx_shfl_u32(0, 0);
+	the(args)->out[t] = s[w] == w + 1 ? N - 1 - t : -1;
+}
+
+static void divergent_warp(const void *args)
+{
+	int t = (int)gx_tid();
+	uint32_t v;
+
+	if (gx_lane() + 1 <= GX_WARP / 2)
+		v = gx_shfl_u32((uint32_t)t, 0);
+	else
+		v = gx_shfl_u32((uint32_t)t, 0);
+	the(args)->out[t] = N - 1 - t + (int)(v & 0);
+}
+
+/* Half of a warp waits for the other half, which waits for the block. */
+static void deadlock(const void *args)
+{
+	int t = (int)gx_tid();
+
+	if (gx_lane() + 1 <= GX_WARP / 2)
+		gx_syncwarp();
+	gx_syncthreads();
+	the(args)->out[t] = N - 1 - t;
+}
+
+static int deep(volatile char *above, int depth)
+{
+	volatile char frame[1024];
+
+	frame[0] = above[0];
+	return depth == 0 ? frame[0] : deep(frame, depth - 1) + frame[0];
+}
+
+static void stack_overflow(const void *args)
+{
+	volatile char zero = 0;
+	int t = (int)gx_tid();
+
+	the(args)->out[t] = N - 1 - t + deep(&zero, 4096);
+}
+
+enum { W1 = 1, W32 = 2, W64 = 4, RANDOM = 8, TSAN = 16, ASAN = 32, ALL = 63 };
+
+static const struct {
+	const char *name;
+	void (*kernel)(const void *args);
+	unsigned blocks;
+	unsigned caught; /* by at least these */
+	bool named;	 /* and by the emulator itself, with a sentence */
+} bugs[] = {
+	{ "missing block barrier", no_syncthreads, 1, ALL, false },
+	{ "missing warp barrier", no_syncwarp, 1, RANDOM | TSAN, false },
+	{ "divergent block barrier", divergent_barrier, 1, ALL, true },
+	{ "shuffle in half a warp", half_warp_shuffle, 1, ALL & ~W1, true },
+	{ "relaxed publish between blocks", relaxed_publish, 2, TSAN, false },
+	{ "hard-coded 32", hard_coded_32, 1, W1 | W64, false },
+	{ "non-atomic shared increment", plain_increment, 1, TSAN, false },
+	{ "buffer overrun", overrun, 1, ASAN, false },
+	{ "early end before a barrier", early_end, 1, ALL, true },
+	{ "shuffle taken for a barrier", shuffle_as_barrier, 1, TSAN, false },
+	{ "divergent warp operation", divergent_warp, 1, ALL & ~W1, true },
+	{ "deadlock in a block", deadlock, 1, ALL & ~W1, true },
+	{ "stack overflow", stack_overflow, 1, ALL, false },
+};
+
+#if defined(__has_feature)
+#define FEATURE(x) __has_feature(x)
+#else
+#define FEATURE(x) 0
+#endif
+
+static unsigned mode(bool random)
+{
+#if defined(__SANITIZE_THREAD__) || FEATURE(thread_sanitizer)
+	return GX_WARP == 32 && !random ? TSAN : 0;
+#elif defined(__SANITIZE_ADDRESS__) || FEATURE(address_sanitizer)
+	return GX_WARP == 32 && !random ? ASAN : 0;
+#else
+	if (random)
+		return GX_WARP == 32 ? RANDOM : 0;
+	return GX_WARP == 1 ? W1 : GX_WARP == 32 ? W32 : W64;
+#endif
+}
+
+/* The first report ends the child; its words are not this program's. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+	return "halt_on_error=1:exitcode=66:atexit_sleep_ms=0";
+}
+
+enum { CHILD_WRONG = 2, CHILD_BROKEN = 3, CHILD_NAMED = 4 };
+
+static void named(const char *sentence)
+{
+	(void)sentence;
+	_exit(CHILD_NAMED);
+}
+
+static void child(void (*kernel)(const void *args), unsigned blocks)
+{
+	uint32_t flag = 0;
+	struct planted p = { calloc(N, sizeof(int)), &flag, calloc(DATA, sizeof(int)) };
+	int bad = 0;
+
+	if (!freopen("/dev/null", "w", stderr))
+		_exit(CHILD_BROKEN);
+	alarm(60);
+	if (gx_host_launch(kernel, &p, blocks, N, 0) != 0)
+		_exit(CHILD_BROKEN);
+	for (int i = 0; i < N; i++)
+		bad += p.out[i] != N - 1 - i;
+	_exit(bad ? CHILD_WRONG : 0);
+}
+
+/* 0: nothing was noticed; else how: the child's exit status, or -1 for a death. */
+static int noticed(void (*kernel)(const void *args), unsigned blocks)
+{
+	int status = 0;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0)
+		child(kernel, blocks);
+	CHECK(pid > 0 && waitpid(pid, &status, 0) == pid, "fork or waitpid failed");
+	CHECK(!WIFEXITED(status) || WEXITSTATUS(status) != CHILD_BROKEN, "the child could not run the kernel");
+	CHECK(!WIFSIGNALED(status) || WTERMSIG(status) != SIGALRM, "the child hung");
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void run(uint64_t seed)
+{
+	struct simt_options options = { .seed = seed, .report = named };
+	unsigned now = mode(seed != 0);
+
+	simt_configure(&options);
+	CHECK(noticed(right, 1) == 0, "a kernel without a bug was reported");
+	for (size_t i = 0; i < sizeof(bugs) / sizeof(bugs[0]); i++) {
+		int how = noticed(bugs[i].kernel, bugs[i].blocks);
+
+		printf("%-32s %s\n", bugs[i].name,
+		       how == 0		    ? "-"
+		       : how == CHILD_NAMED ? "named"
+		       : how == CHILD_WRONG ? "wrong result"
+					    : "died");
+		if (!(bugs[i].caught & now))
+			continue;
+		CHECK(how != 0, "'%s' went unnoticed at width %u, seed %llu", bugs[i].name, (unsigned)GX_WARP,
+		      (unsigned long long)seed);
+		CHECK(how == CHILD_NAMED || !bugs[i].named, "'%s' was noticed, but not by the emulator", bugs[i].name);
+	}
+}
+
+int main(void)
+{
+	printf("width %u, in order\n", (unsigned)GX_WARP);
+	run(0);
+	printf("width %u, random order\n", (unsigned)GX_WARP);
+	run(42);
+	return check_result("kernel_planted");
+}

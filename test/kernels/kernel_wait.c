@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gx_wait: it ends when the word comes, when the deadline passes, when the host or a peer says so; and in no other way.
+ */
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernel_check.h"
+#include "kernels/gx/gx.h"
+
+struct wait_job {
+	uint64_t *word, value, timeout_ns, *abort, *failed;
+	uint32_t *result;
+};
+
+static void wait_kernel(const void *args)
+{
+	const struct wait_job *job = args;
+	struct gx_limit limit = { gx_clock_ns() + job->timeout_ns, job->abort, job->failed };
+
+	if (gx_tid() == 0)
+		*job->result = (uint32_t)gx_wait(job->word, job->value, &limit);
+}
+
+static uint64_t word, abort_word, failed;
+
+static void *set_later(void *which)
+{
+	usleep(30000);
+	__atomic_store_n((uint64_t *)which, 5, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* Waits for 5 at most ms, while another thread sets a word to 5; how it ended, and after how many ms. */
+static uint32_t wait_for(uint64_t *set, unsigned ms, double *took)
+{
+	uint32_t result = 99;
+	struct wait_job job = { &word, 5, (uint64_t)ms * 1000000, &abort_word, &failed, &result };
+	uint64_t start = ep_now_ns();
+	pthread_t thread;
+
+	word = 4; /* one short */
+	abort_word = failed = 0;
+	if (set)
+		pthread_create(&thread, NULL, set_later, set);
+	CHECK(gx_host_launch(wait_kernel, &job, 1, GX_WARP, 0) == 0, "launch");
+	*took = (double)(ep_now_ns() - start) / 1e6;
+	if (set)
+		pthread_join(thread, NULL);
+	return result;
+}
+
+int main(void)
+{
+	double ms;
+
+	alarm(120);
+	CHECK(wait_for(&word, 20000, &ms) == GX_ARRIVED && ms < 10000, "arrival after %.1f ms", ms);
+	CHECK(wait_for(&abort_word, 20000, &ms) == GX_ABORTED && ms < 10000, "abort after %.1f ms", ms);
+	CHECK(wait_for(&failed, 20000, &ms) == GX_FAILED && ms < 10000, "failure after %.1f ms", ms);
+	CHECK(wait_for(NULL, 50, &ms) == GX_TIMED_OUT && ms >= 50 && ms < 5000, "timeout after %.1f ms", ms);
+	return check_result("kernel_wait");
+}

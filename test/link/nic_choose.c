@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which devices of a net ranks take: how near, whose turn, and how many at once. */
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "plugin/link/nic.h"
+
+TestSuite(nic_choose, .timeout = 30);
+
+/* A root with two switches: GPU and NIC below each. */
+#define ROOT "/sys/devices/pci0000:00"
+#define SWITCH0 ROOT "/0000:00:01.0/0000:01:00.0"
+#define SWITCH1 ROOT "/0000:00:03.0/0000:05:00.0"
+
+static struct ep_nic_place place_of(const char *path, int numa)
+{
+	struct ep_nic_place place = { .numa = numa };
+
+	snprintf(place.path, sizeof(place.path), "%s", path);
+	return place;
+}
+
+Test(nic_choose, nearer_by_pcie)
+{
+	struct ep_nic_place gpu = place_of(SWITCH0 "/0000:02:00.0/0000:03:00.0", -1);
+	static const char *const farther[] = {
+		SWITCH0 "/0000:02:00.0/0000:03:00.1", /* below the same port */
+		SWITCH0 "/0000:02:01.0/0000:04:00.0", /* the same switch */
+		SWITCH0 "0/0000:02:00.0",	      /* a name that only begins alike: the same root port */
+		SWITCH1 "/0000:06:00.0",	      /* the same root */
+		"/sys/devices/pci0000:80/0000:80:01.0",
+		NULL,
+	};
+	int before = ep_nic_nearness(&gpu, gpu.path), one;
+
+	for (size_t i = 0; i < sizeof(farther) / sizeof(farther[0]); i++) {
+		one = ep_nic_nearness(&gpu, farther[i]);
+		cr_expect(lt(int, one, before), "%s", farther[i] ? farther[i] : "nowhere");
+		before = one;
+	}
+}
+
+Test(nic_choose, nearer_by_numa_node)
+{
+	char dir[] = "/tmp/nic_choose_XXXXXX", file[64];
+	struct ep_nic_place here = place_of("", 1), there = place_of("", 0), anywhere = place_of("", -1);
+	FILE *f;
+
+	cr_assert(mkdtemp(dir) != NULL);
+	snprintf(file, sizeof(file), "%s/numa_node", dir);
+	f = fopen(file, "w");
+	cr_assert(f && fputs("1\n", f) >= 0 && fclose(f) == 0);
+	cr_expect(eq(int, ep_nic_nearness(&here, dir), 1));
+	cr_expect(eq(int, ep_nic_nearness(&there, dir), 0));
+	cr_expect(eq(int, ep_nic_nearness(&anywhere, dir), 0));
+	unlink(file);
+	rmdir(dir);
+}
+
+Test(nic_choose, a_device_without_a_place)
+{
+	struct ep_nic_place place;
+
+	ep_nic_place("cuda 0", "/sys/bus/pci/devices/not-there", &place);
+	cr_expect(eq(str, place.path, (char *)""));
+	cr_expect(eq(int, place.numa, -1));
+	cr_expect(eq(int, ep_nic_nearness(&place, SWITCH0), 0));
+	ep_nic_place("cuda 0", "/sys/devices/system/cpu/../cpu", &place);
+	cr_expect(eq(str, place.path, (char *)"/sys/devices/system/cpu"));
+}
+
+/* Ranks of scenes: which devices each may take ("012"), on which host; and what each must get. */
+#define MOST 8
+
+struct scene {
+	int ranks, rails;
+	bool nowhere;
+	const char *may[MOST];
+	int home[MOST];
+	const char *gets[MOST];
+	int common; /* rails of all */
+};
+
+static const struct scene scenes[] = {
+	/* As many as ranks, each nearest to one. */
+	{ 4, 0, false, { "0", "1", "2", "3" }, { 0 }, { "0", "1", "2", "3" }, 1 },
+	/* Two switches with two of both. */
+	{ 4, 0, false, { "01", "01", "23", "23" }, { 0 }, { "0", "1", "2", "3" }, 1 },
+	/* Fewer than ranks. */
+	{ 4, 0, false, { "01", "01", "01", "01" }, { 0 }, { "0", "1", "0", "1" }, 1 },
+	{ 3, 0, false, { "0", "0", "0" }, { 0 }, { "0", "0", "0" }, 1 },
+	/* More: each has several of its own. */
+	{ 2, 0, false, { "0123", "0123" }, { 0 }, { "02", "13" }, 2 },
+	{ 2, 0, false, { "01", "23" }, { 0 }, { "01", "23" }, 2 },
+	{ 1, 0, false, { "01234567" }, { 0 }, { "0123" }, 4 },
+	{ 2, 0, false, { "012", "012" }, { 0 }, { "02", "1" }, 1 },
+	/* Ranks of another host do not count, and all have as many as the one with fewest. */
+	{ 4, 0, false, { "01", "01", "01", "01" }, { 0, 0, 2, 2 }, { "0", "1", "0", "1" }, 1 },
+	{ 2, 0, false, { "01", "01" }, { 0, 1 }, { "01", "01" }, 2 },
+	{ 3, 0, false, { "0123", "01", "01" }, { 0, 1, 1 }, { "0123", "0", "1" }, 1 },
+	{ 3, 0, false, { "0", "123", "45" }, { 0 }, { "0", "123", "45" }, 1 },
+	/* What is nearest to another rank is left to it. */
+	{ 2, 0, false, { "0123", "1" }, { 0 }, { "023", "1" }, 1 },
+	/* What is nowhere may be one card with two names. */
+	{ 1, 0, true, { "01" }, { 0 }, { "0" }, 1 },
+	/* As many as the user says. */
+	{ 2, 2, false, { "0123", "0123" }, { 0 }, { "01", "12" }, 2 },
+	{ 1, 1, false, { "0123" }, { 0 }, { "0" }, 1 },
+	{ 1, 8, true, { "012" }, { 0 }, { "012" }, 3 },
+	{ 4, 2, false, { "01", "01", "01", "0" }, { 0 }, { "01", "10", "01", "0" }, 1 },
+};
+
+static void pick_text(const char *may, const struct ep_nic_pick *pick, char *out)
+{
+	for (int i = 0; i < pick->count; i++)
+		*out++ = may[pick->at[i]];
+	*out = 0;
+}
+
+Test(nic_choose, whose)
+{
+	for (size_t s = 0; s < sizeof(scenes) / sizeof(scenes[0]); s++) {
+		const struct scene *scene = &scenes[s];
+		struct ep_nic_card card[MOST] = { { 0 } };
+		char got[EP_NICS + 1];
+
+		for (int r = 0; r < scene->ranks; r++) {
+			card[r].rails = scene->rails;
+			card[r].placed = !scene->nowhere;
+			card[r].home = scene->home[r];
+			for (const char *c = scene->may[r]; *c; c++)
+				card[r].mark[card[r].count++] = (uint64_t)*c;
+		}
+		for (int r = 0; r < scene->ranks; r++) {
+			struct ep_nic_pick pick;
+
+			ep_nic_choose(card, scene->ranks, r, &pick);
+			pick_text(scene->may[r], &pick, got);
+			cr_expect(eq(str, got, (char *)scene->gets[r]), "scene %zu, rank %d", s, r);
+		}
+		cr_expect(eq(int, ep_nic_rails(card, scene->ranks), scene->common), "scene %zu", s);
+	}
+}
+
+Test(nic_choose, sharers)
+{
+	struct ep_nic_card card[5] = { { 0 } };
+	static const int others[5] = { 2, 1, 2, 1, 2 };
+	struct ep_nic_pick pick;
+
+	for (int r = 0; r < 5; r++)
+		card[r] = (struct ep_nic_card){ .placed = 1, .count = 2, .mark = { 7, 8 } };
+	for (int r = 0; r < 5; r++) {
+		ep_nic_choose(card, 5, r, &pick);
+		cr_expect(eq(int, pick.sharers, others[r]));
+	}
+}
+
+/* A card that is no card: whatever it says, nothing is divided by it or read behind it. */
+Test(nic_choose, nonsense)
+{
+	struct ep_nic_card card[2] = { { .count = 0 }, { .count = 1 << 30, .rails = -1 } };
+	struct ep_nic_pick pick;
+
+	for (int r = 0; r < 2; r++) {
+		ep_nic_choose(card, 2, r, &pick);
+		cr_expect(eq(int, pick.count, 1));
+		cr_expect(eq(int, pick.at[0], 0));
+	}
+}

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* faulty does what its options say, no more, and the same again with the same seed. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/rig/net_rig.h"
+#include "util/error.h"
+
+enum { PUTS = 2000, BYTES = 65536, MASK = 511 };
+
+/* What one rank that puts to itself sees: one thread, so all of it must repeat. */
+struct tale {
+	uint32_t imm[2 * PUTS];
+	unsigned count, failed, overtaken, twice;
+};
+
+static struct tale tale; /* of the one rank that runs */
+
+static void tale_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+{
+	uint32_t word;
+
+	(void)arg;
+	EXPECT(me, tale.count < 2 * PUTS);
+	if (tale.count >= 2 * PUTS)
+		return;
+	memcpy(&word, me->mem + 64 * (size_t)(imm.imm & MASK), sizeof(word));
+	EXPECT(me, (word & MASK) == (imm.imm & MASK));
+	tale.imm[tale.count++] = imm.imm;
+}
+
+/* Up to 64 puts are open at once: enough for any window of faulty. */
+static void tell(struct net_rank *me)
+{
+	void *open[64] = { NULL };
+
+	for (uint32_t i = 0; i < PUTS + 64; i++) {
+		ncclEpNetPut_v1_t put = {
+			.flags = NCCL_EP_NET_IMM | NCCL_EP_NET_INLINE,
+			.imm = i,
+			.src = &i,
+			.dstMr = me->mr,
+			.dstOffset = 64 * (uint64_t)(i & MASK),
+			.size = 4,
+		};
+
+		if (open[i % 64])
+			tale.failed += net_end(me, open[i % 64], tale_take, NULL) == -EIO;
+		open[i % 64] = NULL;
+		if (i < PUTS)
+			EXPECT(me, me->hot->iput(me->ctx, &put, &open[i % 64]) == 0 && open[i % 64]);
+		if (i % 8 == 0)
+			net_step(me, tale_take, NULL);
+	}
+	for (int i = 0; i < 200; i++)
+		net_step(me, tale_take, NULL);
+}
+
+static int tale_tell(const char *spec, struct tale *out)
+{
+	static bool seen[PUTS];
+	struct net_case test = { .spec = spec, .ranks = 1, .bytes = BYTES, .run = tell };
+	int errors;
+
+	memset(&tale, 0, sizeof(tale));
+	memset(seen, 0, sizeof(seen));
+	errors = net_run(&test);
+	for (unsigned i = 0; i < tale.count; i++) {
+		tale.overtaken += i && tale.imm[i] < tale.imm[i - 1];
+		tale.twice += seen[tale.imm[i]];
+		seen[tale.imm[i]] = true;
+	}
+	*out = tale;
+	return errors;
+}
+
+static int expect(const char *spec, bool ok)
+{
+	if (!ok)
+		fprintf(stderr, "%s: %u arrived, %u overtaken, %u twice, %u failed\n", spec, tale.count, tale.overtaken,
+			tale.twice, tale.failed);
+	return !ok;
+}
+
+static int tales(void)
+{
+	static const struct {
+		const char *spec;
+		unsigned overtaken, twice, failed; /* at least; 0: none */
+	} rows[] = {
+		{ "faulty(loop)", 0, 0, 0 },
+		{ "faulty(loop):delay=7", 0, 0, 0 },
+		{ "faulty(loop):reorder=1", 100, 0, 0 },
+		{ "faulty(loop):seed=3,reorder=16,delay=9", 500, 0, 0 },
+		{ "faulty(loop):dup=250000", 0, 400, 0 },
+		{ "faulty(loop):fail=100000", 0, 0, 100 },
+		{ "faulty(loop):seed=9,reorder=32,delay=3,dup=100000,fail=50000", 500, 100, 50 },
+	};
+	static struct tale one, two;
+	int errors = 0;
+
+	for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const char *spec = rows[i].spec;
+
+		errors += tale_tell(spec, &one) + tale_tell(spec, &two);
+		errors += expect(spec, memcmp(&one, &two, sizeof(one)) == 0);
+		errors += expect(spec, rows[i].overtaken ? one.overtaken >= rows[i].overtaken : !one.overtaken);
+		errors += expect(spec, rows[i].twice ? one.twice >= rows[i].twice : !one.twice);
+		errors += expect(spec, rows[i].failed ? one.failed >= rows[i].failed : !one.failed);
+		/* Every second of those that fail has arrived all the same. */
+		errors += expect(spec, rows[i].failed ? one.count - one.twice > PUTS - one.failed &&
+								one.count - one.twice < PUTS
+						      : one.count - one.twice == PUTS);
+	}
+	errors += tale_tell("faulty(loop):seed=1,reorder=16", &one) + tale_tell("faulty(loop):seed=2,reorder=16", &two);
+	return errors + expect("another seed", memcmp(&one, &two, sizeof(one)) != 0);
+}
+
+static void none_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+{
+	unsigned *from = arg;
+
+	(void)me;
+	from[imm.peer]++;
+}
+
+/* Rank 1 is gone after 10 puts: nobody reaches it, nobody hears it, the others do not notice. */
+static void dropped(struct net_rank *me)
+{
+	unsigned from[3] = { 0 };
+	const char *why = "";
+
+	for (unsigned i = 0; i < 30; i++) {
+		ncclEpNetPut_v1_t put = {
+			.peer = (int)(i % 3),
+			.flags = NCCL_EP_NET_IMM,
+			.srcMr = me->mr,
+			.dstMr = me->mr,
+			.dstOffset = 4096 + 64 * (uint64_t)me->rank,
+			.size = 8,
+		};
+
+		EXPECT(me, net_put(me, &put, none_take, from) == (i % 3 == 1 && i >= 10 ? -EREMOTEIO : 0));
+	}
+	NET_UNTIL(me, from[0] + from[2] == (me->rank == 1 ? 6u : 20u), none_take, from);
+	EXPECT(me, from[1] <= 10);
+	EXPECT(me, me->net->ops.queryLastError(me->comm, 1, &why) == -EREMOTEIO && strstr(why, "rank 1"));
+	EXPECT(me, me->net->ops.queryLastError(me->comm, 2, &why) == 0);
+}
+
+/* A quiet put's failure is told by the next that is not quiet, and once. */
+static void covered(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t put = { .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
+	int failed = 0;
+
+	for (int i = 0; i < 1000; i++) {
+		put.flags = NCCL_EP_NET_QUIET;
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+		put.flags = 0;
+		failed += net_put(me, &put, NULL, NULL) == -EIO;
+	}
+	/* Half of each pair fails: three of four pairs. One in 32 standard deviations would be news. */
+	EXPECT(me, failed > 650 && failed < 850);
+}
+
+static void some_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+{
+	bool *told = arg;
+
+	(void)me;
+	*told |= imm.imm == UINT32_MAX;
+}
+
+/* Rank 1 does not look: its queue fills up, what is held for it waits, and rank 2 gets its own all the same. */
+static void stalled(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t put = { .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
+	bool told = false;
+
+	put.flags = NCCL_EP_NET_IMM | NCCL_EP_NET_QUIET;
+	for (put.peer = 1, put.imm = 0; me->rank == 0 && put.imm < 600; put.imm++)
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+	put.flags = NCCL_EP_NET_IMM;
+	put.imm = UINT32_MAX;
+	put.peer = 2;
+	if (me->rank == 0)
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+	if (me->rank == 2)
+		NET_UNTIL(me, told, some_take, &told);
+	net_meet(me);
+	put.peer = 1;
+	if (me->rank == 0)
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+	if (me->rank == 1)
+		NET_UNTIL(me, told, some_take, &told);
+}
+
+/* The put after the third takes its time, on rank 1 alone; the ones around it do not. */
+static void slow(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t put = { .peer = me->rank, .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
+
+	for (int i = 0; i < 8; i++) {
+		uint64_t start = ep_now_ns();
+		bool late;
+
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+		late = ep_now_ns() - start >= 300 * 1000000ull;
+		EXPECT(me, late == (me->rank == 1 && i == 3));
+	}
+}
+
+/* The rig's own registration is the first; rank 1 gets no second one, and a third all the same. */
+static void refused(struct net_rank *me)
+{
+	ncclEpNetMem_v1_t mem = { .ptr = me->mem, .size = BYTES, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
+	uint8_t key[NCCL_EP_NET_KEY_SIZE];
+
+	for (int i = 2; i < 5; i++) {
+		void *mr = NULL;
+		int rc = me->net->ops.regMr(me->comm, &mem, key, &mr);
+
+		EXPECT(me, rc == (me->rank == 1 && i == 2 ? -ENOMEM : 0) && !mr == !!rc);
+		EXPECT(me, !rc || strstr(ep_last_error(), "registration 2 of rank 1"));
+		EXPECT(me, !mr || me->net->ops.deregMr(me->comm, mr) == 0);
+	}
+}
+
+/* Puts of rank 0 fail from the 100th on, those of rank 1 do not. */
+static void confined(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t put = { .peer = me->rank, .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
+	int failed = 0;
+
+	for (int i = 0; i < 300; i++) {
+		failed += net_put(me, &put, NULL, NULL) == -EIO;
+		EXPECT(me, i >= 100 || !failed);
+	}
+	EXPECT(me, me->rank == 0 ? failed > 50 && failed < 150 : failed == 0);
+}
+
+int main(void)
+{
+	struct net_case slow_put = { .spec = "faulty(loop):stall=300,after=3,rank=1", .ranks = 2, .run = slow };
+	struct net_case refuse = { .spec = "faulty(loop):refuse=2,rank=1", .ranks = 2, .run = refused };
+	struct net_case confine = { .spec = "faulty(loop):fail=500000,after=100,rank=0", .ranks = 2, .run = confined };
+	struct net_case stall = { .spec = "faulty(loop)", .ranks = 3, .bytes = BYTES, .run = stalled };
+	struct net_case drop = { .spec = "faulty(loop):drop=1,after=10", .ranks = 3, .bytes = BYTES, .run = dropped };
+	struct net_case cover = { .spec = "faulty(loop):fail=500000", .ranks = 1, .bytes = BYTES, .run = covered };
+
+	slow_put.bytes = refuse.bytes = confine.bytes = BYTES;
+	return tales() + net_run(&drop) + net_run(&cover) + net_run(&stall) + net_run(&slow_put) + net_run(&refuse) +
+		       net_run(&confine) !=
+	       0;
+}

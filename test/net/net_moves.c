@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * net_moves [-s] [-g ranks] SPEC...: what a net must do by nccl_ep_net.h, as far as its properties go: bytes,
+ * immediates, contexts, order, signals, quiet puts, gets, mistakes of the caller. Ranks are threads of one process, or
+ * with -g of several. With -s it is skipped where the first net has no device.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "test/rig/net_rig.h"
+
+enum { ROW = 64, ROUNDS = 400, RANKS = 3, AREA = ROUNDS * ROW, BYTES = 4 * 65536 };
+_Static_assert(BYTES >= (RANKS + 2) * AREA, "an area per source, one to send from, one for words");
+_Static_assert(ROUNDS % 8 == 0 && RANKS * 8 <= ROUNDS, "the last row covers, and the area holds eight for each rank");
+#define WORDS ((uint64_t)(RANKS + 1) * AREA)
+
+static uint8_t byte_of(int from, int to, unsigned round, unsigned i)
+{
+	return (uint8_t)(from * 37 + to * 11 + (int)round * 7 + (int)i);
+}
+
+struct inbox {
+	unsigned next[RANKS], total, overtaken;
+	bool seen[RANKS][ROUNDS];
+};
+
+/* The bytes of a put are there when its immediate is. */
+static void row_check(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+{
+	struct inbox *in = arg;
+	const uint8_t *row;
+
+	EXPECT(me, imm.peer >= 0 && imm.peer < me->nranks && imm.imm < ROUNDS);
+	if (imm.peer < 0 || imm.peer >= me->nranks || imm.imm >= ROUNDS)
+		return;
+	EXPECT(me, !in->seen[imm.peer][imm.imm]);
+	in->seen[imm.peer][imm.imm] = true;
+	in->overtaken += imm.imm != in->next[imm.peer]++;
+	in->total++;
+	row = me->mem + (size_t)imm.peer * AREA + (size_t)imm.imm * ROW;
+	for (unsigned i = 0; i < ROW; i++)
+		EXPECT(me, row[i] == byte_of(imm.peer, me->rank, imm.imm, i));
+}
+
+/* Everybody to everybody, itself included. Seven are quiet, the eighth covers them: then their sources are used again.
+ */
+static void rows(struct net_rank *me)
+{
+	static _Thread_local struct inbox in;
+
+	memset(&in, 0, sizeof(in));
+	for (unsigned round = 0; round < ROUNDS; round++)
+		for (int to = 0; to < me->nranks; to++) {
+			uint64_t from = (uint64_t)RANKS * AREA + ((uint64_t)to * 8 + round % 8) * ROW;
+			ncclEpNetPut_v1_t put = {
+				.peer = to,
+				.flags = NCCL_EP_NET_IMM | (round % 8 == 7 ? 0 : NCCL_EP_NET_QUIET),
+				.imm = round,
+				.srcMr = me->mr,
+				.dstMr = me->mr,
+				.srcOffset = from,
+				.dstOffset = (uint64_t)me->rank * AREA + (uint64_t)round * ROW,
+				.size = ROW,
+			};
+
+			for (unsigned i = 0; i < ROW; i++)
+				me->mem[from + i] = byte_of(me->rank, to, round, i);
+			EXPECT(me, net_put(me, &put, row_check, &in) == 0);
+		}
+	NET_UNTIL(me, in.total == (unsigned)me->nranks * ROUNDS, row_check, &in);
+	EXPECT(me, !me->props.ordered || !in.overtaken);
+}
+
+/* The same on the last context there is: what is put there shows there. */
+static void rows_elsewhere(struct net_rank *me)
+{
+	void *first = me->ctx;
+
+	if (me->props.maxContexts < 2)
+		return;
+	EXPECT(me, me->net->ops.createContext(me->comm, (int)me->props.maxContexts - 1, &me->ctx) == 0);
+	net_meet(me);
+	rows(me);
+	net_meet(me);
+	EXPECT(me, me->net->ops.destroyContext(me->ctx) == 0);
+	me->ctx = first;
+}
+
+static int word_put(struct net_rank *me, int to, uint64_t offset, uint64_t value)
+{
+	ncclEpNetPut_v1_t put = {
+		.peer = to,
+		.flags = NCCL_EP_NET_INLINE,
+		.src = &value,
+		.dstMr = me->mr,
+		.dstOffset = offset,
+		.size = 8,
+	};
+
+	return net_put(me, &put, NULL, NULL);
+}
+
+static uint64_t word_get(struct net_rank *me, uint64_t offset)
+{
+	return __atomic_load_n((uint64_t *)(me->mem + offset), __ATOMIC_ACQUIRE);
+}
+
+/* Values that are the caller's only for the call, many of them on their way at once; each arrives as it was. */
+static void values(struct net_rank *me)
+{
+	uint64_t value;
+	ncclEpNetPut_v1_t put = { .src = &value, .dstMr = me->mr, .size = sizeof(value) };
+
+	put.peer = (me->rank + 1) % me->nranks;
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		value = i + 1;
+		put.flags = NCCL_EP_NET_INLINE | (i + 1 == ROUNDS ? 0 : NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE);
+		put.dstOffset = i * sizeof(value);
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+	}
+	for (unsigned i = 0; i < ROUNDS; i++)
+		NET_UNTIL(me, word_get(me, i * sizeof(value)) == i + 1, NULL, NULL);
+}
+
+/* Blocks 1 to 3, then the word: a put of its own (by order), or the signal of a put to block 4. */
+static void round_send(struct net_rank *me, unsigned round, uint32_t strength)
+{
+	ncclEpNetPut_v1_t put = {
+		.peer = 1,
+		.flags = NCCL_EP_NET_QUIET,
+		.srcMr = me->mr,
+		.dstMr = me->mr,
+		.dstOffset = 256,
+		.size = 200,
+	};
+	ncclEpNetSignal_v1_t signal = { .mr = me->mr, .offset = WORDS, .value = round, .strength = strength };
+	void *request = NULL;
+	int rc = 0;
+
+	memset(me->mem, (int)round, 200);
+	for (int i = 0; i < 3; i++, put.dstOffset += 256)
+		EXPECT(me, strength == NCCL_EP_NET_SIGNAL_WEAK || net_put(me, &put, NULL, NULL) == 0);
+	if (!strength) {
+		EXPECT(me, word_put(me, 1, WORDS, round) == 0);
+		return;
+	}
+	put.flags = 0;
+	for (uint64_t end = ep_deadline_ms(NET_WAIT_MS); !request && !rc && ep_now_ns() < end;) {
+		rc = me->hot->iputSignal(me->ctx, &put, &signal, &request);
+		if (!request)
+			net_step(me, NULL, NULL);
+	}
+	EXPECT(me, !rc && request && net_end(me, request, NULL, NULL) == 0);
+}
+
+/* Rank 1 waits for the word in its memory, as a device would, and finds what was put before it. */
+static void rounds_run(struct net_rank *me, uint32_t strength)
+{
+	unsigned first = strength == NCCL_EP_NET_SIGNAL_WEAK ? 4 : 1, last = strength ? 4 : 3;
+
+	memset(me->mem, 0, BYTES);
+	net_meet(me);
+	for (unsigned round = 1; round <= ROUNDS && me->rank < 2; round++) {
+		if (me->rank == 0) {
+			round_send(me, round, strength);
+			NET_UNTIL(me, word_get(me, WORDS + 64) == round, NULL, NULL);
+			continue;
+		}
+		NET_UNTIL(me, word_get(me, WORDS) == round, NULL, NULL);
+		for (unsigned block = first; block <= last; block++)
+			for (unsigned i = 0; i < 200; i++)
+				EXPECT(me, me->mem[block * 256 + i] == (uint8_t)round);
+		EXPECT(me, word_put(me, 0, WORDS + 64, round) == 0);
+	}
+	net_meet(me);
+}
+
+static void order(struct net_rank *me)
+{
+	if (me->props.ordered)
+		rounds_run(me, 0);
+	if (me->props.signals & NCCL_EP_NET_SIGNAL_STRONG)
+		rounds_run(me, NCCL_EP_NET_SIGNAL_STRONG);
+	if (me->props.signals & NCCL_EP_NET_SIGNAL_WEAK)
+		rounds_run(me, NCCL_EP_NET_SIGNAL_WEAK);
+}
+
+/* More quiet puts than any queue holds, to all in turn; the last to each covers them, a word that can be waited for. */
+static void quiets(struct net_rank *me)
+{
+	enum { MANY = 700 };
+
+	memset(me->mem + WORDS + 64, 100 + me->rank, sizeof(uint64_t));
+	for (unsigned i = 0; i <= MANY; i++)
+		for (int to = 0; to < me->nranks; to++) {
+			uint64_t word = i == MANY ? 64 : 0;
+			ncclEpNetPut_v1_t put = {
+				.peer = to,
+				.flags = word ? 0 : NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE,
+				.srcMr = me->mr,
+				.dstMr = me->mr,
+				.srcOffset = WORDS + word,
+				.dstOffset = (uint64_t)me->rank * AREA + word,
+				.size = word ? sizeof(uint64_t) : 64,
+			};
+
+			EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+		}
+	for (int from = 0; from < me->nranks; from++)
+		NET_UNTIL(me, word_get(me, (uint64_t)from * AREA + 64) % 256 == 100 + (unsigned)from, NULL, NULL);
+}
+
+static void gets(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t get = {
+		.peer = (me->rank + 1) % me->nranks,
+		.srcMr = me->mr,
+		.dstMr = me->mr,
+		.srcOffset = 4096,
+		.size = 1000,
+	};
+	uint64_t end = ep_deadline_ms(NET_WAIT_MS);
+	void *request = NULL;
+	int rc = 0;
+
+	memset(me->mem, 100 + me->rank, 1000);
+	net_meet(me);
+	while (!rc && !request && ep_now_ns() < end) {
+		rc = me->hot->iget(me->ctx, &get, &request);
+		if (!request)
+			net_step(me, NULL, NULL);
+	}
+	rc = rc || !request ? rc : net_end(me, request, NULL, NULL);
+	EXPECT(me, rc == (me->props.gets ? 0 : -ENOTSUP));
+	for (int i = 0; i < 1000; i++)
+		EXPECT(me, me->mem[4096 + i] == (me->props.gets ? 100 + get.peer : 0));
+	if (!me->props.flushes)
+		return;
+	rc = me->hot->iflush(me->ctx, me->mr, &request);
+	EXPECT(me, !rc && request && net_end(me, request, NULL, NULL) == 0);
+}
+
+/* Refused at once or when it ends, and never done. */
+static void mistakes(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t good = { .peer = 0, .srcMr = me->mr, .dstMr = me->mr, .size = 64 }, bad[6];
+	ncclEpNetMem_v1_t mem = { .ptr = me->mem, .size = 4096, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
+	uint8_t key[NCCL_EP_NET_KEY_SIZE];
+	void *alone = NULL;
+
+	EXPECT(me, me->net->ops.regMr(me->comm, &mem, key, &alone) == 0);
+	good.dstOffset = 4096 + 64 * (uint64_t)me->rank;
+	for (int i = 0; i < 6; i++)
+		bad[i] = good;
+	bad[0].peer = me->nranks;
+	bad[1].peer = -1;
+	bad[2].srcOffset = BYTES - 63;
+	bad[3].srcOffset = UINT64_MAX - 8;
+	bad[4].size = UINT64_MAX;
+	bad[5].dstMr = alone; /* not shared */
+	for (int i = 0; i < 6; i++)
+		EXPECT(me, net_put(me, &bad[i], NULL, NULL) == -EINVAL);
+	EXPECT(me, net_put(me, &good, NULL, NULL) == 0);
+	EXPECT(me, me->net->ops.deregMr(me->comm, alone) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	static void (*const runs[])(
+		struct net_rank *) = { rows, rows_elsewhere, values, quiets, order, gets, mistakes };
+	int each = 0, errors = 0, c;
+	bool skip = false;
+
+	while ((c = getopt(argc, argv, "sg:")) != -1) {
+		skip |= c == 's';
+		each = c == 'g' ? atoi(optarg) : each;
+	}
+	if (skip && optind < argc && net_absent(argv[optind]))
+		return 77;
+	for (int i = optind; i < argc; i++)
+		for (unsigned k = 0; k < sizeof(runs) / sizeof(runs[0]); k++) {
+			struct net_case test = {
+				.spec = argv[i],
+				.ranks = RANKS,
+				.each = each,
+				.bytes = BYTES,
+				.run = runs[k],
+			};
+
+			errors += net_run(&test);
+		}
+	return errors || optind == argc;
+}

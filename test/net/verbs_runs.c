@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several queue pairs to a peer: all of them are used, the put that ends a run of quiet ones tells of all of them, and
+ * many ranks get fewer. And quiet puts to many peers do not fill a context for good.
+ * Looks at the net from inside. 77: no device.
+ */
+#include "net/verbs/verbs.h"
+#include "test/rig/net_rig.h"
+
+enum { QPS = 4, RUNS = 12, QUIET = 5, BYTES = 1 << 20, PIECE = 64 << 10 };
+#define SPEC "verbs:qps=4"
+
+/* Large quiet puts and a small one behind them: on a queue pair of its own it would be done first. */
+static void runs(struct net_rank *me)
+{
+	const struct vb_lane *lane = &((struct vb_ctx *)me->ctx)->lanes[1];
+	ncclEpNetPut_v1_t put = { .peer = 1, .srcMr = me->mr, .dstMr = me->mr, .size = PIECE };
+
+	if (me->rank == 0) {
+		for (int run = 0; run < RUNS; run++) {
+			put.size = PIECE;
+			put.flags = NCCL_EP_NET_QUIET;
+			for (int i = 0; i < QUIET; i++)
+				EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+			put.size = 8;
+			put.flags = 0;
+			EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+			EXPECT(me, lane->open == 0);
+		}
+		EXPECT(me, lane->count == QPS);
+		for (int k = 0; k < lane->count; k++)
+			EXPECT(me, lane->qp[k].posted == RUNS / QPS * (QUIET + 1));
+	}
+	net_meet(me);
+}
+
+/* A context that is full of quiet puts, none of which has a peer's queue full enough to ask for a completion. */
+static void full(struct net_rank *me)
+{
+	struct vb_ctx *ctx = me->ctx;
+	ncclEpNetPut_v1_t put = { .flags = NCCL_EP_NET_QUIET, .srcMr = me->mr, .dstMr = me->mr, .size = 8 };
+
+	ctx->limit = 32;
+	for (int i = 0; i < 300; i++)
+		for (put.peer = 0; put.peer < me->nranks; put.peer++)
+			EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+	EXPECT(me, ctx->open <= ctx->limit);
+	net_meet(me);
+}
+
+static unsigned qps_of(const struct ep_net *net, int nranks)
+{
+	struct vb_handle handle = { .qps = 0 };
+	void *listener = NULL;
+
+	if (net->ops.listen(net->net, 0, nranks, &handle, &listener))
+		return 0;
+	net->ops.closeListen(listener);
+	return handle.qps;
+}
+
+/* Ranks share what a NIC has: with as many as make one queue pair too many, each gets one. */
+static int share(void)
+{
+	struct ep_net *net;
+	int bad, ranks;
+
+	if (ep_net_open(SPEC, &net))
+		return 1;
+	ranks = ((struct vb_net *)net->net)->devs[0].attr.max_qp / 16;
+	ranks = ranks < 65536 ? ranks : 65536;
+	bad = qps_of(net, 2) != QPS || qps_of(net, ranks) >= QPS;
+	if (bad)
+		fprintf(stderr, "%u queue pairs to one of 2 ranks, %u to one of %d\n", qps_of(net, 2),
+			qps_of(net, ranks), ranks);
+	ep_net_close(net);
+	return bad;
+}
+
+int main(void)
+{
+	static const struct net_case spread = { .spec = SPEC, .ranks = 2, .bytes = BYTES, .run = runs };
+	static const struct net_case narrow = { .spec = "verbs", .ranks = 3, .bytes = BYTES, .run = full };
+
+	if (net_absent(SPEC))
+		return 77;
+	return net_run(&spread) + net_run(&narrow) + share() != 0;
+}

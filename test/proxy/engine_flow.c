@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What holds puts back: the limits of flow are reached and never passed, a receiver that does not look stops its
+ * senders at half of the window and nobody else, and ranks that flood each other through the narrowest window end.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "test/kernels/kernel_check.h"
+#include "test/rig/engine_rig.h"
+#include "util/clock.h"
+#include "util/error.h"
+
+#define AREA 65536u
+#define SIGNAL_AT(from) ((uint64_t)(from) * 16)
+
+/* Puts of n bytes that are no neighbours, then the signal. */
+static void flood(struct eng_rank *me, int peer, int puts, uint32_t n)
+{
+	for (int i = 0; i < puts; i++)
+		CHECK(eng_put(me, peer, 4096 + (uint64_t)(i % 8) * 2 * n, AREA, n) == 0, "put %d", i);
+	CHECK(eng_signal(me, peer, SIGNAL_AT(me->rank), (uint64_t)puts) == 0, "signal");
+}
+
+struct limit_cell {
+	const char *spec;
+	ncclEpNetFlow_v1_t flow;
+	uint32_t size;
+	uint64_t puts, bytes; /* what must be reached, with a tolerance of the 16 bytes of a signal */
+};
+
+static void limit_run(const struct limit_cell *c)
+{
+	struct eng_opts o = { .spec = c->spec,
+			      .ranks = 3,
+			      .bytes = 2 * AREA,
+			      .max_inline = ENG_INLINE_MAX,
+			      .flow = c->flow,
+			      .window = 256 };
+	struct eng_rig *rig = eng_open(&o);
+	struct eng_rank *me = &rig->rank[0];
+	struct eng_probe *probe = &me->port[0].probe;
+
+	/* Every request takes a while, so that limits are what ends a run. */
+	__atomic_store_n(&probe->slow, 20, __ATOMIC_RELAXED);
+	flood(me, 1, 300, c->size);
+	flood(me, 2, 300, c->size);
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 300) && eng_wait(&rig->rank[2], SIGNAL_AT(0), 300), "%s", c->spec);
+	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
+	ep_engine_detach(me->port[0].engine, me->port[0].port,
+			 ep_deadline_ms(ENG_WAIT_MS)); /* the probe is the thread's until then */
+	CHECK(probe->puts_max == c->puts, "%s: %llu puts in flight, must be %llu", c->spec, probe->puts_max + 0ull,
+	      c->puts + 0ull);
+	CHECK(probe->bytes_max <= c->bytes && probe->bytes_max + 16 >= c->bytes,
+	      "%s: %llu bytes in flight, must be %llu", c->spec, probe->bytes_max + 0ull, c->bytes + 0ull);
+	CHECK(probe->puts == 0 && probe->bytes == 0, "%s: %llu puts left", c->spec, probe->puts + 0ull);
+	eng_close(rig);
+}
+
+static void limits(void)
+{
+	static const struct limit_cell cells[] = {
+		{ "loop", { .maxPuts = 8 }, 64, 8, 8 * 64 },
+		{ "loop", { .maxPuts = 1 }, 64, 1, 64 },
+		{ "loop", { .maxBytes = 1024 }, 256, 4, 1024 },
+		{ "loop", { .maxBytes = 1024, .maxPuts = 3 }, 256, 3, 768 },
+		{ "loop", { .maxBytes = 1000 }, 2048, 1, 2048 }, /* larger than the limit: alone */
+		{ "loop:unordered=1", { .maxPuts = 8 }, 64, 8, 8 * 64 },
+		{ "loop:unordered=1", { .maxBytes = 1024 }, 256, 4, 1024 },
+	};
+
+	for (unsigned i = 0; i < sizeof(cells) / sizeof(cells[0]); i++)
+		limit_run(&cells[i]);
+}
+
+static uint64_t puts_of(struct eng_rank *me)
+{
+	return eng_counts(me).puts;
+}
+
+/* Rank 1 has no engine: it takes nothing. Rank 2 has one, and is not held up. */
+static void window(void)
+{
+	struct eng_opts o = {
+		.spec = "loop:unordered=1", .ranks = 3, .bytes = 2 * AREA, .max_inline = ENG_INLINE_MAX, .window = 128
+	};
+	struct eng_rig *rig = eng_open(&o);
+	struct eng_rank *me = &rig->rank[0];
+	struct eng_port *deaf = &rig->rank[1].port[0];
+	uint64_t end = ep_deadline_ms(ENG_WAIT_MS);
+
+	ep_engine_detach(deaf->engine, deaf->port, ep_deadline_ms(ENG_WAIT_MS));
+	flood(me, 1, 500, 64);
+	while (puts_of(me) < 64 && ep_now_ns() < end)
+		usleep(100);
+	usleep(20000);
+	CHECK(puts_of(me) == 64, "%llu puts to a rank that takes none", puts_of(me) + 0ull);
+	CHECK(ep_port_quiet(me->port[0].port, ep_deadline_ms(5)) == -EP_ETIMEOUT, "quiet with 436 puts to go");
+	flood(me, 2, 500, 64);
+	CHECK(eng_wait(&rig->rank[2], SIGNAL_AT(0), 500), "rank 2 waits behind rank 1");
+	CHECK(eng_word(&rig->rank[1], SIGNAL_AT(0)) == 0, "who took it?");
+	CHECK(ep_engine_attach(deaf->engine, deaf->port) == 0, "%s", ep_last_error());
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 500), "rank 1 is awake and got nothing");
+	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
+	CHECK(puts_of(me) == 1000, "%llu puts", puts_of(me) + 0ull);
+	eng_close(rig);
+}
+
+/* The first request to rank 1 does not end; those behind it do, and give back what they hold of the flow. */
+static void behind(void)
+{
+	struct eng_opts o = {
+		.spec = "loop", .ranks = 2, .bytes = 2 * AREA, .max_inline = ENG_INLINE_MAX, .flow = { .maxPuts = 4 }
+	};
+	struct eng_rig *rig = eng_open(&o);
+	struct eng_rank *me = &rig->rank[0];
+	uint32_t *hold = &me->port[0].probe.hold;
+
+	__atomic_store_n(hold, 1, __ATOMIC_RELAXED);
+	flood(me, 1, 100, 64);
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 100), "all wait for the first");
+	CHECK(__atomic_load_n(hold, __ATOMIC_RELAXED) == 2, "nothing was held");
+	CHECK(ep_port_quiet(me->port[0].port, ep_deadline_ms(20)) == -EP_ETIMEOUT, "quiet with a put on its way");
+	__atomic_store_n(hold, 0, __ATOMIC_RELAXED);
+	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
+	eng_close(rig);
+}
+
+/* Rank 0 may have one put in flight, and that one does not end: rank 2 gets its credits all the same. */
+static void credits(void)
+{
+	struct eng_opts o = { .spec = "loop:unordered=1",
+			      .ranks = 3,
+			      .bytes = 2 * AREA,
+			      .window = 64,
+			      .max_inline = ENG_INLINE_MAX,
+			      .flow = { .maxPuts = 1 } };
+	struct eng_rig *rig = eng_open(&o);
+	uint32_t *hold = &rig->rank[0].port[0].probe.hold;
+
+	__atomic_store_n(hold, 1, __ATOMIC_RELAXED);
+	flood(&rig->rank[0], 1, 10, 64);
+	flood(&rig->rank[2], 0, 500, 64);
+	CHECK(eng_wait(&rig->rank[0], SIGNAL_AT(2), 500), "credits wait for flow");
+	CHECK(__atomic_load_n(hold, __ATOMIC_RELAXED) == 2 && eng_counts(&rig->rank[0]).puts == 1, "%llu puts of 1",
+	      eng_counts(&rig->rank[0]).puts + 0ull);
+	__atomic_store_n(hold, 0, __ATOMIC_RELAXED);
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 10), "the rest");
+	CHECK(eng_quiet(&rig->rank[0]) == 0, "%s", ep_last_error());
+	eng_close(rig);
+}
+
+/* Values that the net reads late stand in a slot each until they are read. */
+static void slots(const char *spec)
+{
+	struct eng_opts o = { .spec = spec, .ranks = 2, .bytes = 2 * AREA, .window = 64, .max_inline = 0 };
+	struct eng_rig *rig = eng_open(&o);
+	int wrong = 0;
+
+	for (uint64_t i = 1; i <= 2000; i++)
+		CHECK(eng_signal(&rig->rank[0], 1, i * 16, i) == 0, "signal");
+	CHECK(eng_wait(&rig->rank[1], 2000 * 16, 2000), "%s: the last", spec);
+	for (uint64_t i = 1; i <= 2000; i++)
+		wrong += eng_word(&rig->rank[1], i * 16) != i;
+	CHECK(!wrong, "%s: %d of 2000 signals have another's value", spec, wrong);
+	CHECK(eng_quiet(&rig->rank[0]) == 0, "%s", ep_last_error());
+	eng_close(rig);
+}
+
+static int rounds;
+
+/* Everybody to everybody, as fast as the ring takes it, without waiting for anything. */
+static void flood_run(struct eng_rank *me)
+{
+	int ranks = me->rig->o.ranks;
+
+	for (int i = 0; i < rounds; i++)
+		for (int r = 0; r < ranks; r++) {
+			CHECK(eng_put(me, r, 4096 * (uint64_t)(me->rank + 1) + (uint64_t)(i % 64) * 32, AREA, 16) == 0,
+			      "put");
+			if (i % 7 == 0 || i + 1 == rounds)
+				CHECK(eng_signal(me, r, SIGNAL_AT(me->rank), (uint64_t)i + 1) == 0, "signal");
+		}
+	for (int r = 0; r < ranks; r++)
+		CHECK(eng_wait(me, SIGNAL_AT(r), (uint64_t)rounds), "rank %d: %llu of %d from rank %d", me->rank,
+		      eng_word(me, SIGNAL_AT(r)) + 0ull, rounds, r);
+	CHECK(eng_quiet(me) == 0, "rank %d: %s", me->rank, ep_last_error());
+	/* Also when the net often had no room, and was asked again. */
+	CHECK(eng_counts(me).puts == (uint64_t)rounds * (uint64_t)ranks, "%llu puts", eng_counts(me).puts + 0ull);
+	for (int r = 0; r < ranks; r++)
+		CHECK(!me->peer_failed[r], "rank %d: %s", me->rank, me->peer_why[r]);
+}
+
+static void floods(int n)
+{
+	static const struct eng_opts cells[] = {
+		{ .spec = "loop:unordered=1", .ranks = 2, .window = 64 },
+		{ .spec = "faulty(loop):seed=3,reorder=128,delay=5", .ranks = 2, .window = 64 },
+		{ .spec = "faulty(loop):seed=4,reorder=128", .ranks = 2, .window = 64, .engines = 2 },
+		{ .spec = "faulty(loop):delay=50", .ranks = 2, .window = 64 },
+		{ .spec = "faulty(loop):seed=5,reorder=64,delay=20",
+		  .ranks = 4,
+		  .window = 64,
+		  .engines = 2,
+		  .flow = { .maxPuts = 16, .maxBytes = 300 } },
+	};
+
+	for (unsigned i = 0; i < sizeof(cells) / sizeof(cells[0]); i++) {
+		struct eng_opts o = cells[i];
+		struct eng_rig *rig;
+
+		o.bytes = 2 * AREA;
+		o.max_inline = ENG_INLINE_MAX;
+		rounds = o.ranks > 2 ? n / 8 : n;
+		rig = eng_open(&o);
+		eng_run(rig, flood_run);
+		CHECK(eng_counts(&rig->rank[0]).credits > (uint64_t)rounds / 32 || rig->rank[0].props.ordered,
+		      "%llu credits", eng_counts(&rig->rank[0]).credits + 0ull);
+		eng_close(rig);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	alarm(300);
+	limits();
+	window();
+	behind();
+	credits();
+	slots("faulty(loop):delay=50");
+	slots("faulty(loop):seed=6,reorder=100,delay=20");
+	floods(argc > 1 ? atoi(argv[1]) : 20000);
+	return check_result("engine_flow");
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A ring nobody empties: producers wait, and end at their deadline or when the host says so; then the ring is dead for
+ * everybody and both sides say why. A consumer that only stalled loses nothing. "ring_full cuda" is the same on a GPU.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "test/kernels/kernel_check.h"
+#include "test/rig/ring_rig.h"
+#include "util/clock.h"
+#include "util/error.h"
+
+/* As kernels/gx/wait.h has them; device words have no place in a program for all devices. */
+enum { ARRIVED, TIMED_OUT, ABORTED, FAILED };
+
+#define ENTRIES 128u
+
+static enum ep_dev_kind kind;
+static struct ring_rig rig;
+
+static struct rig_job job_of(int index, uint32_t mode, uint32_t count, unsigned timeout_ms)
+{
+	struct rig_job job = { .rig = &rig, .index = index, .grid = 1, .warps = 1 };
+
+	job.args = (struct ep_ring_push_args){
+		.items = 1, .count = count, .batch = 1, .mode = mode, .timeout_ns = timeout_ms * 1000000ull
+	};
+	return job;
+}
+
+static void start(struct rig_job *job)
+{
+	CHECK(rig_start(job) == 0, "no thread");
+}
+
+/* How it ended. */
+static uint64_t join(struct rig_job *job)
+{
+	uint64_t failed;
+
+	CHECK(rig_join(job, &failed) == 0, "%s", ep_last_error());
+	return failed;
+}
+
+/* Pops until the ring says no more; how many, and what it said. */
+static int drain(int *end)
+{
+	struct ep_cmd cmd[32];
+	int n, all = 0;
+
+	while ((n = ep_ring_pop(&rig.ring[0], cmd, 32)) > 0) {
+		for (int i = 0; i < n; i++)
+			CHECK(ep_cmd_src(&cmd[i]) / EP_CMD_UNIT == (uint64_t)all + (uint64_t)i, "command %d", all + i);
+		all += n;
+	}
+	*end = n;
+	return all;
+}
+
+static int open_rig(void)
+{
+	int rc = rig_open(&rig, kind, 1, ENTRIES, 0, 0);
+
+	CHECK(rc == 0, "%s", ep_last_error());
+	return rc;
+}
+
+static void deadline(void)
+{
+	struct rig_job one, two;
+	uint64_t before;
+	int end, n;
+
+	if (open_rig())
+		return;
+	one = job_of(0, EP_PUSH_THREAD, ENTRIES + 5, 100);
+	before = ep_now_ns();
+	start(&one);
+	CHECK(join(&one) == TIMED_OUT, "the kernel reports otherwise");
+	CHECK(ep_now_ns() - before >= 100000000, "it gave up early");
+	/* What was pushed is not lost, what was not is told; and nobody waits again. */
+	n = drain(&end);
+	CHECK(n == (int)ENTRIES && end == -EP_ETIMEOUT, "%d came, then %d", n, end);
+	CHECK(strstr(ep_last_error(), "command 128 ") && strstr(ep_last_error(), "deadline"), "%s", ep_last_error());
+	two = job_of(1, EP_PUSH_THREAD, 1, 20000);
+	before = ep_now_ns();
+	start(&two);
+	CHECK(join(&two) == FAILED, "a push into a dead ring");
+	CHECK(ep_now_ns() - before < 10000000000ull, "it waited");
+	two = job_of(2, EP_PUSH_WARP, 1, 20000);
+	start(&two);
+	CHECK(join(&two) == FAILED, "a warp's push into a dead ring");
+	/* The first reason stays. */
+	n = drain(&end);
+	CHECK(n == 0 && end == -EP_ETIMEOUT && strstr(ep_last_error(), "command 128 "), "%s", ep_last_error());
+	rig_close(&rig);
+}
+
+static void abort_word(void)
+{
+	struct rig_job one;
+	uint64_t before;
+	int end, n;
+
+	if (open_rig())
+		return;
+	one = job_of(0, EP_PUSH_WARP, 2 * ENTRIES, 60000);
+	before = ep_now_ns();
+	start(&one);
+	usleep(50000);
+	CHECK(!rig_ended(&one), "a full ring took more");
+	__atomic_store_n(&rig_page(&rig)->abort, 1, __ATOMIC_RELEASE);
+	CHECK(join(&one) == ABORTED, "the kernel reports otherwise");
+	CHECK(ep_now_ns() - before < 20000000000ull, "the host was not heard");
+	n = drain(&end);
+	CHECK(n == (int)ENTRIES && end == -EP_EREMOTE, "%d came, then %d", n, end);
+	rig_close(&rig);
+}
+
+static void stall(void)
+{
+	struct rig_job one;
+	uint64_t until = ep_deadline_ms(30000);
+	int end = 0, n = 0;
+	struct ep_cmd cmd[16];
+
+	if (open_rig())
+		return;
+	one = job_of(0, EP_PUSH_THREAD, 10 * ENTRIES, 60000);
+	start(&one);
+	sleep(1);
+	CHECK(!rig_ended(&one), "a full ring took more");
+	while (n < (int)(10 * ENTRIES) && ep_now_ns() < until) {
+		end = ep_ring_pop(&rig.ring[0], cmd, 16);
+		CHECK(end >= 0, "%s", ep_last_error());
+		if (end < 0)
+			break;
+		n += end;
+		if (end == 0)
+			usleep(10);
+	}
+	CHECK(n == (int)(10 * ENTRIES), "%d came", n);
+	CHECK(join(&one) == ARRIVED, "a push failed");
+	rig_close(&rig);
+}
+
+/* Popped is not completed. */
+static void quiet(void)
+{
+	struct ep_cmd cmd;
+	struct rig_job one;
+	uint64_t until = ep_deadline_ms(30000);
+
+	if (open_rig())
+		return;
+	one = job_of(0, EP_PUSH_ECHO, 1, 60000);
+	start(&one);
+	while (ep_ring_pop(&rig.ring[0], &cmd, 1) == 0 && ep_now_ns() < until)
+		usleep(100);
+	usleep(50000);
+	CHECK(!rig_ended(&one) && ep_ring_pending(&rig.ring[0]) == 1, "quiet with a command open");
+	CHECK(ep_ring_complete(&rig.ring[0], 1) == 0, "%s", ep_last_error());
+	CHECK(join(&one) == ARRIVED && ep_ring_pending(&rig.ring[0]) == 0, "quiet did not end");
+	one = job_of(1, EP_PUSH_ECHO, 1, 100);
+	start(&one);
+	CHECK(join(&one) == TIMED_OUT, "quiet without an end");
+	rig_close(&rig);
+}
+
+int main(int argc, char **argv)
+{
+	int count = 0;
+
+	kind = argc > 1 && !strcmp(argv[1], "cuda") ? EP_DEV_CUDA : EP_DEV_HOST;
+	alarm(240);
+	setenv("NCCL_EP_DEBUG", "NONE", 1);
+	if (kind == EP_DEV_CUDA && ep_dev_row(kind)->count(&count)) {
+		printf("skipped: %s\n", ep_last_error());
+		return 77;
+	}
+	deadline();
+	abort_word();
+	stall();
+	quiet();
+	return check_result("ring_full");
+}
