@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static _Thread_local char last_error[512];
@@ -29,6 +30,15 @@ int ep_fail_(enum ep_log_sub sub, const char *file, int line, int err, const cha
 	ep_last_error_set(text);
 	ep_log_(EP_LOG_WARN, sub, file, line, "%s", text);
 	return -err;
+}
+
+void *ep_calloc_(enum ep_log_sub sub, const char *file, int line, size_t n, size_t size, const char *what)
+{
+	void *mem = calloc(n ? n : 1, size ? size : 1);
+
+	if (!mem)
+		ep_fail_(sub, file, line, ENOMEM, "out of memory: %zu x %zu bytes for %s", n, size, what);
+	return mem;
 }
 
 /* NCCL's result values are part of the contract; util knows them as numbers only. */
