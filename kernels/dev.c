@@ -217,3 +217,13 @@ const struct ep_dev_ops *ep_dev_row(enum ep_dev_kind kind)
 	pthread_once(&filled_once, rows_fill);
 	return &filled[kind];
 }
+
+enum ep_dev_kind ep_dev_gpu_kind(void)
+{
+	int n;
+
+	for (int kind = EP_DEV_HOST + 1; kind < EP_DEV_KINDS; kind++)
+		if (!ep_dev_row((enum ep_dev_kind)kind)->count(&n) && n > 0)
+			return (enum ep_dev_kind)kind;
+	return (enum ep_dev_kind)(EP_DEV_HOST + 1);
+}

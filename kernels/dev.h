@@ -118,6 +118,7 @@ struct ep_dev_ops {
 	void (*capture_restore)(struct ep_dev *dev, int saved);
 
 	int (*flush)(struct ep_dev *dev); /* what a NIC wrote before is visible to kernels after */
+	bool knows_buffers;		  /* buffer_id and user_export work */
 	/* -ENOENT, without a sentence, for memory the device does not know. */
 	int (*buffer_id)(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
 	/* Memory of the caller's own making, as buffer_id tells it: how others open it with mem_import. fd as in
@@ -127,5 +128,8 @@ struct ep_dev_ops {
 
 /* The row of a kind; never NULL: a kind that was not built answers every open with the reason. */
 const struct ep_dev_ops *ep_dev_row(enum ep_dev_kind kind);
+
+/* The kind of this machine's GPUs: of the first row that has a device; where none has, the first GPU row. */
+enum ep_dev_kind ep_dev_gpu_kind(void);
 
 #endif

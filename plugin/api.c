@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The edge: check, act, map. Nothing here decides anything; sentences are left where a failure is found. */
+/* The API: check the arguments, call what does it, map the result. Messages are set where a failure is found. */
 #include "nccl_ep.h"
 
 #include "kernels/host/stream.h"
 #include "nccl_ep_ext.h"
 #include "plugin/check/check.h"
-#include "plugin/group/algo.h"
-#include "plugin/group/group.h"
+#include "plugin/group/create.h"
 #include "plugin/group/handle.h"
-#include "plugin/group/plan.h"
 #include "plugin/group/tensor.h"
 #include "plugin/ht/ht.h"
 #include "plugin/ll/ll.h"
@@ -17,6 +15,12 @@
 #include "util/param.h"
 
 #define STREAM_TIMEOUT_MS 100000
+
+/* By ncclEpAlgorithm_t. */
+static const struct ep_algo *const algos[] = {
+	[NCCL_EP_ALGO_LOW_LATENCY] = &ep_ll_algo,
+	[NCCL_EP_ALGO_HIGH_THROUGHPUT] = &ep_ht_algo,
+};
 
 static ncclResult_t result(int rc)
 {
@@ -35,7 +39,9 @@ ncclResult_t ncclEpGetVersion(int *version)
 ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype, const size_t *sizes,
 			       const ncclEpTensorAllocConfig_t *config)
 {
-	return result(ep_tensor_create(ndim, datatype, sizes, config, tensor));
+	int rc = ep_check_tensor_alloc(ndim, datatype, sizes, config, tensor);
+
+	return result(rc ? rc : ep_tensor_create(ndim, datatype, sizes, tensor));
 }
 
 ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor)
@@ -56,8 +62,8 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *group, ncclComm_t comm, const nccl
 		return result(ep_check_pointer("ncclEpCreateGroup", "comm", comm));
 	if (!rc)
 		rc = ep_check_group(config, &cfg, &alloc);
-	/* Also with a mistake: the other ranks are on their way into the exchange and learn of it there. */
-	rc = ep_group_create(comm, &cfg, &alloc, rc, &made);
+	/* Also with a mistake: the other ranks learn of it in the first exchange. */
+	rc = ep_group_create(comm, &cfg, &alloc, algos[cfg.algorithm], rc, &made);
 	if (!rc)
 		*group = made;
 	return result(rc);
@@ -68,7 +74,7 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t group)
 	return result(group ? ep_group_destroy(group) : 0);
 }
 
-/* The group is there and has not failed since. */
+/* The group exists and has not failed. */
 static int group_enter(const char *fn, struct ncclEpGroup *group)
 {
 	int rc = ep_check_pointer(fn, "group", group);
@@ -88,17 +94,12 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t group, ncclEpLayout_t layout, con
 {
 	static const char fn[] = "ncclEpHandleMemSize";
 	struct ep_handle_args args;
-	struct ep_plan_handle plan;
-	struct ep_plan_ht window;
 	int rc;
 
 	if ((rc = group_enter(fn, group)) || (rc = ep_check_pointer(fn, "size", size)) ||
-	    (rc = ep_check_handle(fn, group, layout, config, num_topk, &args)) ||
-	    (rc = ep_plan_handle(fn, group, &args, &plan)) ||
-	    (ep_group_ht(group) && (rc = ep_plan_ht(fn, group, &args, &window)))) /* what Init would refuse */
+	    (rc = ep_check_handle(fn, group, layout, config, num_topk, &args)))
 		return result(rc);
-	*size = plan.total;
-	return ncclSuccess;
+	return result(group->algo->mem_size(fn, group, &args, size));
 }
 
 ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncclEpLayout_t layout,
@@ -106,17 +107,17 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncclE
 {
 	static const char fn[] = "ncclEpInitHandle";
 	struct ep_handle_args args;
-	struct ep_plan_handle plan;
+	size_t size;
 	int rc;
 
 	if ((rc = ep_check_pointer(fn, "handle", handle)))
 		return result(rc);
 	*handle = NULL;
 	if ((rc = group_enter(fn, group)) || (rc = ep_check_handle(fn, group, layout, config, num_topk, &args)) ||
-	    (rc = ep_plan_handle(fn, group, &args, &plan)) ||
-	    (handle_mem && (rc = ep_check_handle_mem(handle_mem, plan.total))))
+	    (rc = group->algo->mem_size(fn, group, &args, &size)) ||
+	    (handle_mem && (rc = ep_check_handle_mem(handle_mem, size))))
 		return result(rc);
-	return result(ep_handle_init(group, &args, handle_mem, plan.total, handle));
+	return result(ep_handle_init(group, &args, handle_mem, size, handle));
 }
 
 ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
@@ -131,7 +132,7 @@ ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *top
 	return result(ep_handle_update(handle, &update, stream));
 }
 
-/* Init may grow a window and allocate: neither belongs into a graph. */
+/* Init may grow a window and allocate: neither can be captured. */
 static int capture_refuse(const char *fn, struct ncclEpGroup *group, void *stream)
 {
 	bool capturing = false;
@@ -159,8 +160,8 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncc
 	static const char fn[] = "ncclEpCreateHandle";
 	struct ncclEpHandle *made = NULL;
 	struct ep_handle_args args;
-	struct ep_plan_handle plan;
 	struct ep_update update;
+	size_t size;
 	int rc, k;
 
 	if ((rc = ep_check_pointer(fn, "handle", handle)))
@@ -169,8 +170,8 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncc
 	if ((rc = group_enter(fn, group)) || (rc = ep_check_topk_idx(fn, topk_idx, &k)) ||
 	    (rc = ep_check_handle(fn, group, layout, config, k, &args)) ||
 	    (rc = create_check(fn, group, &args, topk_idx, layout_info, &update)) ||
-	    (rc = capture_refuse(fn, group, stream)) || (rc = ep_plan_handle(fn, group, &args, &plan)) ||
-	    (rc = ep_handle_init(group, &args, NULL, plan.total, &made)))
+	    (rc = capture_refuse(fn, group, stream)) || (rc = group->algo->mem_size(fn, group, &args, &size)) ||
+	    (rc = ep_handle_init(group, &args, NULL, size, &made)))
 		return result(rc);
 	if ((rc = ep_handle_update(made, &update, stream))) {
 		ep_handle_destroy(made);
@@ -195,7 +196,7 @@ ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t 
 	if ((rc = handle_enter("ncclEpDispatch", handle)) ||
 	    (rc = ep_check_dispatch(handle, inputs, outputs, layout_info, config, &op)))
 		return result(rc);
-	return result(ep_op_dispatch(handle, &op, stream));
+	return result(handle->group->algo->dispatch(handle, &op, stream));
 }
 
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
@@ -208,7 +209,7 @@ ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *i
 	if ((rc = handle_enter("ncclEpCombine", handle)) ||
 	    (rc = ep_check_combine(handle, inputs, outputs, config, &op)))
 		return result(rc);
-	return result(ep_op_combine(handle, &op, stream));
+	return result(handle->group->algo->combine(handle, &op, stream));
 }
 
 ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config, cudaStream_t stream)
@@ -219,7 +220,7 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
 	if ((rc = handle_enter("ncclEpComplete", handle)) ||
 	    (rc = ep_struct_take_opt(EP_S_COMPLETE_CONFIG, "ncclEpComplete", "config", config, &cfg)))
 		return result(rc);
-	return result(handle->staged ? ep_op_complete(handle, stream) : 0);
+	return result(handle->staged ? handle->group->algo->complete(handle, stream) : 0);
 }
 
 ncclResult_t ncclEpMaskQuery(ncclEpGroup_t group, int *mask, cudaStream_t stream)
@@ -230,7 +231,7 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t group, int *mask, cudaStream_t stream
 	if ((rc = group_enter(fn, group)) || (rc = ep_check_pointer(fn, "mask", mask)) ||
 	    (rc = ep_check_mask(fn, group, NULL)))
 		return result(rc);
-	return result(ep_op_mask_query(group, mask, stream));
+	return result(group->algo->mask(group, &(struct ep_mask){ .op = EP_MASK_QUERY, .out = mask }, stream));
 }
 
 ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t group, const int *mask, cudaStream_t stream)
@@ -241,7 +242,7 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t group, const int *mask, cudaStream_t
 	if ((rc = group_enter(fn, group)) || (rc = ep_check_pointer(fn, "mask", mask)) ||
 	    (rc = ep_check_mask(fn, group, mask)))
 		return result(rc);
-	return result(ep_op_mask_update(group, mask, stream));
+	return result(group->algo->mask(group, &(struct ep_mask){ .op = EP_MASK_UPDATE, .in = mask }, stream));
 }
 
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t group, cudaStream_t stream)
@@ -251,7 +252,7 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t group, cudaStream_t stream)
 
 	if ((rc = group_enter(fn, group)) || (rc = ep_check_mask(fn, group, NULL)))
 		return result(rc);
-	return result(ep_op_mask_clean(group, stream));
+	return result(group->algo->mask(group, &(struct ep_mask){ .op = EP_MASK_CLEAN }, stream));
 }
 
 static int async_code(int err)
@@ -272,17 +273,6 @@ static int async_code(int err)
 _Static_assert((int)NCCL_EP_ASYNC_TIMEOUT == EP_ASYNC_TIMEOUT && (int)NCCL_EP_ASYNC_BAD_EXPERT == EP_ASYNC_BAD_ID,
 	       "kernels raise flags by these numbers");
 
-/* Flags of the host first, then those the kernels have raised. Relaxed: nothing else is read on their word. */
-static int async_flag(struct ncclEpGroup *group)
-{
-	int flag = atomic_load_explicit(&group->async_flag, memory_order_relaxed);
-
-	for (int i = 1; !flag && group->page.mem.host && i < EP_PAGE_FLAGS; i++)
-		if (__atomic_load_n(&ep_page_words(&group->page)->async[i], __ATOMIC_RELAXED))
-			flag = i;
-	return flag;
-}
-
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t group, int *error)
 {
 	int flag, rc;
@@ -290,44 +280,16 @@ ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t group, int *error)
 	if ((rc = ep_check_pointer("ncclEpGetAsyncError", "group", group)) ||
 	    (rc = ep_check_pointer("ncclEpGetAsyncError", "error", error)))
 		return result(rc);
-	flag = async_flag(group);
+	flag = ep_group_flag(group);
 	*error = flag ? flag : async_code(ep_group_check(group));
 	return ncclSuccess;
 }
 
-static void async_clear(struct ncclEpGroup *group)
-{
-	struct ep_page_words *page = group->page.mem.host ? ep_page_words(&group->page) : NULL;
-
-	atomic_store_explicit(&group->error, 0, memory_order_relaxed);
-	atomic_store_explicit(&group->async_flag, 0, memory_order_relaxed);
-	if (!page)
-		return;
-	__atomic_store_n(&page->report.code, 0, __ATOMIC_RELAXED);
-	for (int i = 0; i < EP_PAGE_FLAGS; i++)
-		__atomic_store_n(&page->async[i], 0, __ATOMIC_RELAXED);
-}
-
 ncclResult_t ncclEpErrorClear(ncclEpGroup_t group)
 {
-	int rc = ep_check_pointer("ncclEpErrorClear", "group", group), err;
+	int rc = ep_check_pointer("ncclEpErrorClear", "group", group);
 
-	if (rc)
-		return result(rc);
-	ep_group_check(group); /* what a kernel has reported counts, seen or not */
-	pthread_mutex_lock(&group->error_lock);
-	err = atomic_load_explicit(&group->error, memory_order_relaxed); /* all writers hold the lock */
-	/* HT: whatever stopped an operation here stopped it on all ranks. */
-	if (!group->cfg.enable_mask &&
-	    (err == -EP_EREMOTE || err == -EP_ETIMEOUT || (err && ep_group_ht(group) && group->nranks > 1))) {
-		rc = EP_BAD_USE("ncclEpErrorClear: group: is lost and can only be destroyed: %s", group->error_text);
-	} else {
-		async_clear(group);
-	}
-	pthread_mutex_unlock(&group->error_lock);
-	if (!rc && group->state.ptr)
-		rc = ep_group_ht(group) ? ep_ht_clear(group) : ep_ll_clear(group);
-	return result(rc);
+	return result(rc ? rc : ep_group_clear(group));
 }
 
 const char *ncclEpGetLastError(void)
@@ -346,7 +308,7 @@ ncclResult_t ncclEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes)
 	sum = group->control.size;
 	for (int i = 0; i < group->payload.count; i++)
 		sum += group->payload.win[i]->size;
-	*bytes = sum + ep_uplink_bytes(group->uplink);
+	*bytes = sum + ep_link_bytes(group->link);
 	return ncclSuccess;
 }
 
@@ -358,7 +320,7 @@ ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts
 	if ((rc = ep_check_pointer("ncclEpGroupNetCounts", "group", group)) ||
 	    (rc = ep_check_pointer("ncclEpGroupNetCounts", "counts", counts)))
 		return result(rc);
-	ep_uplink_counts(group->uplink, &sum);
+	ep_link_counts(group->link, &sum);
 	*counts = (ncclEpNetCounts_t){ .puts = sum.puts, .bytes = sum.bytes, .signals = sum.signals };
 	return ncclSuccess;
 }

@@ -282,6 +282,7 @@ const struct ep_dev_ops ep_cuda_ops = {
 	.capture_relax = ep_cuda_capture_relax,
 	.capture_restore = ep_cuda_capture_restore,
 	.flush = ep_cuda_flush,
+	.knows_buffers = true,
 	.buffer_id = ep_cuda_buffer_id,
 	.user_export = ep_cuda_user_export,
 };

@@ -3,6 +3,7 @@
 #include "plugin/check/tensor.h"
 #include "plugin/group/group.h"
 #include "plugin/group/handle.h"
+#include "plugin/group/tensor.h"
 #include "util/error.h"
 
 #define FN "ncclEpDispatch"

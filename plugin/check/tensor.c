@@ -7,30 +7,17 @@
 #include "plugin/check/check.h"
 #include "plugin/group/group.h"
 #include "plugin/group/handle.h"
+#include "plugin/group/tensor.h"
 #include "util/error.h"
 
 #define WINDOW_ALIGN 16
 
 /* clang-format off */
-static const struct ep_dtype dtypes[] = {
-	{ "ncclInt8", "int8", 1 },	    { "ncclUint8", "uint8", 1 },      { "ncclInt32", "int32", 4 },
-	{ "ncclUint32", "uint32", 4 },	    { "ncclInt64", "int64", 8 },      { "ncclUint64", "uint64", 8 },
-	{ "ncclFloat16", "fp16", 2 },	    { "ncclFloat32", "fp32", 4 },     { "ncclFloat64", "fp64", 8 },
-	{ "ncclBfloat16", "bf16", 2 },	    { "ncclFloat8e4m3", "e4m3", 1 }, { "ncclFloat8e5m2", "e5m2", 1 },
-	{ "ncclFloat4x2", "fp4x2", 1 },
-};
-#define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
-
 static const char *const sym_names[EP_SYMS] = {
 	[EP_D_ONE] = "1", [EP_D_T] = "T",   [EP_D_K] = "K",	  [EP_D_H] = "H", [EP_D_S] = "the scales of a row",
 	[EP_D_N] = "N",	  [EP_D_EL] = "El", [EP_D_R] = "R", [EP_D_TMAX] = "Tmax", [EP_D_RTMAX] = "R*Tmax",
 };
 /* clang-format on */
-
-const struct ep_dtype *ep_dtype_info(ncclDataType_t dtype)
-{
-	return (unsigned)dtype < DTYPES ? &dtypes[(unsigned)dtype] : NULL;
-}
 
 void ep_env_init(struct ep_env *env, const char *fn, const char *const *names, const struct ncclEpHandle *handle)
 {
@@ -55,9 +42,10 @@ static void dtype_list(unsigned mask, char *out, size_t size)
 	size_t n = 0;
 
 	out[0] = '\0';
-	for (unsigned i = 0; i < DTYPES && n < size; i++)
+	for (unsigned i = 0; i < EP_DTYPES && n < size; i++)
 		if (mask & (1u << i))
-			n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "", dtypes[i].brief);
+			n += (size_t)snprintf(out + n, size - n, "%s%s", n ? ", " : "",
+					      ep_dtype_info((ncclDataType_t)i)->brief);
 }
 
 static int dtype_check(struct ep_env *env, const struct ep_slot *slot, const ncclEpTensor_t *t)
@@ -83,7 +71,7 @@ static int dtype_check(struct ep_env *env, const struct ep_slot *slot, const ncc
 	return 0;
 }
 
-/* N is a lower bound, so tensors may differ in it; what they may not is be empty beside one that is not. */
+/* N is a lower bound, so tensors may differ in it; but either all are empty or none is. */
 static int rows_check(struct ep_env *env, const char *name, size_t size)
 {
 	const struct ep_sym_value *sym = &env->sym[EP_D_N];
@@ -133,24 +121,11 @@ static int shape_check(struct ep_env *env, const struct ep_slot *slot, const ncc
 	return 0;
 }
 
-bool ep_tensor_empty(const ncclEpTensor_t *tensor)
-{
-	for (unsigned i = 0; i < tensor->ndim; i++)
-		if (!tensor->sizes[i])
-			return true;
-	return false;
-}
-
-size_t ep_tensor_row_bytes(const ncclEpTensor_t *tensor)
-{
-	return tensor->sizes[tensor->ndim - 1] * ep_dtype_info(tensor->datatype)->size;
-}
-
 static int data_check(const struct ep_env *env, const char *name, const ncclEpTensor_t *t)
 {
 	size_t each = ep_dtype_info(t->datatype)->size, bytes = each;
 
-	/* From the last on, so that a row is measured also where there are none. */
+	/* From the last dimension on, so that the size of a row is checked even when there are none. */
 	for (unsigned i = t->ndim; i-- > 0;)
 		if (__builtin_mul_overflow(bytes, t->sizes[i], &bytes))
 			return EP_BAD_ARG("%s: %s: the product of its sizes does not fit in 64 bits", env->fn, name);
@@ -196,4 +171,30 @@ int ep_slots_check(struct ep_env *env, const struct ep_slot *slot, size_t count,
 		if ((rc = slot_check(env, &slot[i], tensors[slot[i].tensor])))
 			return rc;
 	return 0;
+}
+
+int ep_check_tensor_alloc(unsigned ndim, ncclDataType_t datatype, const size_t *sizes,
+			  const ncclEpTensorAllocConfig_t *config, ncclEpTensor_t *const *tensor)
+{
+	static const char fn[] = "ncclEpTensorAlloc";
+	const struct ep_dtype *dtype = ep_dtype_info(datatype);
+	ncclEpTensorAllocConfig_t cfg;
+	size_t bytes;
+	int rc;
+
+	if ((rc = ep_check_pointer(fn, "tensor", tensor)))
+		return rc;
+	if (ndim < 1 || ndim > EP_TENSOR_MAX_DIMS)
+		return EP_BAD_ARG("%s: ndim is %u, must be 1 to %d", fn, ndim, EP_TENSOR_MAX_DIMS);
+	if (!dtype)
+		return EP_BAD_ARG("%s: datatype is %d, which is no ncclDataType_t", fn, (int)datatype);
+	if ((rc = ep_check_pointer(fn, "sizes", sizes)))
+		return rc;
+	bytes = dtype->size;
+	for (unsigned i = ndim; i-- > 0;)
+		if (__builtin_mul_overflow(bytes, sizes[i], &bytes))
+			return EP_BAD_ARG("%s: sizes: the product of the sizes does not fit in 64 bits at sizes[%u] = "
+					  "%zu",
+					  fn, i, sizes[i]);
+	return ep_struct_take_opt(EP_S_TENSOR_ALLOC_CONFIG, fn, "config", config, &cfg);
 }

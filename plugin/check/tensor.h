@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors against tables. A table has one row per tensor of an operation: whether it must be there, its dtypes, and its
- * dimensions as symbols (T, K, H, ...). A symbol has a value from the start or takes it from the first tensor that
- * names it; later tensors must agree.
+ * Tensors against tables. A table has one entry per tensor of an operation: whether it is required, its dtypes, and its
+ * dimensions as symbols (T, K, H, ...). A symbol has a value from the start or takes it from the first tensor that has
+ * it; later tensors must agree.
  */
 #ifndef EP_PLUGIN_CHECK_TENSOR_H
 #define EP_PLUGIN_CHECK_TENSOR_H
@@ -12,16 +12,7 @@
 
 #include "nccl_ep.h"
 
-struct ep_dtype {
-	const char *name;  /* of the enumerator */
-	const char *brief; /* in sentences */
-	unsigned size;
-};
-
-/* NULL for a value that is no dtype. */
-const struct ep_dtype *ep_dtype_info(ncclDataType_t dtype);
-
-enum ep_need { EP_REQUIRED, EP_OPTIONAL, EP_FORBIDDEN, EP_IGNORED };
+enum ep_slot_need { EP_REQUIRED, EP_OPTIONAL, EP_FORBIDDEN, EP_IGNORED };
 
 enum ep_sym {
 	EP_D_ONE,
@@ -29,7 +20,7 @@ enum ep_sym {
 	EP_D_K,
 	EP_D_H,
 	EP_D_S, /* width of a row of scales */
-	EP_D_N, /* rows received: at least its value, and all tensors empty or none */
+	EP_D_N, /* rows received: at least its value; either all tensors are empty or none is */
 	EP_D_EL,
 	EP_D_R,
 	EP_D_TMAX,
@@ -37,7 +28,7 @@ enum ep_sym {
 	EP_SYMS
 };
 
-/* Dtypes that are free but must be alike. */
+/* Dtypes that are free but must be the same. */
 enum ep_alike { EP_ALIKE_NONE, EP_ALIKE_TOKENS, EP_ALIKE_SCALES, EP_ALIKE_COUNTERS, EP_ALIKES };
 
 #define EP_DT(name) (1u << (name))
@@ -48,7 +39,7 @@ enum ep_alike { EP_ALIKE_NONE, EP_ALIKE_TOKENS, EP_ALIKE_SCALES, EP_ALIKE_COUNTE
 
 struct ep_slot {
 	uint8_t tensor; /* index among the operation's tensors */
-	uint8_t need;	/* enum ep_need */
+	uint8_t need;	/* enum ep_slot_need */
 	uint8_t ndim;
 	uint8_t alike; /* enum ep_alike */
 	uint16_t dtypes;
@@ -58,7 +49,7 @@ struct ep_slot {
 struct ep_sym_value {
 	bool known;
 	size_t value;	  /* for EP_D_N: the least */
-	const char *from; /* where the value comes from, for the sentence */
+	const char *from; /* where the value comes from, for messages */
 };
 
 struct ep_env {
@@ -79,9 +70,5 @@ struct ep_env {
 void ep_env_init(struct ep_env *env, const char *fn, const char *const *names, const struct ncclEpHandle *handle);
 
 int ep_slots_check(struct ep_env *env, const struct ep_slot *slot, size_t count, const ncclEpTensor_t *const *tensors);
-
-/* Bytes of one row (the last dimension); the tensor has passed its check. */
-size_t ep_tensor_row_bytes(const ncclEpTensor_t *tensor);
-bool ep_tensor_empty(const ncclEpTensor_t *tensor);
 
 #endif

@@ -1,42 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/group/algo.h"
 
-#include "plugin/group/handle.h"
-#include "plugin/ht/ht.h"
-#include "plugin/ll/ll.h"
-#include "util/error.h"
-
-int ep_op_update_ht(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
+void ep_algo_no_state(struct ncclEpGroup *group)
 {
-	return ep_ht_update(handle, update, stream);
+	(void)group;
 }
 
-int ep_op_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
+int ep_algo_no_mask(struct ncclEpGroup *group, const struct ep_mask *mask, void *stream)
 {
-	return ep_group_ht(handle->group) ? ep_ht_dispatch(handle, op, stream) : ep_ll_dispatch(handle, op, stream);
+	(void)group;
+	(void)mask;
+	(void)stream;
+	return EP_BAD_USE("group: this algorithm has no masks: use NCCL_EP_ALGO_LOW_LATENCY");
 }
 
-int ep_op_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
+int ep_algo_no_stage(struct ncclEpHandle *handle, void *stream)
 {
-	return ep_group_ht(handle->group) ? ep_ht_combine(handle, op, stream) : ep_ll_combine(handle, op, stream);
-}
-
-int ep_op_complete(struct ncclEpHandle *handle, void *stream)
-{
-	return ep_ll_complete(handle, stream); /* HT stages nothing */
-}
-
-int ep_op_mask_query(struct ncclEpGroup *group, int *mask, void *stream)
-{
-	return ep_ll_mask_query(group, mask, stream);
-}
-
-int ep_op_mask_update(struct ncclEpGroup *group, const int *mask, void *stream)
-{
-	return ep_ll_mask_update(group, mask, stream);
-}
-
-int ep_op_mask_clean(struct ncclEpGroup *group, void *stream)
-{
-	return ep_ll_mask_clean(group, stream);
+	(void)handle;
+	(void)stream;
+	return EP_FAIL(EP_HANDLE, EP_EINTERNAL, "ncclEpComplete: handle: this algorithm stages nothing");
 }

@@ -1,19 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The operations that move data, behind the checks: arguments are as ep_check_ left them, the state allows the call.
+ * An algorithm is an entry of this table: ep_ll_algo in plugin/ll, ep_ht_algo in plugin/ht. plugin/api.c picks one by
+ * config->algorithm and hands it to ep_group_create; below that nobody asks which one it is.
  */
-#ifndef EP_PLUGIN_OP_H
-#define EP_PLUGIN_OP_H
+#ifndef EP_PLUGIN_ALGO_H
+#define EP_PLUGIN_ALGO_H
 
-#include "plugin/check/check.h"
+#include <stdbool.h>
+#include <stddef.h>
 
-int ep_op_update_ht(struct ncclEpHandle *handle, const struct ep_update *update, void *stream);
-int ep_op_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream);
-int ep_op_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream);
-/* Something is staged on the handle. */
-int ep_op_complete(struct ncclEpHandle *handle, void *stream);
-int ep_op_mask_query(struct ncclEpGroup *group, int *mask, void *stream);
-int ep_op_mask_update(struct ncclEpGroup *group, const int *mask, void *stream);
-int ep_op_mask_clean(struct ncclEpGroup *group, void *stream);
+#include "plugin/group/call.h"
+
+/* Bytes a handle needs: of the payload window, and of one buffer each of what remote ranks write, and what leaves for
+ * one remote rank. */
+struct ep_need {
+	size_t window;
+	size_t far_window, far_send;
+};
+
+struct ep_algo {
+	const char *name;
+	const char *mode[4]; /* for messages, by ncclEpLayout_t */
+	unsigned sms;	     /* blocks of a launch unless the user says how many; 0: as many as the GPU holds */
+	bool crosses_nodes;  /* else all ranks must map each other */
+	bool fails_all;	     /* an error that stops an operation on one rank stops it on all */
+
+	/* ---- of a group ---- */
+	size_t (*control_size)(const struct ncclEpGroup *group);
+	/* Device state and algo_state. *window: in, what the configuration asks for; out, bytes of the payload window
+	 * that handles are known to need. */
+	int (*open)(struct ncclEpGroup *group, size_t *window);
+	/* Ends threads, before the bootstrap closes. */
+	void (*stop)(struct ncclEpGroup *group);
+	/* After stop: frees algo_state when no kernel runs any more, or leaks what kernels may still use. */
+	void (*close)(struct ncclEpGroup *group);
+	void (*abandon)(struct ncclEpGroup *group);
+	/* Lets kernels report again, after ncclEpErrorClear. */
+	int (*clear)(struct ncclEpGroup *group);
+	int (*mask)(struct ncclEpGroup *group, const struct ep_mask *mask, void *stream);
+
+	/* ---- of a handle; fn is the API call, for messages ---- */
+	int (*mem_size)(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+			size_t *bytes);
+	int (*need)(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+		    struct ep_need *out);
+	int (*update)(struct ncclEpHandle *handle, const struct ep_update *update, void *stream);
+	int (*dispatch)(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream);
+	int (*combine)(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream);
+	/* Something is staged on the handle. */
+	int (*complete)(struct ncclEpHandle *handle, void *stream);
+};
+
+/* For operations that an algorithm does not have. */
+void ep_algo_no_state(struct ncclEpGroup *group);
+int ep_algo_no_mask(struct ncclEpGroup *group, const struct ep_mask *mask, void *stream);
+int ep_algo_no_stage(struct ncclEpHandle *handle, void *stream);
 
 #endif

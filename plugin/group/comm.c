@@ -10,12 +10,12 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-/* Visits every loaded object until one gives an answer. Objects opened with RTLD_LOCAL are invisible to
+/* Visits every loaded object until one knows the communicator. Objects opened with RTLD_LOCAL are invisible to
  * dlsym(RTLD_DEFAULT) but not to this: torch loads its NCCL that way. */
 struct search {
 	ncclComm_t comm;
 	struct ep_comm_calls *out;
-	bool (*look)(void *lib, struct search *search);
+	bool (*ask)(void *lib, struct search *search);
 	bool found;
 };
 
@@ -28,7 +28,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *arg)
 	(void)size;
 	if (!lib)
 		return 0;
-	search->found = search->look(lib, search);
+	search->found = search->ask(lib, search);
 	dlclose(lib);
 	return search->found;
 }
@@ -49,7 +49,7 @@ static bool is_standin(const void *symbol)
 	return yes;
 }
 
-static bool look_standin(void *lib, struct search *search)
+static bool ask_standin(void *lib, struct search *search)
 {
 	ep_standin_query_fn query = (ep_standin_query_fn)dlsym(lib, EP_STANDIN_QUERY_NAME);
 	const struct ep_standin_query *q = query ? query() : NULL;
@@ -72,9 +72,9 @@ static bool look_standin(void *lib, struct search *search)
 	return true;
 }
 
-/* A library is taken only if every call is there and none of them is the stand-in's: that one has already said that
- * it does not know this communicator. */
-static bool look_real(void *lib, struct search *search)
+/* A library is taken only if it has every call and none of them is the stand-in's, which does not know this
+ * communicator. */
+static bool ask_real(void *lib, struct search *search)
 {
 	struct ep_comm_calls c = { 0 };
 	const struct {
@@ -108,19 +108,19 @@ static bool look_real(void *lib, struct search *search)
 
 static int find_calls(ncclComm_t comm, struct ep_comm_calls *out)
 {
-	struct search search = { .comm = comm, .out = out, .look = look_standin };
+	struct search search = { .comm = comm, .out = out, .ask = ask_standin };
 
 	dl_iterate_phdr(visit, &search);
 	if (search.found)
 		return 0;
-	search.look = look_real;
+	search.ask = ask_real;
 	dl_iterate_phdr(visit, &search);
-	if (search.found || look_real(RTLD_DEFAULT, &search))
+	if (search.found || ask_real(RTLD_DEFAULT, &search))
 		return 0;
 	return EP_FAIL(EP_COMM, EP_EARG,
-		       "comm: no library of this process knows it: no live communicator of the stand-in has this "
-		       "address, "
-		       "and no NCCL or RCCL is loaded");
+		       "comm: unknown to every library of this process: it is no live communicator of the stand-in, "
+		       "and "
+		       "no NCCL or RCCL is loaded");
 }
 
 static int call_failed(const struct ep_comm_calls *calls, const char *name, ncclResult_t rc)
@@ -144,9 +144,9 @@ int ep_comm_open(ncclComm_t handle, struct ep_comm *out)
 	if ((res = comm.calls.device(handle, &device)) != ncclSuccess)
 		return call_failed(&comm.calls, "ncclCommCuDevice", res);
 	if (comm.nranks < 1 || comm.rank < 0 || comm.rank >= comm.nranks)
-		return EP_FAIL(EP_COMM, EP_EARG, "comm: %s says rank %d of %d", comm.calls.owner, comm.rank,
+		return EP_FAIL(EP_COMM, EP_EARG, "comm: %s reports rank %d of %d", comm.calls.owner, comm.rank,
 			       comm.nranks);
-	comm.kind = device < 0 ? EP_DEV_HOST : EP_DEV_CUDA;
+	comm.kind = device < 0 ? EP_DEV_HOST : ep_dev_gpu_kind();
 	comm.ordinal = device < 0 ? 0 : device;
 	EP_INFO(EP_COMM, "rank %d of %d, device %s %d, communicator of %s", comm.rank, comm.nranks,
 		ep_dev_row(comm.kind)->name, comm.ordinal, comm.calls.owner);
@@ -154,7 +154,7 @@ int ep_comm_open(ncclComm_t handle, struct ep_comm *out)
 	return 0;
 }
 
-/* A communicator made with blocking = 0 answers InProgress; NCCL then wants to be asked until it has settled. */
+/* A communicator made with blocking = 0 returns InProgress: NCCL is then polled until the call has completed. */
 static int settle(const struct ep_comm *comm, ncclResult_t rc, uint64_t deadline)
 {
 	while (rc == ncclInProgress && comm->calls.async_error) {
@@ -196,7 +196,7 @@ int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stre
 	if ((rc = ops->copy(dev, (char *)pinned.host + n, recv, total - n, stream)))
 		goto free_pinned;
 	if ((rc = ops->sync(dev, stream, deadline)))
-		goto leak; /* the kernel may still write: freeing would wait for it, perhaps for ever */
+		goto leak; /* the kernel may still write: freeing would wait for it, without a bound */
 	memcpy(all, (char *)pinned.host + n, total - n);
 free_pinned:
 	ops->pinned_free(dev, &pinned);

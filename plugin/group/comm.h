@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library needs from an ncclComm_t, whoever made it: rank, size, device and one allgather of a small blob. */
+/* What the library needs of an ncclComm_t, whichever library made it: rank, size, device and a small allgather. */
 #ifndef EP_PLUGIN_COMM_H
 #define EP_PLUGIN_COMM_H
 
@@ -8,7 +8,7 @@
 #include "kernels/dev.h"
 #include "nccl_ep.h"
 
-/* The calls of the library that owns the communicator; found by name at run time, never linked. */
+/* Calls of the library that owns the communicator; found by name at run time, never linked. */
 struct ep_comm_calls {
 	ncclResult_t (*count)(const ncclComm_t, int *);
 	ncclResult_t (*rank)(const ncclComm_t, int *);
@@ -34,7 +34,7 @@ struct ep_comm {
 /* Finds the owner: the stand-in first (it knows its own), then a loaded NCCL or RCCL, then the global symbols. */
 int ep_comm_open(ncclComm_t comm, struct ep_comm *out);
 
-/* The memory behind a window, as this rank's device sees it. */
+/* Base of a window's memory, as this rank's device sees it. */
 int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out);
 
 /* Collective over the communicator's own network; n bytes each, by the deadline. */

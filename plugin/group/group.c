@@ -2,33 +2,25 @@
 #include "plugin/group/group.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "plugin/group/plan.h"
-#include "plugin/ht/ht.h"
-#include "plugin/ll/ll.h"
-#include "util/clock.h"
+#include "plugin/group/algo.h"
 #include "util/error.h"
-#include "util/param.h"
 
-#define DEFAULT_TIMEOUT_NS 100000000000ull
-#define MAX_TIMEOUT_NS (1ull << 62)
+uint32_t ep_group_near(const struct ncclEpGroup *group)
+{
+	return group->link ? group->link->near : (uint32_t)group->nranks;
+}
 
-/* The first word between ranks, over the communicator's own network: everything later goes over the group's mesh. */
-struct greeting {
-	char build[24]; /* ranks of different builds would not understand each other's structs */
-	int32_t check_rc;
-	uint32_t pad;
-	struct ep_boot_id id; /* rank 0's counts */
-};
+uint32_t ep_group_far(const struct ncclEpGroup *group)
+{
+	return group->link ? group->link->far : 0;
+}
 
-void ep_group_set_error(struct ncclEpGroup *group, int err, const char *sentence)
+void ep_group_set_error(struct ncclEpGroup *group, int err, const char *message)
 {
 	pthread_mutex_lock(&group->error_lock);
-	/* The first error is the cause; what follows are its echoes. */
 	if (!atomic_load_explicit(&group->error, memory_order_relaxed)) {
-		snprintf(group->error_text, sizeof(group->error_text), "%s", sentence);
+		snprintf(group->error_text, sizeof(group->error_text), "%s", message);
 		/* E1: pairs with E2 in ep_group_check; release, so that whoever sees the code sees the text. */
 		atomic_store_explicit(&group->error, -err, memory_order_release);
 	}
@@ -52,439 +44,92 @@ int ep_group_check(struct ncclEpGroup *group)
 	return rc;
 }
 
+static void kernels_abort(struct ncclEpGroup *group)
+{
+	__atomic_store_n(&ep_page_words(&group->page)->abort, 1, __ATOMIC_RELAXED);
+}
+
 /* Runs in the bootstrap's service thread. */
-static void rank_gone(void *arg, int rank, const char *why)
+void ep_group_rank_dead(void *arg, int rank, const char *why)
 {
 	struct ncclEpGroup *group = arg;
 
 	if (group->cfg.enable_mask) {
 		atomic_store_explicit(&group->async_flag, 1, memory_order_release);
-		/* Kernels that wait for it stop, and ncclEpMaskQuery says so. */
+		/* Kernels that wait for it stop, and ncclEpMaskQuery shows it as masked. */
 		__atomic_store_n(&ep_page_words(&group->page)->gone[rank], 1, __ATOMIC_RELAXED);
 		EP_WARN(EP_GROUP, "rank %d: masking rank %d: %s", group->rank, rank, why);
 		return;
 	}
 	ep_group_set_error(group, EP_EREMOTE, why);
-	__atomic_store_n(&ep_page_words(&group->page)->abort, 1, __ATOMIC_RELAXED);
+	kernels_abort(group);
 }
 
 /* Only this rank may have seen it: the others are told. */
-void ep_group_lost(struct ncclEpGroup *group, int err, const char *why)
+void ep_group_net_failed(void *arg, int err, const char *why)
 {
+	struct ncclEpGroup *group = arg;
+
 	ep_group_set_error(group, err, why);
-	__atomic_store_n(&ep_page_words(&group->page)->abort, 1, __ATOMIC_RELAXED);
+	kernels_abort(group);
 	ep_boot_abort(group->boot, err, why);
 }
 
-void ep_group_rank_lost(struct ncclEpGroup *group, int rank, const char *why)
+void ep_group_rank_lost(void *arg, int rank, const char *why)
 {
+	struct ncclEpGroup *group = arg;
+
 	if (!group->cfg.enable_mask) {
-		ep_group_lost(group, EP_EREMOTE, why);
+		ep_group_net_failed(group, EP_EREMOTE, why);
 		return;
 	}
-	/* Both ends at once: if one of them waited out its deadline first, the others would take it for the lost one.
-	 */
+	/* Both ends at once: if one waited out its deadline first, the others would mask that one instead. */
 	ep_boot_parted(group->boot, rank, why);
-	rank_gone(group, rank, why);
+	ep_group_rank_dead(group, rank, why);
 }
 
-uint32_t ep_group_near(const struct ncclEpGroup *group)
+/* Relaxed: nothing else is read on the strength of a flag. */
+int ep_group_flag(const struct ncclEpGroup *group)
 {
-	return group->uplink ? group->uplink->near : (uint32_t)group->nranks;
+	int flag = atomic_load_explicit(&group->async_flag, memory_order_relaxed);
+
+	for (int i = 1; !flag && group->page.mem.host && i < EP_PAGE_FLAGS; i++)
+		if (__atomic_load_n(&ep_page_words(&group->page)->async[i], __ATOMIC_RELAXED))
+			flag = i;
+	return flag;
 }
 
-uint32_t ep_group_far(const struct ncclEpGroup *group)
+static bool fatal(const struct ncclEpGroup *group, int err)
 {
-	return group->uplink ? group->uplink->far : 0;
+	if (group->cfg.enable_mask)
+		return false;
+	return err == -EP_EREMOTE || err == -EP_ETIMEOUT || (err && group->algo->fails_all && group->nranks > 1);
 }
 
-static uint64_t timeout_of(const struct ep_group_cfg *cfg)
+static void forget(struct ncclEpGroup *group)
 {
-	int64_t ms = ep_param_int(EP_P_TIMEOUT_MS);
+	struct ep_page_words *page = group->page.mem.host ? ep_page_words(&group->page) : NULL;
 
-	/* Deadlines are sums: no limit must not come out as one that is over. */
-	if (ms > 0)
-		return (uint64_t)ms < MAX_TIMEOUT_NS / 1000000 ? (uint64_t)ms * 1000000ull : MAX_TIMEOUT_NS;
-	if (cfg->timeout_ns)
-		return cfg->timeout_ns < MAX_TIMEOUT_NS ? cfg->timeout_ns : MAX_TIMEOUT_NS;
-	return DEFAULT_TIMEOUT_NS;
+	atomic_store_explicit(&group->error, 0, memory_order_relaxed);
+	atomic_store_explicit(&group->async_flag, 0, memory_order_relaxed);
+	if (!page)
+		return;
+	__atomic_store_n(&page->report.code, 0, __ATOMIC_RELAXED);
+	for (int i = 0; i < EP_PAGE_FLAGS; i++)
+		__atomic_store_n(&page->async[i], 0, __ATOMIC_RELAXED);
 }
 
-/* Fields in the order a reader would look for them; reported by name when ranks disagree. */
-static const struct {
-	const char *name;
-	size_t offset, size;
-} cfg_fields[] = {
-#define FIELD(f) { #f, offsetof(struct ep_group_cfg, f), sizeof(((struct ep_group_cfg *)0)->f) }
-	FIELD(algorithm),	FIELD(num_experts),	 FIELD(max_dispatch),	 FIELD(max_recv),
-	FIELD(max_token_bytes), FIELD(rdma_buffer_size), FIELD(num_qp_per_rank), FIELD(num_channels),
-	FIELD(max_num_sms),	FIELD(enable_mask),	 FIELD(timeout_ns),	 FIELD(zero_copy),
-	FIELD(overflow),	FIELD(num_topk),
-#undef FIELD
-};
-
-static uint64_t field_value(const struct ep_group_cfg *cfg, size_t i)
-{
-	uint64_t value = 0;
-
-	memcpy(&value, (const char *)cfg + cfg_fields[i].offset,
-	       cfg_fields[i].size); /* little endian, as all our hosts */
-	return value;
-}
-
-static int cfg_compare(const struct ep_group_cfg *all, int nranks)
-{
-	for (int r = 1; r < nranks; r++)
-		for (size_t i = 0; i < sizeof(cfg_fields) / sizeof(cfg_fields[0]); i++)
-			if (field_value(&all[0], i) != field_value(&all[r], i))
-				return EP_FAIL(EP_GROUP, EP_EARG,
-					       "ncclEpCreateGroup: config->%s differs between ranks: %llu on rank 0, "
-					       "%llu on rank %d",
-					       cfg_fields[i].name, (unsigned long long)field_value(&all[0], i),
-					       (unsigned long long)field_value(&all[r], i), r);
-	return 0;
-}
-
-static int cfg_agree(struct ncclEpGroup *group)
-{
-	struct ep_group_cfg mine = group->cfg, *all = calloc((size_t)group->nranks, sizeof(*all));
-	int rc;
-
-	if (!all)
-		return EP_FAIL(EP_GROUP, ENOMEM, "ncclEpCreateGroup: no memory for %d ranks", group->nranks);
-	rc = ep_boot_allgather(group->boot, &mine, sizeof(mine), all);
-	if (!rc)
-		rc = cfg_compare(all, group->nranks);
-	free(all);
-	return rc;
-}
-
-static int greeting_judge(const struct greeting *all, const struct ep_comm *comm, int check_rc)
-{
-	if (check_rc)
-		return check_rc; /* its own sentence is already there */
-	for (int r = 0; r < comm->nranks; r++) {
-		if (memcmp(all[r].build, all[comm->rank].build, sizeof(all[r].build)))
-			return EP_FAIL(EP_GROUP, EP_EUSAGE,
-				       "ncclEpCreateGroup: rank %d runs another build of libnccl_ep (%.20s) than rank "
-				       "%d (%.20s)",
-				       r, all[r].build, comm->rank, all[comm->rank].build);
-		if (all[r].check_rc)
-			return EP_FAIL(EP_GROUP, -all[r].check_rc,
-				       "ncclEpCreateGroup: rank %d was given a configuration that is refused (%s); see "
-				       "its own message",
-				       r, ep_result_name(ep_result(all[r].check_rc)));
-	}
-	return 0;
-}
-
-/* Meets the other ranks over the communicator and opens the group's own mesh. */
-static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int check_rc)
-{
-	struct greeting mine = { .build = EP_VERSION, .check_rc = check_rc };
-	struct greeting *all = calloc((size_t)comm->nranks, sizeof(*all));
-	struct ep_boot_opts opts = { .rank = comm->rank,
-				     .nranks = comm->nranks,
-				     .survive = group->cfg.enable_mask,
-				     .gone = rank_gone,
-				     .gone_ctx = group };
-	int rc;
-
-	if (!all)
-		return EP_FAIL(EP_GROUP, ENOMEM, "ncclEpCreateGroup: no memory for %d ranks", comm->nranks);
-	if (comm->rank == 0 && !check_rc && (rc = ep_boot_id_create(&mine.id)))
-		mine.check_rc = check_rc = rc;
-	rc = ep_comm_allgather(comm, group->dev, group->stream, &mine, sizeof(mine), all,
-			       ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS)));
-	if (!rc)
-		rc = greeting_judge(all, comm, check_rc);
-	if (!rc) {
-		opts.id = &all[0].id;
-		rc = ep_boot_open(&opts, &group->boot);
-	}
-	free(all);
-	return rc;
-}
-
-static struct ep_window_ctx window_ctx(struct ncclEpGroup *group)
-{
-	return (struct ep_window_ctx){ .dev = group->dev,
-				       .boot = group->boot,
-				       .topo = &group->topo,
-				       .rank = group->rank,
-				       .stream = group->stream };
-}
-
-static int payload_mapped(const struct ncclEpGroup *group, const struct ep_window *win);
-
-static int payload_add(struct ncclEpGroup *group, size_t bytes)
-{
-	struct ep_window_list *list = &group->payload;
-	struct ep_window_ctx ctx = window_ctx(group);
-	struct ep_window *win = calloc(1, sizeof(*win)), **grown;
-	int rc;
-
-	grown = realloc(list->win, (size_t)(list->count + 1) * sizeof(struct ep_window *));
-	if (grown)
-		list->win = grown;
-	if (!grown || !win) {
-		free(win);
-		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for the list of windows");
-	}
-	if ((rc = ep_window_open(&ctx, bytes, win))) {
-		free(win);
-		return rc;
-	}
-	list->win[list->count++] = win;
-	EP_INFO(EP_GROUP, "rank %d: payload window %d of %zu bytes", group->rank, list->count, win->size);
-	return payload_mapped(group, win);
-}
-
-/* HT has no way across nodes yet. */
-static int ht_reaches(const struct ncclEpGroup *group)
-{
-	for (int r = 0; r < group->nranks; r++)
-		if (!group->control.peer[r])
-			return EP_FAIL(EP_GROUP, EP_EUSAGE,
-				       "ncclEpCreateGroup: rank %d cannot map the memory of rank %d (another node, or "
-				       "NCCL_EP_RANKS_PER_NODE or NCCL_EP_P2P_DISABLE says so), and high-throughput "
-				       "groups across nodes are not built yet; low-latency ones are",
-				       group->rank, r);
-	return 0;
-}
-
-/* A payload window must be mapped wherever the control page is: a rank has one way to each other. */
-static int payload_mapped(const struct ncclEpGroup *group, const struct ep_window *win)
-{
-	for (int r = 0; r < group->nranks; r++)
-		if (group->control.peer[r] && !win->peer[r])
-			return EP_FAIL(EP_GROUP, EP_EDEVICE,
-				       "rank %d cannot map a window of %zu bytes of rank %d, though it maps its "
-				       "control page",
-				       group->rank, win->size, r);
-	return 0;
-}
-
-static size_t control_size(const struct ncclEpGroup *group)
-{
-	uint32_t n = (uint32_t)group->nranks;
-
-	return group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? ep_ht_control_size(n, group->cfg.num_experts)
-								    : ep_ll_control_size(n);
-}
-
-/* An explicit size is that of each: what is mapped, what arrives from afar, what leaves. */
-static int far_reserve(struct ncclEpGroup *group, size_t buffer)
-{
-	return ep_uplink_reserve(group->uplink, buffer / EP_PLAN_ALIGN * EP_PLAN_ALIGN,
-				 buffer / ep_group_far(group) / EP_PLAN_ALIGN * EP_PLAN_ALIGN);
-}
-
-/* With the mesh up, a failure is told to the others, who would otherwise find it out by their deadline. */
-static int group_furnish(struct ncclEpGroup *group)
-{
-	struct ep_window_ctx ctx = window_ctx(group);
-	bool ht = group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT;
-	size_t bytes = group->cfg.rdma_buffer_size;
-	int rc;
-
-	if ((rc = cfg_agree(group)))
-		return rc;
-	if ((rc = ep_topo_build(group->boot, group->rank, group->nranks, group->dev->ops->kind, group->dev->ordinal,
-				&group->topo)))
-		return rc;
-	if ((rc = ep_window_open(&ctx, control_size(group), &group->control)))
-		return rc;
-	if ((rc = ht ? ht_reaches(group) : ep_uplink_open(group, &group->uplink)))
-		return rc;
-	if ((rc = ht ? ep_ht_open(group) : ep_ll_open(group)))
-		return rc;
-	if ((rc = ht ? ep_ht_window(group, &bytes) : 0))
-		return rc;
-	if (bytes && (rc = payload_add(group, bytes)))
-		return rc;
-	if (bytes && group->uplink && (rc = far_reserve(group, bytes / 2)))
-		return rc;
-	return ep_boot_barrier(group->boot);
-}
-
-/* Windows that other threads of this process know by plain pointer stay mapped when the ranks could not agree that
- * they are done with them: a leak in a failed job is better than a store into memory that is gone. */
-static void group_release(struct ncclEpGroup *group, bool quiet)
-{
-	struct ep_window_ctx ctx = window_ctx(group);
-
-	ep_reach_close(group->reach);
-	ep_uplink_stop(group->uplink);
-	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
-	if (quiet) {
-		ep_uplink_close(group->uplink);
-		for (int i = 0; i < group->payload.count; i++)
-			ep_window_close(&ctx, group->payload.win[i]);
-		ep_window_close(&ctx, &group->control);
-		ep_pool_close(&group->pool);
-		ep_reach_free(group->reach);
-		if (group->state.ptr)
-			group->dev->ops->mem_free(group->dev, &group->state);
-		if (group->page.mem.host)
-			group->dev->ops->pinned_free(group->dev, &group->page.mem);
-	} else {
-		ep_uplink_abandon(group->uplink);
-		ep_reach_abandon(group->reach);
-		EP_WARN(EP_GROUP, "rank %d: the group failed; its windows stay allocated until the process ends",
-			group->rank);
-	}
-	for (int i = 0; i < group->payload.count; i++)
-		free(group->payload.win[i]);
-	free(group->payload.win);
-	ep_topo_free(&group->topo);
-	if (group->stream && quiet)
-		group->dev->ops->stream_destroy(group->dev, group->stream);
-	if (group->dev && quiet)
-		group->dev->ops->close(group->dev);
-	pthread_mutex_destroy(&group->lock);
-	pthread_mutex_destroy(&group->error_lock);
-	free(group);
-}
-
-static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep_group_cfg *cfg,
-				     const ncclEpAllocConfig_t *alloc)
-{
-	struct ncclEpGroup *group = calloc(1, sizeof(*group));
-
-	if (!group)
-		return NULL;
-	group->cfg = *cfg;
-	group->pool.alloc = *alloc;
-	group->comm = *comm;
-	group->rank = comm->rank;
-	group->nranks = comm->nranks;
-	group->experts_per_rank = (int)(cfg->num_experts / (unsigned)comm->nranks);
-	group->timeout_ns = timeout_of(cfg);
-	pthread_mutex_init(&group->lock, NULL);
-	pthread_mutex_init(&group->error_lock, NULL);
-	return group;
-}
-
-int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncclEpAllocConfig_t *alloc, int check_rc,
-		    struct ncclEpGroup **out)
-{
-	struct ncclEpGroup *group;
-	struct ep_comm comm;
-	int rc = ep_comm_open(handle, &comm);
-
-	if (rc)
-		return rc;
-	group = group_new(&comm, cfg, alloc);
-	if (!group)
-		return EP_FAIL(EP_GROUP, ENOMEM, "ncclEpCreateGroup: no memory");
-	if ((rc = ep_dev_row(comm.kind)->open(comm.ordinal, &group->dev)))
-		goto release;
-	group->pool.dev = group->dev;
-	/* Before the mesh: its thread writes there when a rank goes away. */
-	if ((rc = ep_page_open(group->dev, group->nranks, &group->page)))
-		goto release;
-	/* The CPU device runs set-up work in the caller, with no stream. */
-	if (comm.kind != EP_DEV_HOST && (rc = group->dev->ops->stream_create(group->dev, &group->stream)))
-		goto release;
-	if (!check_rc && cfg->num_experts % (unsigned)comm.nranks)
-		check_rc = EP_FAIL(EP_GROUP, EP_EARG,
-				   "ncclEpCreateGroup: config->num_experts is %u, not a multiple of the %d ranks",
-				   cfg->num_experts, comm.nranks);
-	if ((rc = group_meet(group, &comm, check_rc)))
-		goto release;
-	if ((rc = group_furnish(group))) {
-		ep_boot_abort(group->boot, -rc, ep_last_error());
-		goto release;
-	}
-	*out = group;
-	return 0;
-release:
-	group_release(group, true);
-	return rc;
-}
-
-/* Everybody has what this rank sent; then nobody sends; then memory may go. */
-static int group_part(struct ncclEpGroup *group)
-{
-	int rc = ep_uplink_quiet(group->uplink, ep_now_ns() + group->timeout_ns);
-
-	if (rc == -EP_ETIMEOUT)
-		EP_FAIL(EP_GROUP, EP_ETIMEOUT, "ncclEpGroupDestroy: rank %d: the net has not completed what was sent",
-			group->rank);
-	if (rc || (rc = ep_boot_barrier(group->boot)) || !group->uplink)
-		return rc;
-	ep_uplink_stop(group->uplink);
-	return ep_boot_barrier(group->boot);
-}
-
-int ep_group_destroy(struct ncclEpGroup *group)
+int ep_group_clear(struct ncclEpGroup *group)
 {
 	int rc = 0;
-	bool failed;
 
-	pthread_mutex_lock(&group->lock);
-	if (group->handles)
-		rc = EP_FAIL(EP_GROUP, EP_EUSAGE,
-			     "ncclEpGroupDestroy: %d handles of the group are alive: destroy them first",
-			     group->handles);
-	pthread_mutex_unlock(&group->lock);
-	if (rc)
-		return rc;
-	failed = atomic_load_explicit(&group->error, memory_order_relaxed) != 0;
-	if (!failed)
-		rc = group_part(group);
-	group_release(group, !failed && !rc);
-	return rc;
-}
-
-static int key_agree(struct ncclEpGroup *group, const void *key, size_t key_size)
-{
-	char *all = calloc((size_t)group->nranks, key_size);
-	int rc;
-
-	if (!all)
-		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
-	rc = ep_boot_allgather(group->boot, key, key_size, all);
-	for (int r = 0; !rc && r < group->nranks; r++)
-		if (memcmp(all + (size_t)r * key_size, key, key_size))
-			rc = EP_FAIL(EP_GROUP, EP_EARG,
-				     "the buffers must grow for this handle, and rank %d makes one of another layout "
-				     "or num_topk than rank %d: all ranks make their handles in the same order",
-				     r, group->rank);
-	free(all);
-	return rc;
-}
-
-bool ep_group_holds(const struct ncclEpGroup *group, const struct ep_group_need *need)
-{
-	size_t have = group->payload.count ? group->payload.win[group->payload.count - 1]->size : 0;
-	const struct ep_uplink *link = group->uplink;
-
-	return need->window <= have &&
-	       (!link || (need->far_window <= link->window_bytes && need->far_send <= link->send_stride));
-}
-
-int ep_group_reserve(struct ncclEpGroup *group, const struct ep_group_need *need, const void *key, size_t key_size)
-{
-	size_t have = group->payload.count ? group->payload.win[group->payload.count - 1]->size : 0, most;
-	int rc;
-
-	if (ep_group_holds(group, need))
-		return 0;
-	most = ep_group_far(group) * need->far_send;
-	most = 2 * (need->far_window > most ? need->far_window : most);
-	most = need->window > most ? need->window : most;
-	if (group->cfg.rdma_buffer_size)
-		return EP_FAIL(EP_GROUP, EP_EUSAGE,
-			       "config->rdma_buffer_size is %llu, but a handle of this layout and num_topk needs %zu: "
-			       "raise it or pass NCCL_EP_AUTO",
-			       (unsigned long long)group->cfg.rdma_buffer_size, most);
-	if ((rc = key_agree(group, key, key_size)) || (need->window > have && (rc = payload_add(group, need->window))))
-		return rc;
-	if (group->uplink && (rc = ep_uplink_reserve(group->uplink, need->far_window, need->far_send)))
-		return rc;
-	/* Setting up a window frees pinned memory, which waits for kernels; a rank that came first must not launch one
-	 * that waits for a rank that is still at it. */
-	return ep_boot_barrier(group->boot);
+	ep_group_check(group); /* a report of a kernel counts, seen or not */
+	pthread_mutex_lock(&group->error_lock);
+	/* Relaxed: all writers hold the lock. */
+	if (fatal(group, atomic_load_explicit(&group->error, memory_order_relaxed)))
+		rc = EP_BAD_USE("ncclEpErrorClear: group: has failed and can only be destroyed: %s", group->error_text);
+	else
+		forget(group);
+	pthread_mutex_unlock(&group->error_lock);
+	return rc || !group->state.ptr ? rc : group->algo->clear(group);
 }

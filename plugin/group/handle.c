@@ -5,21 +5,13 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "plugin/group/algo.h"
-#include "plugin/group/group.h"
-#include "plugin/group/plan.h"
+#include "plugin/group/create.h"
 #include "plugin/group/tensor.h"
 #include "util/error.h"
 
 const char *ep_handle_mode(const struct ncclEpHandle *handle)
 {
-	static const char *const modes[2][4] = {
-		{ "LL", "LL expert-major", "LL rank-major", "LL" },
-		{ "HT", "HT expert-major", "HT", "HT flat" },
-	};
-	bool ht = ep_group_ht(handle->group);
-
-	return modes[ht][handle->args.layout & 3];
+	return handle->group->algo->mode[handle->args.layout & 3];
 }
 
 /* What ranks must agree on before a window may grow for them together. */
@@ -29,28 +21,11 @@ struct reserve_key {
 	uint64_t alignment;
 };
 
-static int window_need(const struct ncclEpGroup *group, const struct ep_handle_args *args, struct ep_group_need *out)
-{
-	struct ep_plan_ht ht;
-	struct ep_plan_ll ll;
-	int rc = ep_group_ht(group) ? ep_plan_ht("ncclEpInitHandle", group, args, &ht)
-				    : ep_plan_ll("ncclEpInitHandle", group, args, &ll);
-
-	if (rc)
-		return rc;
-	*out = (struct ep_group_need){ .window = ep_group_ht(group) ? ht.total : ll.total };
-	if (!ep_group_ht(group)) {
-		out->far_window = ll.far_window;
-		out->far_send = ll.far_send;
-	}
-	return 0;
-}
-
 static int window_reserve(struct ncclEpGroup *group, const struct ep_handle_args *args)
 {
 	struct reserve_key key = { args->layout, args->k, args->alignment };
-	struct ep_group_need need;
-	int rc = window_need(group, args, &need);
+	struct ep_need need;
+	int rc = group->algo->need("ncclEpInitHandle", group, args, &need);
 
 	if (rc)
 		return rc;
@@ -98,11 +73,11 @@ static void mem_give(struct ncclEpHandle *handle)
 int ep_handle_init(struct ncclEpGroup *group, const struct ep_handle_args *args, const ncclEpTensor_t *handle_mem,
 		   size_t mem_size, struct ncclEpHandle **out)
 {
-	struct ncclEpHandle *handle = calloc(1, sizeof(*handle));
+	struct ncclEpHandle *handle = EP_CALLOC(EP_HANDLE, 1, sizeof(*handle), "a handle");
 	int rc;
 
 	if (!handle)
-		return EP_FAIL(EP_HANDLE, ENOMEM, "ncclEpInitHandle: no memory for a handle");
+		return -ENOMEM;
 	handle->group = group;
 	handle->args = *args;
 	handle->k = args->k;
@@ -142,15 +117,10 @@ int ep_handle_destroy(struct ncclEpHandle *handle)
 
 int ep_handle_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
 {
-	if (ep_group_ht(handle->group)) {
-		int rc = ep_op_update_ht(handle, update, stream);
+	int rc = handle->group->algo->update(handle, update, stream);
 
-		if (rc)
-			return rc;
-	} else {
-		ep_tensor_keep(&handle->topk_idx, handle->topk_sizes, update->topk_idx);
-		handle->dispatched = false;
-	}
+	if (rc)
+		return rc;
 	handle->t = update->t;
 	handle->k = (int)update->k;
 	handle->updated = true;

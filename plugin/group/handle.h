@@ -7,20 +7,15 @@
 
 #include "kernels/args.h"
 #include "nccl_ep.h"
-#include "plugin/check/check.h"
+#include "plugin/group/call.h"
 #include "plugin/group/group.h"
-
-static inline bool ep_group_ht(const struct ncclEpGroup *group)
-{
-	return group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT;
-}
 
 /* LL has two buffers, and a send half keeps one until ncclEpComplete. */
 #define EP_STAGED_MAX 2
 
 /*
  * One routing and what belongs to it. The host side holds only what an API call decides; everything that may change
- * from launch to launch of a captured graph lives in mem (plugin/group/plan.h has its layout).
+ * from launch to launch of a captured graph lives in mem (laid out by plugin/ll/plan.h and plugin/ht/plan.h).
  */
 struct ncclEpHandle {
 	struct ncclEpGroup *group;
@@ -36,14 +31,14 @@ struct ncclEpHandle {
 	ncclEpTensor_t topk_idx; /* LL: the caller's buffer, read until combine */
 	size_t topk_sizes[2];
 
-	bool dispatched;	  /* LL: combine has something to answer */
-	uint64_t number;	  /* random: how kernels know the handle's memory from another's leavings */
+	bool dispatched;	  /* LL: there is a dispatch to combine */
+	uint64_t number;	  /* random: tells kernels this handle's memory from the remains of another's */
 	bool staged;		  /* a send half waits for ncclEpComplete */
 	struct ep_ll_args second; /* what its second half will be launched with */
 	enum ep_kernel second_kernel;
 };
 
-/* "LL expert-major" and so on, for sentences. */
+/* "LL expert-major" and so on, for messages. */
 const char *ep_handle_mode(const struct ncclEpHandle *handle);
 
 /* Collective in LL where the window has to grow. handle_mem has passed its check or is NULL. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/group/launch.h"
 
+#include "plugin/group/algo.h"
 #include "util/error.h"
 #include "util/param.h"
 
-/* Warps per block, and the largest stage worth its shared memory. Dispatch moves whole rows (a 7168 x bf16 row is
- * 14336 bytes); combine sums with all its threads, so that it wants more warps, and returns rows in halves. */
+/* Warps per block, and the largest stage worth its shared memory. Dispatch moves whole rows (7168 x bf16 is 14336
+ * bytes); combine sums with all its threads, so it wants more warps and sends rows back in halves. */
 static const struct {
 	unsigned warps;
 	uint32_t stage;
@@ -15,8 +16,6 @@ static const struct {
 	[EP_K_ht_update] = { 16, 0 },	       [EP_K_ht_dispatch] = { 16, 24576 },   [EP_K_ht_combine] = { 16, 4096 },
 };
 
-#define HT_SMS 24u /* bandwidth needs no more, and training wants the rest for its GEMMs */
-
 uint32_t ep_launch_stage(enum ep_kernel kernel, size_t row_bytes, bool whole)
 {
 	size_t stage = (row_bytes + EP_STAGE_HEAD + 127) / 128 * 128;
@@ -24,7 +23,7 @@ uint32_t ep_launch_stage(enum ep_kernel kernel, size_t row_bytes, bool whole)
 	return whole || stage < shapes[kernel].stage ? (uint32_t)stage : shapes[kernel].stage;
 }
 
-/* Ranks that share this rank's GPU: their kernels wait for each other, so all must be resident together. */
+/* Ranks that share this rank's GPU: their kernels wait for each other, so all must be resident at once. */
 static unsigned sharers(const struct ncclEpGroup *group)
 {
 	const struct ep_topo *topo = &group->topo;
@@ -45,15 +44,15 @@ static unsigned blocks(const struct ncclEpGroup *group)
 
 	if (!limit)
 		limit = group->cfg.max_num_sms;
-	if (!limit && group->cfg.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT)
-		limit = HT_SMS;
+	if (!limit)
+		limit = group->algo->sms;
 	if (limit && limit < n)
 		n = limit;
 	return n ? n : 1;
 }
 
-/* The CPU device is one thread, more would only wait for each other; under the emulator two warps show what there is
- * to see between warps. */
+/* The CPU device runs one warp: more would only wait for each other. Under the emulator two are enough to exercise what
+ * happens between warps. */
 static unsigned warps_max(const struct ep_dev *dev)
 {
 	if (dev->ops->kind == EP_DEV_HOST)
@@ -67,7 +66,7 @@ int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need 
 	unsigned warps = shapes[need->kernel].warps, grid = blocks(group);
 
 	grid = need->blocks < grid ? (unsigned)need->blocks : grid;
-	/* Idle warps cost: a block starts the later the more shared memory it asks for. */
+	/* Idle warps cost: the more shared memory a block asks for, the later it starts. */
 	if (need->rows && need->rows < (size_t)warps * grid)
 		warps = (unsigned)((need->rows + grid - 1) / grid);
 	if (warps > warps_max(group->dev))

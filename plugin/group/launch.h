@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How large a launch is: blocks from the group's limits and the device, warps from their shared memory. */
+/* The size of a launch: blocks from the group's limits and the device, warps from their shared memory. */
 #ifndef EP_PLUGIN_LAUNCH_H
 #define EP_PLUGIN_LAUNCH_H
 
@@ -23,8 +23,7 @@ struct ep_launch_need {
 /* -EP_EUSAGE when not even one warp fits. */
 int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need *need, struct ep_launch_plan *out);
 
-/* The stage a warp wants to move rows of this size at once. Longer rows go in pieces, but for whole: those that are
- * made in the stage. */
+/* Bytes a warp stages rows of this size in. Longer rows go in pieces; whole: they are built in it and must fit. */
 uint32_t ep_launch_stage(enum ep_kernel kernel, size_t row_bytes, bool whole);
 
 #endif

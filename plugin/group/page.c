@@ -32,7 +32,7 @@ static const char *kind_name(uint32_t kind)
 	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "operation";
 }
 
-/* What the caller of some rank did. */
+/* Errors of a caller, on this rank or another. */
 static int usage_report(const struct ep_kernel_report *r, int rank, char *out, size_t size)
 {
 	unsigned long long epoch = r->epoch;
@@ -41,20 +41,21 @@ static int usage_report(const struct ep_kernel_report *r, int rank, char *out, s
 	switch (r->code) {
 	case EP_KERR_OVERFLOW:
 		snprintf(out, size,
-			 "rank %d: the routing of update %llu sends it more rows than max_recv_tokens_per_rank: raise "
-			 "it, or let NCCL_EP_OVERFLOW_DROP leave rows out",
+			 "rank %d: update %llu routes more rows to it than max_recv_tokens_per_rank: raise it, or drop "
+			 "rows with NCCL_EP_OVERFLOW_DROP",
 			 rank, epoch);
 		break;
 	case EP_KERR_SHORT:
 		snprintf(out, size,
-			 "rank %d: the tensor of %s %llu has fewer rows than the routing of the last update gave this "
-			 "rank (recv_total_counter)",
+			 "rank %d: the tensor of %s %llu has fewer rows than the last update routed to this rank "
+			 "(recv_total_counter)",
 			 rank, kind, epoch);
 		break;
 	case EP_KERR_SHAPE:
 		snprintf(out, size,
-			 "rank %d: rank %u makes another call than %s %llu of this rank: layout, direction, data type, "
-			 "hidden size, scales, num_topk and alignment must be alike on all ranks",
+			 "rank %d: the call of rank %u does not match %s %llu of this rank: layout, direction, data "
+			 "type, "
+			 "hidden size, scales, num_topk and alignment must be the same on all ranks",
 			 rank, r->rank, kind, epoch);
 		break;
 	case EP_KERR_UNROUTED:
@@ -64,14 +65,13 @@ static int usage_report(const struct ep_kernel_report *r, int rank, char *out, s
 			 rank, kind, epoch);
 		break;
 	default:
-		snprintf(out, size, "rank %d: %s %llu failed with code %u, which this version does not know", rank,
-			 kind, epoch, r->code);
+		snprintf(out, size, "rank %d: %s %llu failed with unknown code %u", rank, kind, epoch, r->code);
 		return -EP_EINTERNAL;
 	}
 	return -EP_EUSAGE;
 }
 
-/* A wait that ended without what was waited for. */
+/* A wait that ended in a timeout or another rank's failure. */
 static int wait_report(const struct ep_kernel_report *r, int rank, uint64_t timeout_ns, char *out, size_t size)
 {
 	const char *kind = kind_name(r->kind), *phase = phase_name(r->phase);
@@ -95,7 +95,7 @@ static int wait_report(const struct ep_kernel_report *r, int rank, uint64_t time
 int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, char *out, size_t size)
 {
 	const struct ep_kernel_report *r = &ep_page_words(page)->report;
-	/* Pairs with the release in gx_op_fail: with the code come the words beside it. */
+	/* Pairs with the release in gx_op_fail: the words beside the code are those it was written with. */
 	uint32_t code = __atomic_load_n(&r->code, __ATOMIC_ACQUIRE);
 	unsigned long long epoch = r->epoch;
 	const char *kind = kind_name(r->kind), *phase = phase_name(r->phase);
@@ -107,29 +107,28 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, ch
 	case EP_KERR_REMOTE:
 		return wait_report(r, rank, timeout_ns, out, size);
 	case EP_KERR_BEHIND:
-		snprintf(out, size,
-			 "rank %d was masked at epoch %llu and the others went on without it: restart with a dispatch",
-			 rank, epoch);
+		snprintf(out, size, "rank %d was masked at epoch %llu: restart with a dispatch", rank, epoch);
 		return -EP_EREMOTE;
 	case EP_KERR_STAGED:
 		snprintf(out, size,
-			 "rank %d: %s %llu found both buffers held by staged operations: complete one of them first",
+			 "rank %d: %s %llu: both buffers are held by staged operations: call ncclEpComplete first",
 			 rank, kind, epoch);
 		return -EP_EUSAGE;
 	case EP_KERR_COUNT:
 		snprintf(out, size,
-			 "rank %d: what rank %u sent in %s %llu is no row of it: the ranks run different code or "
+			 "rank %d: malformed row from rank %u in %s %llu: the ranks run different code or "
 			 "configurations",
 			 rank, r->rank, kind, epoch);
 		return -EP_EINTERNAL;
 	case EP_KERR_RING:
 		snprintf(out, size,
-			 "rank %d: %s %llu, %s: the engine did not take what was for rank %u within %llu ms; it is "
-			 "stuck, or what was before it failed",
+			 "rank %d: %s %llu, %s: ring full: the engine took no command for rank %u within %llu ms; it "
+			 "is "
+			 "stuck, or an earlier command failed",
 			 rank, kind, epoch, phase, r->rank, (unsigned long long)(timeout_ns / 1000000));
 		return -EP_ETIMEOUT;
 	case EP_KERR_ABORTED:
-		snprintf(out, size, "rank %d: %s %llu was stopped, %s", rank, kind, epoch, phase);
+		snprintf(out, size, "rank %d: %s %llu was aborted, %s", rank, kind, epoch, phase);
 		return -EP_EREMOTE;
 	default:
 		return usage_report(r, rank, out, size);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The group's page of pinned memory: what kernels tell the host, and the host running kernels, without a stream. */
+/* A page of pinned memory: what kernels report to the host, and what the host tells running kernels. */
 #ifndef EP_PLUGIN_PAGE_H
 #define EP_PLUGIN_PAGE_H
 
@@ -14,7 +14,7 @@ struct ep_page_words {
 	struct ep_kernel_report report; /* the first failure */
 	uint32_t async[EP_PAGE_FLAGS];	/* by enum ep_async_flag */
 	uint64_t abort;			/* not 0: kernels stop waiting */
-	struct ep_ht_handle seen;	/* HT, eager: the head of a handle's memory, copied here to be looked at */
+	struct ep_ht_handle seen;	/* HT, eager: the head of a handle's memory, copied here to be read */
 	uint64_t gone[];		/* [nranks]: with masks, not 0: the rank's process has ended */
 };
 
@@ -35,7 +35,7 @@ static inline struct ep_page_words *ep_page_device(const struct ep_page *page)
 	return page->mem.dev;
 }
 
-/* The kernel's report as an error: 0 while there is none, else a negative errno and the sentence in out. */
+/* The kernels' report as an error: 0 while there is none, else a negative errno and the message in out. */
 int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, char *out, size_t size);
 
 #endif

@@ -17,16 +17,15 @@ static int block_alloc(struct ep_pool *pool, size_t size, struct ep_pool_block *
 		cudaError_t err = pool->alloc.alloc_fn(&block.mem.ptr, size, pool->alloc.context);
 
 		if (err || !block.mem.ptr)
-			return EP_FAIL(EP_HANDLE, ENOMEM,
-				       "alloc_fn of the group's configuration gave error %d for %zu bytes", (int)err,
-				       size);
+			return EP_FAIL(EP_HANDLE, ENOMEM, "config->alloc.alloc_fn returned error %d for %zu bytes",
+				       (int)err, size);
 		block.mem.size = size;
 	}
 	*out = block;
 	return 0;
 }
 
-/* The block of this size that was given back longest ago: kernels of its last user are the likeliest to be over. */
+/* The block of this size that was returned longest ago: its last user's kernels are the likeliest to have ended. */
 static struct ep_pool_block *take_retired(struct ep_pool *pool, size_t size)
 {
 	for (int i = 0; i < pool->count; i++) {
@@ -58,13 +57,13 @@ int ep_pool_get(struct ep_pool *pool, size_t size, void **out)
 		void *grown = realloc(pool->block, (size_t)room * sizeof(*pool->block));
 
 		if (!grown)
-			return EP_FAIL(EP_HANDLE, ENOMEM, "no memory for the list of %d blocks", room);
+			return EP_FAIL(EP_HANDLE, ENOMEM, "out of memory: list of %d blocks", room);
 		pool->block = grown;
 		pool->room = room;
 	}
 	if ((rc = block_alloc(pool, size, &pool->block[pool->count])))
 		return rc;
-	/* A device may round up; the request is what later requests are compared with. */
+	/* A device may round up; later requests are compared with what was asked for. */
 	pool->block[pool->count].mem.size = size;
 	*out = pool->block[pool->count++].mem.ptr;
 	return 0;

@@ -5,52 +5,51 @@
 #include <string.h>
 
 #include "kernels/args.h"
-#include "plugin/check/check.h"
-#include "plugin/check/tensor.h"
+#include "plugin/group/call.h"
 #include "plugin/group/comm.h"
 #include "plugin/group/group.h"
 #include "util/error.h"
 
-#define FN "ncclEpTensorAlloc"
+/* clang-format off */
+static const struct ep_dtype dtypes[EP_DTYPES] = {
+	{ "ncclInt8", "int8", 1 },	    { "ncclUint8", "uint8", 1 },      { "ncclInt32", "int32", 4 },
+	{ "ncclUint32", "uint32", 4 },	    { "ncclInt64", "int64", 8 },      { "ncclUint64", "uint64", 8 },
+	{ "ncclFloat16", "fp16", 2 },	    { "ncclFloat32", "fp32", 4 },     { "ncclFloat64", "fp64", 8 },
+	{ "ncclBfloat16", "bf16", 2 },	    { "ncclFloat8e4m3", "e4m3", 1 }, { "ncclFloat8e5m2", "e5m2", 1 },
+	{ "ncclFloat4x2", "fp4x2", 1 },
+};
+/* clang-format on */
 
-/* One allocation: a caller that overwrites the sizes pointer loses its own sizes, not our memory. */
+const struct ep_dtype *ep_dtype_info(ncclDataType_t dtype)
+{
+	return (unsigned)dtype < EP_DTYPES ? &dtypes[(unsigned)dtype] : NULL;
+}
+
+bool ep_tensor_empty(const ncclEpTensor_t *tensor)
+{
+	for (unsigned i = 0; i < tensor->ndim; i++)
+		if (!tensor->sizes[i])
+			return true;
+	return false;
+}
+
+size_t ep_tensor_row_bytes(const ncclEpTensor_t *tensor)
+{
+	return tensor->sizes[tensor->ndim - 1] * ep_dtype_info(tensor->datatype)->size;
+}
+
+/* One allocation: a caller that overwrites the sizes pointer leaks nothing. */
 struct owned {
 	ncclEpTensor_t tensor;
 	size_t sizes[];
 };
 
-static int sizes_check(unsigned ndim, const struct ep_dtype *dtype, const size_t *sizes)
+int ep_tensor_create(unsigned ndim, ncclDataType_t datatype, const size_t *sizes, ncclEpTensor_t **out)
 {
-	size_t bytes = dtype->size;
+	struct owned *own = EP_CALLOC(EP_INIT, 1, sizeof(*own) + ndim * sizeof(size_t), "a tensor's descriptor");
 
-	for (unsigned i = ndim; i-- > 0;)
-		if (__builtin_mul_overflow(bytes, sizes[i], &bytes))
-			return EP_BAD_ARG(FN ": sizes: the product of the sizes does not fit in 64 bits at sizes[%u] = "
-					     "%zu",
-					  i, sizes[i]);
-	return 0;
-}
-
-int ep_tensor_create(unsigned ndim, ncclDataType_t datatype, const size_t *sizes,
-		     const ncclEpTensorAllocConfig_t *config, ncclEpTensor_t **out)
-{
-	const struct ep_dtype *dtype = ep_dtype_info(datatype);
-	ncclEpTensorAllocConfig_t cfg;
-	struct owned *own;
-	int rc;
-
-	if ((rc = ep_check_pointer(FN, "tensor", out)))
-		return rc;
-	if (ndim < 1 || ndim > EP_TENSOR_MAX_DIMS)
-		return EP_BAD_ARG(FN ": ndim is %u, must be 1 to %d", ndim, EP_TENSOR_MAX_DIMS);
-	if (!dtype)
-		return EP_BAD_ARG(FN ": datatype is %d, which is no ncclDataType_t", (int)datatype);
-	if ((rc = ep_check_pointer(FN, "sizes", sizes)) || (rc = sizes_check(ndim, dtype, sizes)) ||
-	    (rc = ep_struct_take_opt(EP_S_TENSOR_ALLOC_CONFIG, FN, "config", config, &cfg)))
-		return rc;
-	own = calloc(1, sizeof(*own) + ndim * sizeof(size_t));
 	if (!own)
-		return EP_FAIL(EP_INIT, ENOMEM, FN ": no memory for a descriptor");
+		return -ENOMEM;
 	memcpy(own->sizes, sizes, ndim * sizeof(size_t));
 	own->tensor = (ncclEpTensor_t){ .size = NCCL_EP_TENSOR_SIZE,
 					.magic = EP_TENSOR_MAGIC_OWNED,
@@ -66,11 +65,12 @@ int ep_tensor_destroy(ncclEpTensor_t *tensor)
 	if (!tensor)
 		return 0;
 	if (tensor->magic == NCCL_EP_TENSOR_MAGIC)
-		return EP_BAD_ARG("ncclEpTensorDestroy: tensor: was declared by the caller and owns nothing: only "
-				  "tensors of ncclEpTensorAlloc are destroyed");
+		return EP_BAD_ARG("ncclEpTensorDestroy: tensor: was not made by ncclEpTensorAlloc, so there is nothing "
+				  "to destroy");
 	if (tensor->magic != EP_TENSOR_MAGIC_OWNED)
-		return EP_BAD_ARG("ncclEpTensorDestroy: tensor: magic is 0x%x: not a tensor of ncclEpTensorAlloc, or "
-				  "destroyed before",
+		return EP_BAD_ARG("ncclEpTensorDestroy: tensor: magic is 0x%x: not made by ncclEpTensorAlloc, or "
+				  "already "
+				  "destroyed",
 				  tensor->magic);
 	tensor->magic = 0;
 	free(tensor);

@@ -9,7 +9,7 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-/* What every rank tells of its window. The pointer means something only to ranks of the same process. */
+/* What every rank tells the others. The pointer is for ranks of the same process only. */
 struct offer {
 	int32_t rc;
 	uint32_t pad;
@@ -23,7 +23,7 @@ static size_t table_size(int nranks)
 	return (size_t)nranks * sizeof(void *);
 }
 
-/* Allocates and offers; a failure is only noted in the offer, because the others are waiting for it. */
+/* Allocates and offers. A failure travels in the offer: the others are waiting for it. */
 static void offer_make(const struct ep_window_ctx *ctx, struct ep_window *win, struct offer *offer)
 {
 	const struct ep_dev_ops *ops = ctx->dev->ops;
@@ -62,7 +62,7 @@ static int import_one(const struct ep_window_ctx *ctx, struct ep_window *win, in
 		return 0;
 	}
 	if (offer->export.share == EP_SHARE_NONE)
-		return EP_FAIL(EP_DEV, EP_EDEVICE, "window of rank %d cannot be shared between processes", peer);
+		return EP_FAIL(EP_DEV, EP_EDEVICE, "the window of rank %d cannot be shared between processes", peer);
 	if (offer->export.share == EP_SHARE_FD && (rc = ep_boot_fd_fetch(ctx->boot, &other->fds, offer->key, &fd)))
 		return rc;
 	rc = ops->mem_import(ctx->dev, &offer->export, fd, &win->imported[peer]);
@@ -73,17 +73,17 @@ static int import_one(const struct ep_window_ctx *ctx, struct ep_window *win, in
 	return rc;
 }
 
-/* One bit per rank that this one can reach; a pair is direct only if both can, or one would wait for stores that the
- * other makes by put. */
+/* One bit per rank that this one can map. A pair uses loads and stores only if both can, else one would wait for stores
+ * that the other sends as puts. */
 static int agree_reach(const struct ep_window_ctx *ctx, struct ep_window *win)
 {
 	size_t row = ((size_t)win->nranks + 7) / 8;
-	uint8_t *bits = calloc((size_t)win->nranks + 1, row);
+	uint8_t *bits = EP_CALLOC(EP_GROUP, (size_t)win->nranks + 1, row, "bits of mapped ranks");
 	uint8_t *mine = bits;
 	int rc;
 
 	if (!bits)
-		return EP_FAIL(EP_GROUP, ENOMEM, "window: no memory for %d ranks", win->nranks);
+		return -ENOMEM;
 	for (int r = 0; r < win->nranks; r++)
 		if (win->peer[r])
 			mine[r / 8] |= (uint8_t)(1u << (r % 8));
@@ -126,12 +126,12 @@ int ep_window_open(const struct ep_window_ctx *ctx, size_t size, struct ep_windo
 {
 	int nranks = ctx->topo->nranks, rc;
 	struct ep_window win = { .size = (size + 255) / 256 * 256, .rank = ctx->rank, .nranks = nranks };
-	struct offer mine = { 0 }, *all = calloc((size_t)nranks, sizeof(*all));
+	struct offer mine = { 0 }, *all = EP_CALLOC(EP_GROUP, (size_t)nranks, sizeof(*all), "window offers");
 
-	win.imported = calloc((size_t)nranks, sizeof(*win.imported));
-	win.peer = calloc((size_t)nranks, sizeof(*win.peer));
+	win.imported = EP_CALLOC(EP_GROUP, (size_t)nranks, sizeof(*win.imported), "imported windows");
+	win.peer = EP_CALLOC(EP_GROUP, (size_t)nranks, sizeof(*win.peer), "window pointers");
 	if (!all || !win.imported || !win.peer)
-		mine.rc = EP_FAIL(EP_GROUP, ENOMEM, "window: no memory for %d ranks", nranks);
+		mine.rc = -ENOMEM;
 	else
 		offer_make(ctx, &win, &mine);
 	if (!all || (rc = ep_boot_allgather(ctx->boot, &mine, sizeof(mine), all))) {
@@ -142,9 +142,9 @@ int ep_window_open(const struct ep_window_ctx *ctx, size_t size, struct ep_windo
 		goto close_window;
 	for (int r = 0; r < nranks; r++)
 		if (import_one(ctx, &win, r, &all[r]))
-			EP_WARN(EP_GROUP, "rank %d cannot map the window of rank %d: they will use the network path",
-				ctx->rank, r);
-	/* Also the barrier after which no one fetches any more. */
+			EP_WARN(EP_GROUP, "rank %d cannot map the window of rank %d: they will use the net", ctx->rank,
+				r);
+	/* Also the barrier after which nobody fetches descriptors. */
 	if ((rc = agree_reach(ctx, &win)) || (rc = table_fill(ctx, &win)))
 		goto close_window;
 	ep_boot_fd_withdraw(ctx->boot, mine.key);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A window: one allocation of the same size on every rank, mapped by the ranks of the same node. Only offsets travel.
- */
+/* A window: one allocation of the same size on every rank, mapped by ranks of the same node. Only offsets travel. */
 #ifndef EP_PLUGIN_WINDOW_H
 #define EP_PLUGIN_WINDOW_H
 
@@ -20,7 +19,7 @@ struct ep_window {
 };
 
 struct ep_window_list {
-	int count, room;
+	int count;
 	struct ep_window **win;
 };
 
@@ -29,12 +28,12 @@ struct ep_window_ctx {
 	struct ep_boot *boot;
 	const struct ep_topo *topo;
 	int rank;
-	void *stream; /* for the table; waits for nobody */
+	void *stream; /* for the table; nothing else runs on it */
 };
 
-/* Collective, size alike on all ranks. On failure of one rank all fail and nothing stays behind. */
+/* Collective, the same size on all ranks. If one rank fails all do, and nothing is left allocated. */
 int ep_window_open(const struct ep_window_ctx *ctx, size_t size, struct ep_window *out);
-/* Local; the caller has seen to it (barrier) that nobody uses it any more. */
+/* Local; a barrier before it ensures that nobody uses the window any more. */
 void ep_window_close(const struct ep_window_ctx *ctx, struct ep_window *win);
 
 #endif

@@ -4,80 +4,15 @@
 #include <string.h>
 
 #include "kernels/args.h"
-#include "plugin/check/tensor.h"
+#include "plugin/group/handle.h"
 #include "plugin/group/launch.h"
-#include "plugin/group/plan.h"
 #include "plugin/group/tensor.h"
-#include "plugin/ht/reach.h"
+#include "plugin/ht/plan.h"
+#include "plugin/ht/state.h"
 #include "util/clock.h"
 #include "util/error.h"
 
-#define SETUP_MS 10000
 #define HIST_MAX 4096u /* bytes of a warp's counts that are worth their shared memory */
-
-static uint32_t near_at(const struct ncclEpGroup *group)
-{
-	return (uint32_t)ep_ht_state_size((uint32_t)group->nranks, group->cfg.num_experts);
-}
-
-/* near[] lies behind the state. */
-static int near_fill(struct ncclEpGroup *group)
-{
-	const struct ep_dev_ops *ops = group->dev->ops;
-	struct ep_pinned staging;
-	int rc = ops->pinned_alloc(group->dev, (size_t)group->nranks, &staging);
-
-	if (rc)
-		return rc;
-	for (int r = 0; r < group->nranks; r++)
-		((uint8_t *)staging.host)[r] = ep_topo_near(&group->topo, group->rank, r);
-	rc = ops->copy(group->dev, (uint8_t *)group->state.ptr + near_at(group), staging.host, (size_t)group->nranks,
-		       group->stream);
-	if (!rc)
-		rc = ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
-	ops->pinned_free(group->dev, &staging);
-	return rc;
-}
-
-int ep_ht_open(struct ncclEpGroup *group)
-{
-	size_t size = near_at(group) + (size_t)group->nranks;
-	int rc = group->dev->ops->mem_alloc(group->dev, size, &group->state);
-
-	if (rc || (rc = near_fill(group)))
-		return rc;
-	return ep_reach_open(group, &group->reach);
-}
-
-/* Both layouts fit, so that no handle makes it grow. In eager mode an expert-major handle wants far more than a flat
- * one, and without num_topk a routing might be as wide as all experts: then it is left to the first handle. */
-int ep_ht_window(const struct ncclEpGroup *group, size_t *bytes)
-{
-	static const char fn[] = "ncclEpCreateGroup";
-	int room = (int)group->cfg.num_topk;
-	struct ep_handle_args flat = { NCCL_EP_LAYOUT_FLAT, 1, room, room };
-	struct ep_handle_args expert = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, room, room };
-	struct ep_plan_ht one, other;
-	int rc;
-
-	if (!group->cfg.max_recv || !group->cfg.num_topk)
-		return 0;
-	if ((rc = ep_plan_ht(fn, group, &flat, &one)) || (rc = ep_plan_ht(fn, group, &expert, &other)))
-		return rc;
-	*bytes = one.total > other.total ? one.total : other.total;
-	return 0;
-}
-
-int ep_ht_clear(struct ncclEpGroup *group)
-{
-	struct ep_ht_state *state = group->state.ptr;
-	const struct ep_dev_ops *ops = group->dev->ops;
-	int rc = ops->fill(group->dev, &state->errors, 0, sizeof(state->errors), group->stream);
-
-	if (!rc)
-		rc = ops->fill(group->dev, group->control.mine.ptr, 0, sizeof(uint64_t), group->stream);
-	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
-}
 
 static struct ep_ht_shape shape_of(const struct ncclEpHandle *handle)
 {
@@ -97,7 +32,7 @@ static struct ep_ht_shape shape_of(const struct ncclEpHandle *handle)
 	};
 }
 
-/* FNV-1a: not to be guessed against, only to tell honest mistakes. */
+/* FNV-1a: catches mistakes, not attacks. */
 static uint64_t key_of(const uint32_t *word, size_t n)
 {
 	uint64_t key = 0xcbf29ce484222325ull;
@@ -129,8 +64,8 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 		.mine = group->control.mine.ptr,
 		.control = (uint8_t *const *)group->control.peer_dev,
 		.window = (uint8_t *const *)win->peer_dev,
-		.near = (const uint8_t *)group->state.ptr + near_at(group),
-		.reach = ep_reach_device(group->reach),
+		.near = (const uint8_t *)group->state.ptr + ep_ht_near_at(group),
+		.reach = ep_reach_device(ep_ht_reach(group)),
 		.timeout_ns = group->timeout_ns,
 		.flags = (expert_major(handle) ? EP_HT_EXPERT_MAJOR : 0) |
 			 (group->cfg.overflow == NCCL_EP_OVERFLOW_DROP ? EP_HT_DROP : 0) |
@@ -143,41 +78,41 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 	}
 }
 
-/* What every launch of a handle is told. */
+/* Arguments common to every launch of a handle. */
 static int args_common(const char *fn, struct ncclEpHandle *handle, struct ep_ht_args *a)
 {
 	uint8_t *mem = handle->mem.data;
-	struct ep_plan_handle plan;
-	struct ep_plan_ht window;
+	struct ep_ht_window window;
+	struct ep_ht_mem at;
 	int rc;
 
-	if ((rc = ep_plan_handle(fn, handle->group, &handle->args, &plan)) ||
-	    (rc = ep_plan_ht(fn, handle->group, &handle->args, &window)))
+	if ((rc = ep_ht_mem(fn, handle->group, &handle->args, &at)) ||
+	    (rc = ep_ht_window(fn, handle->group, &handle->args, &window)))
 		return rc;
 	args_group(handle, a);
 	a->stage_at = window.stage;
 	a->routing_key = KEY(handle->args.layout, a->shape.rank, a->shape.nranks, a->shape.experts, a->shape.tmax,
 			     a->shape.capacity, a->shape.alignment);
 	a->handle = (struct ep_ht_handle *)mem;
-	a->routed = mem + plan.routed;
-	a->from = (struct ep_ht_run *)(mem + plan.from);
-	a->zone = (struct ep_ht_run *)(mem + plan.zone);
-	a->area = (struct ep_ht_run *)(mem + plan.area);
-	a->filled = (uint32_t *)(mem + plan.filled);
+	a->routed = mem + at.routed;
+	a->from = (struct ep_ht_run *)(mem + at.from);
+	a->zone = (struct ep_ht_run *)(mem + at.zone);
+	a->area = (struct ep_ht_run *)(mem + at.area);
+	a->filled = (uint32_t *)(mem + at.filled);
 	return 0;
 }
 
-/* What other processes' tensors this launch may touch: the driver promises nothing about memory mapped after it. */
+/* Which tensors of other processes this launch may touch: memory mapped after a launch is not guaranteed to it. */
 static int args_mapped(struct ncclEpGroup *group, struct ep_ht_args *a, void *stream)
 {
 	bool capturing = false;
 	int rc;
 
-	if (!group->reach)
+	if (!ep_ht_reach(group))
 		return 0;
 	if ((rc = group->dev->ops->capturing(group->dev, stream, &capturing)))
 		return rc;
-	a->mapped = capturing ? EP_REACH_CAPTURED : ep_reach_count(group->reach);
+	a->mapped = capturing ? EP_REACH_CAPTURED : ep_reach_count(ep_ht_reach(group));
 	return 0;
 }
 
@@ -199,7 +134,7 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, const stru
 	l.shared = plan.block / group->dev->warp * need.warp_bytes + need.block_bytes;
 	if ((rc = group->dev->ops->launch(group->dev, &l)))
 		return rc;
-	/* On the CPU with no stream it has run already: the caller gets its error from this very call. */
+	/* On the CPU without a stream it has run already: this call returns its error. */
 	return ep_group_check(group);
 }
 
@@ -213,7 +148,7 @@ static uint32_t wide(const ncclEpTensor_t *tensor, uint32_t flag)
 	return tensor && tensor->datatype == ncclInt64 ? flag : 0;
 }
 
-int ep_ht_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
+static int ht_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
 	const ncclEpLayoutInfo_t *info = &update->info;
@@ -256,7 +191,7 @@ static int heights_check(const ncclEpDispatchOutputs_t *out, uint64_t rows)
 	return 0;
 }
 
-/* Eager mode: how many rows the routing gave this rank is known on the device only. */
+/* Eager mode: the number of rows routed to this rank is known on the device only. */
 static int eager_check(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
@@ -270,7 +205,7 @@ static int eager_check(struct ncclEpHandle *handle, const struct ep_dispatch *op
 	if (capturing)
 		return EP_BAD_USE(
 			"ncclEpDispatch: stream: is being captured, but in eager mode (max_recv_tokens_per_rank "
-			"AUTO) dispatch must look at the row count: set max_recv_tokens_per_rank");
+			"AUTO) dispatch must read the row count: set max_recv_tokens_per_rank");
 	if ((rc = ops->copy(group->dev, &ep_page_words(&group->page)->seen, there, sizeof(*there), stream)) ||
 	    (rc = ops->sync(group->dev, stream, ep_now_ns() + group->timeout_ns)) || (rc = ep_group_check(group)))
 		return rc;
@@ -294,8 +229,8 @@ static int dispatch_tensors(struct ncclEpGroup *group, const struct ep_dispatch 
 	    (rc = ep_tensor_pointer(group, op->out.topk_weights, &a->out_weights)) ||
 	    (rc = ep_tensor_pointer(group, op->out.topk_idx, &a->out_idx)))
 		return rc;
-	ep_reach_place(group->reach, a->out, &a->place[0]);
-	ep_reach_place(group->reach, a->out_scales, &a->place[1]);
+	ep_reach_place(ep_ht_reach(group), a->out, &a->place[0]);
+	ep_reach_place(ep_ht_reach(group), a->out_scales, &a->place[1]);
 	return 0;
 }
 
@@ -304,7 +239,7 @@ static uint32_t smaller(size_t a, uint32_t b)
 	return a < b ? (uint32_t)a : b;
 }
 
-int ep_ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
+static int ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
 	bool backward = op->cfg.pass_direction == NCCL_EP_BWD_PASS;
@@ -335,7 +270,7 @@ int ep_ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 	return launch(handle, EP_K_ht_dispatch, &a, stream);
 }
 
-int ep_ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
+static int ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
 	bool backward = op->cfg.pass_direction == NCCL_EP_BWD_PASS;
@@ -350,7 +285,7 @@ int ep_ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 	if (backward && ((rc = ep_tensor_pointer(group, op->in.topk_weights, &a.in_weights)) ||
 			 (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.out_weights))))
 		return rc;
-	ep_reach_place(group->reach, a.in, &a.place[0]);
+	ep_reach_place(ep_ht_reach(group), a.in, &a.place[0]);
 	a.tokens = (uint32_t)op->t;
 	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? (uint32_t)op->out.topk_weights->sizes[1] : 0;
 	a.limit = smaller(op->in.tokens->sizes[0], UINT32_MAX);
@@ -366,3 +301,23 @@ int ep_ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 	a.call_key = KEY(EP_K_ht_combine, handle->args.layout, backward, a.dtype, a.row_bytes);
 	return launch(handle, EP_K_ht_combine, &a, stream);
 }
+
+const struct ep_algo ep_ht_algo = {
+	.name = "HT",
+	.mode = { "HT", "HT expert-major", "HT", "HT flat" },
+	.sms = 24, /* bandwidth needs no more, and training wants the rest for its GEMMs */
+	.fails_all = true,
+	.control_size = ep_ht_control,
+	.open = ep_ht_open,
+	.stop = ep_ht_stop,
+	.close = ep_ht_close,
+	.abandon = ep_ht_abandon,
+	.clear = ep_ht_clear,
+	.mask = ep_algo_no_mask,
+	.mem_size = ep_ht_mem_size,
+	.need = ep_ht_need,
+	.update = ht_update,
+	.dispatch = ht_dispatch,
+	.combine = ht_combine,
+	.complete = ep_algo_no_stage,
+};

@@ -7,22 +7,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "plugin/group/group.h"
 #include "util/clock.h"
 #include "util/error.h"
 
 /*
- * A kernel cannot wake a thread, so the thread looks from time to time. Wants come when somebody uses new memory, and
- * then mostly all ranks do: an allocation that is new here makes the naps short, and they double from there. There is
- * no longer sleep, because replayed graphs want things without any call of ours.
+ * A kernel cannot wake a thread, so the thread polls. Requests come when a rank uses new memory, and then mostly all
+ * ranks do: an allocation that is new here makes the naps short, and they double from there. They stay bounded, because
+ * replayed graphs ask for mappings without any API call.
  */
 #define NAP_MIN_NS 100000ull
 #define NAP_MAX_NS 51200000ull
-/* Of one question to an owner; also what ep_reach_close may have to wait. */
+/* Of one request to an owner; ep_reach_close may have to wait as long. */
 #define FETCH_MS 2000
-/* A descriptor each. Torch's allocator has tens of segments, not hundreds. */
+/* Each holds a descriptor. Torch's allocator has tens of segments, not hundreds. */
 #define OWN_MAX 256u
-/* Old allocations looked at per new one: a look costs a driver call or two. */
+/* Old allocations checked per new one: a check costs a driver call or two. */
 #define SWEEP 8u
 #define REFUSED_MAX 256u
 
@@ -30,7 +29,7 @@
 struct own {
 	uint64_t id;
 	void *base;
-	bool offered; /* else it is known that it cannot be */
+	bool offered; /* else it is known not to be exportable */
 };
 
 struct want {
@@ -39,11 +38,7 @@ struct want {
 };
 
 struct ep_reach {
-	struct ep_dev *dev;
-	struct ep_boot *boot;
-	const struct ep_topo *topo;
-	struct ep_comm_calls calls;
-	int rank;
+	struct ep_reach_ctx ctx;
 	pid_t pid; /* a forked child has no service thread */
 	struct ep_pinned mem;
 
@@ -51,7 +46,7 @@ struct ep_reach {
 	pthread_mutex_t lock; /* all down to sweep */
 	pthread_cond_t cond;
 	bool stop, fresh;
-	bool full; /* has been said */
+	bool full; /* has been logged */
 	struct own own[OWN_MAX];
 	unsigned owned, sweep;
 
@@ -62,56 +57,44 @@ struct ep_reach {
 	unsigned refusals;
 };
 
-/* ---- whose memory it is: by kind of device ---- */
+/* ---- allocations: by the device, else by the library that owns the communicator ---- */
 
-/* Plain memory of a process is out of reach for others; what the stand-in's ncclMemAlloc gave out is a file. */
-static int standin_find(struct ep_reach *reach, const void *ptr, struct ep_buffer *out)
+/* Plain host memory cannot be opened by other processes; what the stand-in's ncclMemAlloc returns is a file. */
+static int buffer_find(const struct ep_reach *reach, const void *ptr, struct ep_buffer *out)
 {
-	if (!reach->calls.mem_find || !reach->calls.mem_export)
+	struct ep_dev *dev = reach->ctx.dev;
+
+	if (dev->ops->knows_buffers)
+		return dev->ops->buffer_id(dev, ptr, out);
+	if (!reach->ctx.calls->mem_find || !reach->ctx.calls->mem_export)
 		return -ENOENT;
-	return reach->calls.mem_find(ptr, &out->base, &out->size, &out->id);
+	return reach->ctx.calls->mem_find(ptr, &out->base, &out->size, &out->id);
 }
 
-static int standin_export(struct ep_reach *reach, const struct ep_buffer *user, struct ep_export *out, int *fd)
+static int buffer_export(const struct ep_reach *reach, const struct ep_buffer *user, struct ep_export *out, int *fd)
 {
+	struct ep_dev *dev = reach->ctx.dev;
 	uint64_t offset, size;
-	int rc = reach->calls.mem_export(user->base, fd, &offset, &size);
+	int rc;
 
+	if (dev->ops->knows_buffers)
+		return dev->ops->user_export(dev, user, out, fd);
+	rc = reach->ctx.calls->mem_export(user->base, fd, &offset, &size);
 	if (!rc)
-		*out = (struct ep_export){ .share = EP_SHARE_FD, .kind = EP_DEV_HOST, .size = size };
+		*out = (struct ep_export){ .share = EP_SHARE_FD, .kind = dev->ops->kind, .size = size };
 	return rc;
 }
-
-static int driver_find(struct ep_reach *reach, const void *ptr, struct ep_buffer *out)
-{
-	return reach->dev->ops->buffer_id(reach->dev, ptr, out);
-}
-
-static int driver_export(struct ep_reach *reach, const struct ep_buffer *user, struct ep_export *out, int *fd)
-{
-	return reach->dev->ops->user_export(reach->dev, user, out, fd);
-}
-
-static const struct {
-	int (*find)(struct ep_reach *reach, const void *ptr, struct ep_buffer *out);
-	int (*export)(struct ep_reach *reach, const struct ep_buffer *user, struct ep_export *out, int *fd);
-} sources[EP_DEV_KINDS] = {
-	[EP_DEV_HOST] = { standin_find, standin_export },
-	[EP_DEV_CUDA] = { driver_find, driver_export },
-};
-
-#define SOURCE(reach) (&sources[(reach)->dev->ops->kind])
 
 /* ---- the owner's side ---- */
 
 static void own_drop(struct ep_reach *reach, unsigned i)
 {
 	if (reach->own[i].offered)
-		ep_boot_note_withdraw(reach->boot, reach->own[i].id);
+		ep_boot_note_withdraw(reach->ctx.boot, reach->own[i].id);
 	reach->own[i] = reach->own[--reach->owned];
 }
 
-/* What the caller has freed gives its place back, and the memory that its descriptor still holds. */
+/* Drops what the caller has freed, and with it the memory that the offered descriptor still holds. */
 static void own_sweep(struct ep_reach *reach)
 {
 	struct ep_buffer now;
@@ -119,7 +102,7 @@ static void own_sweep(struct ep_reach *reach)
 	for (unsigned n = 0; n < SWEEP && n < reach->owned; n++) {
 		unsigned i = reach->sweep++ % reach->owned;
 
-		if (SOURCE(reach)->find(reach, reach->own[i].base, &now) || now.id != reach->own[i].id)
+		if (buffer_find(reach, reach->own[i].base, &now) || now.id != reach->own[i].id)
 			own_drop(reach, i);
 	}
 }
@@ -128,10 +111,10 @@ static void own_sweep(struct ep_reach *reach)
 static bool own_offer(struct ep_reach *reach, const struct ep_buffer *user)
 {
 	struct ep_export export;
-	int fd = -1, rc = SOURCE(reach)->export(reach, user, &export, &fd);
+	int fd = -1, rc = buffer_export(reach, user, &export, &fd);
 
 	if (!rc)
-		rc = ep_boot_note_offer(reach->boot, user->id, &export, sizeof(export), fd);
+		rc = ep_boot_note_offer(reach->ctx.boot, user->id, &export, sizeof(export), fd);
 	if (fd >= 0)
 		close(fd);
 	return !rc;
@@ -145,9 +128,9 @@ static struct own *own_add(struct ep_reach *reach, const struct ep_buffer *user)
 	if (reach->owned == OWN_MAX) {
 		if (!reach->full)
 			EP_INFO(EP_GROUP,
-				"rank %d: its tensors are in more than %u allocations: other processes reach those of "
-				"the others through the window",
-				reach->rank, OWN_MAX);
+				"rank %d: its tensors lie in more than %u allocations: staging the rest through the "
+				"window for other processes",
+				reach->ctx.rank, OWN_MAX);
 		reach->full = true;
 		return NULL;
 	}
@@ -179,7 +162,7 @@ void ep_reach_place(struct ep_reach *reach, const void *ptr, struct ep_place *ou
 	struct ep_place place = { .address = (uint64_t)(uintptr_t)ptr };
 	struct ep_buffer user;
 
-	if (reach && ptr && !SOURCE(reach)->find(reach, ptr, &user) && user.id && own_offered(reach, &user)) {
+	if (reach && ptr && !buffer_find(reach, ptr, &user) && user.id && own_offered(reach, &user)) {
 		place.id = user.id;
 		place.offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)user.base);
 	}
@@ -214,8 +197,8 @@ static bool want_settled(const struct ep_reach *reach, const struct want *want)
 
 static void want_refuse(struct ep_reach *reach, const struct want *want, const char *why)
 {
-	EP_INFO(EP_GROUP, "rank %d: allocation %#llx of rank %u is not mapped here: %s; its rows go through the window",
-		reach->rank, (unsigned long long)want->id, want->owner, why);
+	EP_INFO(EP_GROUP, "rank %d: not mapping allocation %#llx of rank %u: %s; staging its rows through the window",
+		reach->ctx.rank, (unsigned long long)want->id, want->owner, why);
 	reach->refused[reach->refusals++ % REFUSED_MAX] = *want;
 }
 
@@ -224,11 +207,11 @@ static int want_map(struct ep_reach *reach, const struct want *want, struct ep_m
 	struct ep_export export;
 	int fd, rc;
 
-	rc = ep_boot_note_fetch(reach->boot, &reach->topo->rank[want->owner].fds, want->id, ep_deadline_ms(FETCH_MS),
-				&export, sizeof(export), &fd);
+	rc = ep_boot_note_fetch(reach->ctx.boot, &reach->ctx.topo->rank[want->owner].fds, want->id,
+				ep_deadline_ms(FETCH_MS), &export, sizeof(export), &fd);
 	if (rc)
 		return rc;
-	rc = reach->dev->ops->mem_import(reach->dev, &export, fd, out);
+	rc = reach->ctx.dev->ops->mem_import(reach->ctx.dev, &export, fd, out);
 	if (fd >= 0)
 		close(fd);
 	return rc;
@@ -254,20 +237,20 @@ static void want_serve(struct ep_reach *reach, const struct want *want)
 
 	if (want_settled(reach, want))
 		return;
-	if (!peer_maps(reach->topo, reach->rank, want->owner)) {
-		want_refuse(reach, want, "no other process of the node has such a rank");
+	if (!peer_maps(reach->ctx.topo, reach->ctx.rank, want->owner)) {
+		want_refuse(reach, want, "its owner is no rank of another process on this node");
 	} else if (reach->imported == EP_REACH_ENTRIES) {
 		want_refuse(reach, want, "the table is full");
 	} else if (!(rc = want_map(reach, want, &mem))) {
 		want_add(reach, want, &mem);
-		EP_INFO(EP_GROUP, "rank %d: allocation %#llx of rank %u, %zu bytes, is mapped", reach->rank,
+		EP_INFO(EP_GROUP, "rank %d: mapped allocation %#llx of rank %u, %zu bytes", reach->ctx.rank,
 			(unsigned long long)want->id, want->owner, mem.size);
-	} else if (rc != -ETIMEDOUT) { /* a rank that was only slow is asked again when it is wanted again */
-		want_refuse(reach, want, rc == -ENOENT ? "its owner does not offer it" : strerror(-rc));
+	} else if (rc != -ETIMEDOUT) { /* an owner that was only slow is asked again at the next request */
+		want_refuse(reach, want, rc == -ENOENT ? "not offered by its owner" : strerror(-rc));
 	}
 }
 
-/* How many there were. */
+/* Returns how many there were. */
 static unsigned wants_take(struct ep_reach *reach, struct want *out)
 {
 	struct ep_reach_table *table = reach->mem.host;
@@ -328,13 +311,13 @@ static void *service(void *arg)
 
 /* ---- life ---- */
 
-static bool needed(const struct ncclEpGroup *group)
+static bool needed(const struct ep_reach_ctx *ctx)
 {
 	bool any = false;
 
-	for (int r = 0; r < group->nranks; r++)
-		any |= peer_maps(&group->topo, group->rank, (uint32_t)r);
-	return any && group->cfg.zero_copy != NCCL_EP_ZERO_COPY_OFF;
+	for (int r = 0; r < ctx->topo->nranks; r++)
+		any |= peer_maps(ctx->topo, ctx->rank, (uint32_t)r);
+	return any;
 }
 
 static int sync_init(struct ep_reach *reach)
@@ -355,7 +338,7 @@ static int sync_init(struct ep_reach *reach)
 	return -rc;
 }
 
-/* The program's signal handlers run in the program's threads. The stack is as large as usual: the driver needs it. */
+/* Signals are for the program's own threads. The stack keeps its default size: the driver needs it. */
 static int thread_start(struct ep_reach *reach)
 {
 	sigset_t all, old;
@@ -365,41 +348,40 @@ static int thread_start(struct ep_reach *reach)
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	rc = pthread_create(&reach->thread, NULL, service, reach);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return rc ? EP_FAIL(EP_GROUP, rc, "rank %d cannot start the thread that maps other ranks' tensors: %s",
-			    reach->rank, strerror(rc))
+	return rc ? EP_FAIL(EP_GROUP, rc, "rank %d: cannot start the thread that maps other ranks' tensors: %s",
+			    reach->ctx.rank, strerror(rc))
 		  : 0;
 }
 
-static struct ep_reach *reach_new(struct ncclEpGroup *group)
+static struct ep_reach *reach_new(const struct ep_reach_ctx *ctx)
 {
-	struct ep_reach *reach = calloc(1, sizeof(*reach));
+	struct ep_reach *reach = EP_CALLOC(EP_GROUP, 1, sizeof(*reach), "mappings of other ranks' tensors");
 
-	if (!reach || sync_init(reach)) {
+	if (!reach)
+		return NULL;
+	if (sync_init(reach)) {
+		EP_FAIL(EP_GROUP, ENOMEM, "rank %d: cannot make the lock of other ranks' mappings", ctx->rank);
 		free(reach);
 		return NULL;
 	}
-	reach->dev = group->dev;
-	reach->boot = group->boot;
-	reach->topo = &group->topo;
-	reach->calls = group->comm.calls;
-	reach->rank = group->rank;
+	reach->ctx = *ctx;
 	reach->pid = getpid();
 	return reach;
 }
 
-int ep_reach_open(struct ncclEpGroup *group, struct ep_reach **out)
+int ep_reach_open(const struct ep_reach_ctx *ctx, struct ep_reach **out)
 {
 	struct ep_reach *reach;
 	int rc;
 
-	if (!needed(group)) {
+	if (!needed(ctx)) {
 		*out = NULL;
 		return 0;
 	}
-	reach = reach_new(group);
+	reach = reach_new(ctx);
 	if (!reach)
-		return EP_FAIL(EP_GROUP, ENOMEM, "rank %d: no memory to map other ranks' tensors", group->rank);
-	rc = reach->dev->ops->pinned_alloc(reach->dev, sizeof(struct ep_reach_table), &reach->mem);
+		return -ENOMEM;
+	rc = reach->ctx.dev->ops->pinned_alloc(reach->ctx.dev, sizeof(struct ep_reach_table), &reach->mem);
 	if (rc)
 		goto abandon;
 	rc = thread_start(reach);
@@ -408,7 +390,7 @@ int ep_reach_open(struct ncclEpGroup *group, struct ep_reach **out)
 	*out = reach;
 	return 0;
 free_table:
-	reach->dev->ops->pinned_free(reach->dev, &reach->mem);
+	reach->ctx.dev->ops->pinned_free(reach->ctx.dev, &reach->mem);
 abandon:
 	ep_reach_abandon(reach);
 	return rc;
@@ -429,8 +411,7 @@ void ep_reach_close(struct ep_reach *reach)
 
 void ep_reach_abandon(struct ep_reach *reach)
 {
-	/* A forked child has a copy of a condition that the parent's thread waits on: destroying it would wait for
-	 * ever. */
+	/* In a forked child the parent's thread still counts as a waiter: pthread_cond_destroy would never return. */
 	if (!reach || reach->pid != getpid())
 		return;
 	pthread_cond_destroy(&reach->cond);
@@ -443,8 +424,8 @@ void ep_reach_free(struct ep_reach *reach)
 	if (!reach)
 		return;
 	for (unsigned i = 0; i < reach->imported; i++)
-		reach->dev->ops->mem_free(reach->dev, &reach->import[i]);
-	reach->dev->ops->pinned_free(reach->dev, &reach->mem);
+		reach->ctx.dev->ops->mem_free(reach->ctx.dev, &reach->import[i]);
+	reach->ctx.dev->ops->pinned_free(reach->ctx.dev, &reach->mem);
 	ep_reach_abandon(reach);
 }
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which net, agreed by all ranks: the candidates of NCCL_EP_NET in turn, until one has a device on every rank and
- * connects all of them. Every step is taken by all ranks, and each knows how it went on the others; so who fails does
- * not leave the others waiting, and what did not do is closed everywhere before the next is opened. Asking for one
- * candidate after the other, and not for all beforehand, keeps a machine that has what comes first from loading the
- * libraries of the others.
+ * All ranks agree on one net: the candidates of NCCL_EP_NET in turn, until one has a device on every rank and connects
+ * all of them. Every step is taken by all ranks, and each learns how it went on the others: a rank that fails does not
+ * leave the others waiting, and a candidate that failed is closed everywhere before the next is opened. Candidates are
+ * opened one by one, so that a machine where the first one works loads no libraries of the others.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -12,7 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "plugin/group/group.h"
 #include "plugin/link/link.h"
 #include "plugin/link/nic.h"
 #include "util/clock.h"
@@ -20,10 +18,10 @@
 #include "util/param.h"
 
 #define WHY 192
-#define NAME 40	 /* of a candidate, among others */
-#define LIST 464 /* of the reasons of all candidates, so that a sentence holds it */
+#define NAME 40	 /* of a candidate, in a list */
+#define LIST 464 /* the reasons of all candidates, so that they fit one message */
 
-/* First in all that ranks tell each other. */
+/* The first member of everything ranks exchange. */
 struct word {
 	int32_t rc;
 	char why[WHY];
@@ -48,35 +46,35 @@ struct hello {
 
 /* A walk through the candidates. */
 struct choice {
-	struct ep_uplink *link;
+	struct ep_link *link;
 	char list[EP_NET_SPEC_MAX];
-	int count, left;    /* candidates, and those behind this one */
+	int count, left;    /* candidates, and those after this one */
 	char passed[LIST];  /* "A: why not; B: why not" */
-	char why[WHY + 32]; /* of the last step that failed, with the rank's name */
-	bool news;	    /* and it is worth a warning */
+	char why[WHY + 32]; /* of the last step that failed, with its rank */
+	bool news;	    /* worth a warning */
 	int rc;		    /* of this rank, in that step */
 	int rails;	    /* devices that each rank uses at once */
-	bool alone;	    /* not more than one, as several did not work */
-	char device[400];   /* what this rank took, and why */
+	bool alone;	    /* one only: several did not work */
+	char device[400];   /* what this rank uses, and why */
 };
 
-int ep_uplink_cpus(void)
+int ep_link_cpus(void)
 {
 	cpu_set_t set;
 
 	return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
 }
 
-/* Threads that spin beside kernels: one is enough for the CPU device, which has the same cores to run on. */
-static uint32_t ports_wanted(const struct ep_uplink *link)
+/* Engines spin. On the CPU device they compete with the kernels for cores, so one is enough. */
+static uint32_t ports_wanted(const struct ep_link *link)
 {
 	int64_t n = ep_param_int(EP_P_ENGINES);
 
 	if (n == 0)
-		n = link->group->dev->ops->kind == EP_DEV_HOST || ep_uplink_cpus() < 8 ? 1 : 2;
+		n = link->ctx.dev->ops->kind == EP_DEV_HOST || ep_link_cpus() < 8 ? 1 : 2;
 	if (n > (int64_t)link->props.maxContexts && link->props.maxContexts)
 		n = link->props.maxContexts;
-	return n < EP_UPLINK_PORTS ? (uint32_t)n : EP_UPLINK_PORTS;
+	return n < EP_LINK_PORTS ? (uint32_t)n : EP_LINK_PORTS;
 }
 
 /* What stands before the reason is said with every candidate. */
@@ -89,32 +87,32 @@ static void word_fill(struct word *word, int rc)
 }
 
 /*
- * Collective: mine, which begins with a word, goes to all. 0: it went well everywhere. 1: not on some rank, and
- * choice->why says where and why. Negative: the ranks have lost each other.
+ * Collective: gathers mine, which begins with a word. 0: success on all ranks. 1: some rank failed, choice->why says
+ * which and why. Negative: the bootstrap failed.
  */
 static int step_agree(struct choice *choice, const void *mine, size_t size, void *all)
 {
-	const struct ncclEpGroup *group = choice->link->group;
-	int rc = ep_boot_allgather(group->boot, mine, size, all), failed = 0, cause = 0;
+	const struct ep_link_ctx *ctx = &choice->link->ctx;
+	int rc = ep_boot_allgather(ctx->boot, mine, size, all), failed = 0, cause = 0;
 
 	if (rc)
 		return rc;
 	choice->rc = ((const struct word *)mine)->rc;
-	for (int r = group->nranks - 1; r >= 0; r--) {
+	for (int r = ctx->nranks - 1; r >= 0; r--) {
 		const struct word *word = (const struct word *)((const char *)all + (size_t)r * size);
 
 		failed += word->rc != 0;
-		/* Who only waited in vain is not the cause. */
+		/* A rank that only timed out is not the cause. */
 		if (!word->rc || (word->rc == -EP_ETIMEOUT && cause && cause != -EP_ETIMEOUT))
 			continue;
 		cause = word->rc;
 		snprintf(choice->why, sizeof(choice->why), "rank %d: %.*s", r, WHY - 1, word->why);
 	}
-	choice->news = failed < group->nranks; /* who has it is slower without it */
+	choice->news = failed < ctx->nranks; /* ranks that have it would be slower without */
 	return failed > 0;
 }
 
-/* ---- the candidates ---- */
+/* ---- the list of candidates ---- */
 
 static bool list_has(const char *list, const char *spec)
 {
@@ -136,7 +134,7 @@ static int list_count(const char *list)
 	return n;
 }
 
-/* Those that all ranks name, in the order of rank 0. */
+/* Candidates on all ranks' lists, in the order of rank 0. */
 static int list_meet(struct choice *choice, const struct wish *all, int nranks)
 {
 	const char *rest = all[0].list;
@@ -163,7 +161,7 @@ static int list_meet(struct choice *choice, const struct wish *all, int nranks)
 		       all[0].list, odd, all[odd].list);
 }
 
-/* Options may differ between ranks that have named one net each: a device, say. */
+/* Ranks that name one net each may give it different options, such as a device. */
 static bool names_alike(const struct wish *all, int nranks)
 {
 	size_t n = strcspn(all[0].list, ":");
@@ -177,58 +175,58 @@ static bool names_alike(const struct wish *all, int nranks)
 
 static int list_agree(struct choice *choice)
 {
-	struct ncclEpGroup *group = choice->link->group;
-	struct wish mine = { .list = "" }, *all = calloc((size_t)group->nranks, sizeof(*all));
-	int rc =
-		all ? ep_net_list(NULL, mine.list) : EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
+	const struct ep_link_ctx *ctx = &choice->link->ctx;
+	struct wish mine = { .list = "" },
+		    *all = EP_CALLOC(EP_GROUP, (size_t)ctx->nranks, sizeof(*all), "lists of nets");
+	int rc = all ? ep_net_list(NULL, mine.list) : -ENOMEM;
 
 	if (!all)
 		return rc;
 	word_fill(&mine.word, rc);
 	rc = step_agree(choice, &mine, sizeof(mine), all);
-	for (int r = 0; !rc && r < group->nranks; r++)
+	for (int r = 0; !rc && r < ctx->nranks; r++)
 		all[r].list[sizeof(all[r].list) - 1] = 0;
 	if (rc > 0)
 		rc = choice->rc ? choice->rc : EP_FAIL(EP_GROUP, EP_EREMOTE, "no net: %s", choice->why);
-	else if (!rc && names_alike(all, group->nranks))
+	else if (!rc && names_alike(all, ctx->nranks))
 		memcpy(choice->list, mine.list, sizeof(choice->list));
 	else if (!rc)
-		rc = list_meet(choice, all, group->nranks);
+		rc = list_meet(choice, all, ctx->nranks);
 	choice->left = choice->count = rc ? 0 : list_count(choice->list);
 	free(all);
 	return rc;
 }
 
-/* ---- one of them ---- */
+/* ---- one candidate ---- */
 
-static int hosts(const struct ncclEpGroup *group)
+static int hosts(const struct ep_link_ctx *ctx)
 {
 	int n = 0;
 
-	for (int r = 0; r < group->nranks; r++)
-		n += group->topo.rank[r].home == r;
+	for (int r = 0; r < ctx->nranks; r++)
+		n += ctx->topo->rank[r].home == r;
 	return n;
 }
 
-static int nics_find(struct ep_uplink *link, struct ep_nics *nics)
+static int nics_find(struct ep_link *link, struct ep_nics *nics)
 {
-	const struct ncclEpGroup *group = link->group;
-	struct ep_nic_place *place = malloc(sizeof(*place));
+	const struct ep_link_ctx *ctx = &link->ctx;
+	struct ep_nic_place *place = EP_CALLOC(EP_GROUP, 1, sizeof(*place), "a sysfs path");
 	char name[24];
 	int rc;
 
 	if (!place)
-		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for a path");
-	snprintf(name, sizeof(name), "%s %d", group->dev->ops->name, group->dev->ordinal);
-	ep_nic_place(group->dev->ops->kind == EP_DEV_HOST ? "the CPU" : name, group->dev->pci, place);
+		return -ENOMEM;
+	snprintf(name, sizeof(name), "%s %d", ctx->dev->ops->name, ctx->dev->ordinal);
+	ep_nic_place(ctx->dev->ops->kind == EP_DEV_HOST ? "the CPU" : name, ctx->dev->pci, place);
 	rc = ep_nics_find(link->net, place, nics);
-	nics->card.home = group->topo.rank[group->rank].home;
+	nics->card.home = ctx->topo->rank[ctx->rank].home;
 	free(place);
 	return rc;
 }
 
-/* Around the net that is open: one device, made of those. */
-static int rails_make(struct ep_uplink *link, const struct ep_nics *nics, const struct ep_nic_pick *pick, int n)
+/* Wraps the open net: its devices become one. */
+static int rails_make(struct ep_link *link, const struct ep_nics *nics, const struct ep_nic_pick *pick, int n)
 {
 	char options[128] = "devices=";
 	size_t used = strlen(options);
@@ -244,14 +242,14 @@ static int rails_make(struct ep_uplink *link, const struct ep_nics *nics, const 
 	return rc;
 }
 
-/* The rank's own device: link->props and *dev. */
+/* Sets link->props and *dev to this rank's device. */
 static int nic_take(struct choice *choice, const struct ep_nics *nics, const struct ep_nic_card *all, int *dev)
 {
-	struct ep_uplink *link = choice->link;
-	int nranks = link->group->nranks, rc = 0;
+	struct ep_link *link = choice->link;
+	int nranks = link->ctx.nranks, rc = 0;
 	struct ep_nic_pick pick;
 
-	ep_nic_choose(all, nranks, link->group->rank, &pick);
+	ep_nic_choose(all, nranks, link->ctx.rank, &pick);
 	choice->rails = choice->alone ? 1 : ep_nic_rails(all, nranks);
 	*dev = choice->rails > 1 ? 0 : nics->dev[pick.at[0]];
 	if (choice->rails > 1)
@@ -261,40 +259,40 @@ static int nic_take(struct choice *choice, const struct ep_nics *nics, const str
 	snprintf(choice->device, sizeof(choice->device), "%.80s: %s%s", link->props.name, nics->why,
 		 choice->rails == 1 && pick.sharers ? ", shared with other ranks of this host" : "");
 	if (!(link->props.memKinds & NCCL_EP_NET_MEM_HOST))
-		return EP_FAIL(EP_GROUP, EP_EUSAGE, "the net %s does not take memory of the CPU", link->net->name);
+		return EP_FAIL(EP_GROUP, EP_EUSAGE, "net %s does not register host memory", link->net->name);
 	return 0;
 }
 
 static int net_listen(struct choice *choice, const struct ep_nics *nics, const struct ep_nic_card *all,
 		      struct hello *hello)
 {
-	struct ep_uplink *link = choice->link;
+	struct ep_link *link = choice->link;
 	int dev = 0, rc = nic_take(choice, nics, all, &dev);
 
 	if (rc)
 		return rc;
 	snprintf(hello->net, sizeof(hello->net), "%s", link->net->name);
-	ep_uplink_direct_probe(link);
+	ep_link_direct_probe(link);
 	hello->ordered = link->props.ordered && !link->direct;
 	hello->imm_bits = link->props.immBits;
 	hello->ports = ports_wanted(link);
-	return link->net->ops.listen(link->net->net, dev, link->group->nranks, hello->handle, &link->listener);
+	return link->net->ops.listen(link->net->net, dev, link->ctx.nranks, hello->handle, &link->listener);
 }
 
-/* Where one rank's device keeps no order, none does. */
+/* If one rank's device is unordered, all ranks use unordered mode. */
 static int hello_judge(struct choice *choice, const struct hello *all)
 {
-	struct ep_uplink *link = choice->link;
-	const struct hello *mine = &all[link->group->rank];
-	int nranks = link->group->nranks;
+	struct ep_link *link = choice->link;
+	const struct hello *mine = &all[link->ctx.rank];
+	int nranks = link->ctx.nranks;
 
-	link->ports = EP_UPLINK_PORTS;
+	link->ports = EP_LINK_PORTS;
 	for (int r = 0; r < nranks; r++) {
 		if (memcmp(all[r].net, mine->net, sizeof(mine->net)))
 			return EP_FAIL(EP_GROUP, EP_EUSAGE,
 				       "rank %d uses the net %.63s and rank %d the net %.63s: set NCCL_EP_NET alike "
 				       "on all ranks",
-				       r, all[r].net, link->group->rank, mine->net);
+				       r, all[r].net, link->ctx.rank, mine->net);
 		link->props.ordered = link->props.ordered && all[r].ordered;
 		if ((int)all[r].ports < link->ports)
 			link->ports = (int)all[r].ports;
@@ -302,17 +300,15 @@ static int hello_judge(struct choice *choice, const struct hello *all)
 	for (int r = 0; r < nranks && !link->props.ordered; r++)
 		if (all[r].imm_bits < 32)
 			return EP_FAIL(EP_GROUP, EP_EUSAGE,
-				       "the net %s keeps no order, and on rank %d it carries no immediate data of 32 "
-				       "bits",
+				       "net %s is unordered and carries no 32-bit immediate data on rank %d",
 				       link->net->name, r);
 	if (mine->ordered && !link->props.ordered)
-		EP_INFO(EP_GROUP, "rank %d: its device keeps order, another rank's does not: all go without",
-			link->group->rank);
+		EP_INFO(EP_GROUP, "rank %d: a peer's device is unordered; using unordered mode", link->ctx.rank);
 	return 0;
 }
 
-/* While something is left to be tried a candidate gets a quarter: who failed at once waits in the bootstrap, and not
- * for ever. */
+/* A quarter of the time while other candidates are left: ranks that failed at once wait in the bootstrap meanwhile, and
+ * its deadline runs. */
 static uint64_t connect_deadline(const struct choice *choice)
 {
 	int64_t ms = ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS);
@@ -322,22 +318,22 @@ static uint64_t connect_deadline(const struct choice *choice)
 
 static int net_connect(struct choice *choice, const struct hello *all)
 {
-	struct ep_uplink *link = choice->link;
+	struct ep_link *link = choice->link;
 	uint64_t deadline = connect_deadline(choice);
-	int nranks = link->group->nranks, rc;
-	uint8_t *handles = calloc((size_t)nranks, NCCL_EP_NET_HANDLE_SIZE);
+	int nranks = link->ctx.nranks, rc;
+	uint8_t *handles = EP_CALLOC(EP_GROUP, (size_t)nranks, NCCL_EP_NET_HANDLE_SIZE, "handles");
 
 	if (!handles)
-		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", nranks);
+		return -ENOMEM;
 	for (int r = 0; r < nranks; r++)
 		memcpy(handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, all[r].handle, NCCL_EP_NET_HANDLE_SIZE);
-	while (!(rc = link->net->ops.connect(link->listener, handles, nranks, link->group->rank, &link->comm)) &&
+	while (!(rc = link->net->ops.connect(link->listener, handles, nranks, link->ctx.rank, &link->comm)) &&
 	       !link->comm) {
 		if (ep_now_ns() > deadline) {
 			rc = EP_FAIL(EP_GROUP, EP_ETIMEOUT,
-				     "rank %d: the net %s did not connect all ranks within %s of "
+				     "rank %d: net %s did not connect all ranks within %s of "
 				     "NCCL_EP_BOOTSTRAP_TIMEOUT_MS",
-				     link->group->rank, link->net->name,
+				     link->ctx.rank, link->net->name,
 				     choice->left || choice->rails > 1 ? "a quarter" : "the whole");
 			break;
 		}
@@ -349,9 +345,9 @@ static int net_connect(struct choice *choice, const struct hello *all)
 	return rc;
 }
 
-void ep_uplink_net_close(struct ep_uplink *link)
+void ep_link_net_close(struct ep_link *link)
 {
-	for (int i = 0; i < EP_UPLINK_PORTS; i++) {
+	for (int i = 0; i < EP_LINK_PORTS; i++) {
 		if (link->port[i].ctx)
 			link->net->ops.destroyContext(link->port[i].ctx);
 		link->port[i].ctx = NULL;
@@ -365,7 +361,7 @@ void ep_uplink_net_close(struct ep_uplink *link)
 	link->net = NULL;
 }
 
-/* The steps from a name to contexts, into memory that the caller frees. What they answer: as step_agree. */
+/* What the steps from a name to contexts gather; the caller frees it. */
 struct papers {
 	struct card *cards;
 	struct ep_nic_card *nics;
@@ -375,8 +371,8 @@ struct papers {
 
 static int net_steps(struct choice *choice, const char *spec, struct papers *p)
 {
-	struct ep_uplink *link = choice->link;
-	int nranks = link->group->nranks, rc;
+	struct ep_link *link = choice->link;
+	int nranks = link->ctx.nranks, rc;
 	struct card card = { .nic.count = 0 };
 	struct hello hello = { .ports = 0 };
 	struct word word;
@@ -394,43 +390,42 @@ static int net_steps(struct choice *choice, const char *spec, struct papers *p)
 	word_fill(&hello.word, net_listen(choice, &nics, p->nics, &hello));
 	if ((rc = step_agree(choice, &hello, sizeof(hello), p->hellos)))
 		return rc;
-	/* C2 of the net: nobody closes before all have connected. */
+	/* Rule C2 of nccl_ep_net.h: nobody closes before all have connected. */
 	rc = hello_judge(choice, p->hellos);
 	word_fill(&word, rc ? rc : net_connect(choice, p->hellos));
 	rc = step_agree(choice, &word, sizeof(word), p->words);
-	choice->news = true; /* all have it */
+	choice->news = true; /* every rank has the device */
 	return rc;
 }
 
 static int candidate_try(struct choice *choice, const char *spec)
 {
-	struct ncclEpGroup *group = choice->link->group;
-	size_t n = (size_t)group->nranks;
-	struct papers p = { calloc(n, sizeof(*p.cards)), calloc(n, sizeof(*p.nics)), calloc(n, sizeof(*p.hellos)),
-			    calloc(n, sizeof(*p.words)) };
-	char sentence[512];
+	const struct ep_link_ctx *ctx = &choice->link->ctx;
+	size_t n = (size_t)ctx->nranks;
+	struct papers p = { EP_CALLOC(EP_GROUP, n, sizeof(*p.cards), "cards"),
+			    EP_CALLOC(EP_GROUP, n, sizeof(*p.nics), "NICs"),
+			    EP_CALLOC(EP_GROUP, n, sizeof(*p.hellos), "hellos"),
+			    EP_CALLOC(EP_GROUP, n, sizeof(*p.words), "results") };
+	char message[512];
 	int rc;
 
-	if (p.cards && p.nics && p.hellos && p.words)
-		rc = net_steps(choice, spec, &p);
-	else
-		rc = EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
+	rc = p.cards && p.nics && p.hellos && p.words ? net_steps(choice, spec, &p) : -ENOMEM;
 	free(p.cards);
 	free(p.nics);
 	free(p.hellos);
 	free(p.words);
 	if (!rc)
 		return 0;
-	/* Closing may leave another. */
-	snprintf(sentence, sizeof(sentence), "%s", ep_last_error());
-	ep_uplink_net_close(choice->link);
-	ep_last_error_set(sentence);
+	/* Closing may set another one. */
+	snprintf(message, sizeof(message), "%s", ep_last_error());
+	ep_link_net_close(choice->link);
+	ep_last_error_set(message);
 	return rc;
 }
 
-/* ---- all of them ---- */
+/* ---- all candidates ---- */
 
-/* Each has its part of the sentence, so that the last is told of too. */
+/* Each gets an equal part of the message, so that the last one fits too. */
 static void pass_over(struct choice *choice, const char *spec, const char *why)
 {
 	int used = (int)strlen(choice->passed), name = (int)strnlen(spec, NAME);
@@ -440,25 +435,25 @@ static void pass_over(struct choice *choice, const char *spec, const char *why)
 		 room > 0 ? room : 0, why);
 }
 
-/* The rank that failed has its own sentence; the others name it. */
+/* The rank that failed has its own message; the others name it. */
 static int none_left(struct choice *choice, const char *spec)
 {
 	if (choice->count != 1)
 		return EP_FAIL(EP_GROUP, ENODEV, "no net works between all ranks: %s", choice->passed);
-	if (choice->rc == -ENODEV) /* logged low so far, as another might have done */
+	if (choice->rc == -ENODEV) /* INFO so far, since another candidate might have worked */
 		EP_WARN(EP_GROUP, "%s", ep_last_error());
-	return choice->rc ? choice->rc
-			  : EP_FAIL(EP_GROUP, EP_EREMOTE, "the net %.60s does not work on all ranks: %s", spec,
-				    choice->why);
+	return choice->rc
+		       ? choice->rc
+		       : EP_FAIL(EP_GROUP, EP_EREMOTE, "net %.60s does not work on all ranks: %s", spec, choice->why);
 }
 
 static void choice_tell(const struct choice *choice)
 {
-	const struct ep_uplink *link = choice->link;
-	const struct ncclEpGroup *group = link->group;
+	const struct ep_link *link = choice->link;
+	const struct ep_link_ctx *ctx = &link->ctx;
 
-	EP_INFO(EP_GROUP, "rank %d: net %s, device %s", group->rank, link->net->name, choice->device);
-	if (group->rank)
+	EP_INFO(EP_GROUP, "rank %d: net %s, device %s", ctx->rank, link->net->name, choice->device);
+	if (ctx->rank)
 		return;
 	EP_INFO(EP_GROUP, "net %s (%s, %s), because: %s%s%s", link->net->name, link->props.name,
 		link->props.ordered ? "ordered" : "unordered", choice->passed, choice->passed[0] ? "; " : "",
@@ -467,7 +462,7 @@ static void choice_tell(const struct choice *choice)
 
 static int local_refuse(struct choice *choice, const char *spec)
 {
-	int n = hosts(choice->link->group);
+	int n = hosts(&choice->link->ctx);
 
 	if (n == 1 || choice->count == 1 || !ep_net_is_local(spec))
 		return 0;
@@ -476,7 +471,7 @@ static int local_refuse(struct choice *choice, const char *spec)
 	return 1;
 }
 
-/* With one device each where several at once do not work: they may be of networks that do not meet. */
+/* With one device per rank where several do not work: they may be on separate networks. */
 static int candidate_best(struct choice *choice, const char *spec)
 {
 	int rc = local_refuse(choice, spec);
@@ -488,14 +483,14 @@ static int candidate_best(struct choice *choice, const char *spec)
 	rc = candidate_try(choice, spec);
 	if (rc <= 0 || choice->rails == 1)
 		return rc;
-	if (!choice->link->group->rank)
-		EP_WARN(EP_GROUP, "net %s is used with one device a rank, not with %d: %s", spec, choice->rails,
+	if (!choice->link->ctx.rank)
+		EP_WARN(EP_GROUP, "net %s uses one device per rank instead of %d: %s", spec, choice->rails,
 			choice->why);
 	choice->alone = true;
 	return candidate_try(choice, spec);
 }
 
-int ep_uplink_net_open(struct ep_uplink *link)
+int ep_link_net_open(struct ep_link *link)
 {
 	struct choice choice = { .link = link };
 	char spec[EP_NET_SPEC_MAX] = "";
@@ -512,7 +507,7 @@ int ep_uplink_net_open(struct ep_uplink *link)
 		if (rc <= 0)
 			return rc;
 		pass_over(&choice, spec, choice.why);
-		if (choice.left && !link->group->rank)
+		if (choice.left && !link->ctx.rank)
 			EP_LOG(choice.news ? EP_LOG_WARN : EP_LOG_INFO, EP_GROUP, "net %s is not used: %s", spec,
 			       choice.why);
 	}

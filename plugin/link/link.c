@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plugin/group/group.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -16,26 +15,26 @@
 #define ENTRIES_HOST 1024u
 #define DETACH_MS 10000 /* a turn takes microseconds */
 
-static bool on_cpu(const struct ep_uplink *link)
+static bool on_cpu(const struct ep_link *link)
 {
-	return link->group->dev->ops->kind == EP_DEV_HOST;
+	return link->ctx.dev->ops->kind == EP_DEV_HOST;
 }
 
-/* ---- failures, from the engines' threads ---- */
+/* ---- failures, reported by engine threads ---- */
 
 static void peer_failed(void *arg, int peer, int err, const char *why)
 {
-	struct ep_uplink *link = arg;
+	struct ep_link *link = arg;
 
 	(void)err;
 	if (!atomic_load_explicit(&link->closing, memory_order_acquire))
-		ep_group_rank_lost(link->group, peer, why);
+		link->ctx.rank_lost(link->ctx.arg, peer, why);
 }
 
-/* A net that keeps no such record knows nothing. */
+/* A net without queryLastError has no error to tell. */
 static int peer_error(void *arg, int peer, const char **why)
 {
-	struct ep_uplink *link = arg;
+	struct ep_link *link = arg;
 	int rc = link->net->ops.queryLastError(link->comm, peer, why);
 
 	return rc == -ENOTSUP ? 0 : rc;
@@ -43,20 +42,20 @@ static int peer_error(void *arg, int peer, const char **why)
 
 static void port_failed(void *arg, int err, const char *why)
 {
-	struct ep_uplink *link = arg;
+	struct ep_link *link = arg;
 
 	if (!atomic_load_explicit(&link->closing, memory_order_acquire))
-		ep_group_lost(link->group, err, why);
+		link->ctx.failed(link->ctx.arg, err, why);
 }
 
-/* ---- who is where ---- */
+/* ---- seats: the index of each rank among those mapped, and among those that are not ---- */
 
 static bool bit(const uint8_t *row, int i)
 {
 	return row[i / 8] >> (i % 8) & 1;
 }
 
-/* Ranks below `end` that r maps, or those that it does not. */
+/* Ranks below `end` that the row's owner maps (or does not map). */
 static uint32_t count_below(const uint8_t *row, bool mapped, int end)
 {
 	uint32_t n = 0;
@@ -66,37 +65,37 @@ static uint32_t count_below(const uint8_t *row, bool mapped, int end)
 	return n;
 }
 
-/* Seats by who maps whom, which is not always a matter of nodes: a rank on another kind of device is not mapped. */
-static void seats_fill(struct ep_uplink *link, const uint8_t *bits, size_t row, struct ep_seat *seat)
+/* By who maps whom, not by node: a rank of the same node on another kind of device is not mapped. */
+static void seats_fill(struct ep_link *link, const uint8_t *bits, size_t row, struct ep_seat *seat)
 {
-	const struct ncclEpGroup *group = link->group;
-	const uint8_t *mine = bits + row * (size_t)group->rank;
+	const struct ep_link_ctx *ctx = &link->ctx;
+	const uint8_t *mine = bits + row * (size_t)ctx->rank;
 
-	for (int r = 0; r < group->nranks; r++) {
+	for (int r = 0; r < ctx->nranks; r++) {
 		const uint8_t *theirs = bits + row * (size_t)r;
-		uint32_t near = count_below(theirs, true, group->nranks);
+		uint32_t near = count_below(theirs, true, ctx->nranks);
 
 		seat[r].here = count_below(mine, bit(mine, r), r);
-		seat[r].there = count_below(theirs, bit(mine, r), group->rank);
+		seat[r].there = count_below(theirs, bit(mine, r), ctx->rank);
 		link->near = near > link->near ? near : link->near;
-		if ((uint32_t)group->nranks - near > link->far)
-			link->far = (uint32_t)group->nranks - near;
+		if ((uint32_t)ctx->nranks - near > link->far)
+			link->far = (uint32_t)ctx->nranks - near;
 	}
 }
 
-static int seats_agree(struct ep_uplink *link, struct ep_seat *seat)
+static int seats_agree(struct ep_link *link, struct ep_seat *seat)
 {
-	const struct ncclEpGroup *group = link->group;
-	size_t row = ((size_t)group->nranks + 7) / 8;
-	uint8_t *bits = calloc((size_t)group->nranks + 1, row), *mine = bits;
+	const struct ep_link_ctx *ctx = &link->ctx;
+	size_t row = ((size_t)ctx->nranks + 7) / 8;
+	uint8_t *bits = EP_CALLOC(EP_GROUP, (size_t)ctx->nranks + 1, row, "seats"), *mine = bits;
 	int rc;
 
 	if (!bits)
-		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
-	for (int r = 0; r < group->nranks; r++)
-		if (group->control.peer[r])
+		return -ENOMEM;
+	for (int r = 0; r < ctx->nranks; r++)
+		if (ctx->mapped[r])
 			mine[r / 8] |= (uint8_t)(1u << (r % 8));
-	rc = ep_boot_allgather(group->boot, mine, row, bits + row);
+	rc = ep_boot_allgather(ctx->boot, mine, row, bits + row);
 	if (!rc)
 		seats_fill(link, bits + row, row, seat);
 	free(bits);
@@ -105,7 +104,7 @@ static int seats_agree(struct ep_uplink *link, struct ep_seat *seat)
 
 /* ---- rings ---- */
 
-static uint32_t entries_wanted(const struct ep_uplink *link)
+static uint32_t entries_wanted(const struct ep_link *link)
 {
 	int64_t n = ep_param_int(EP_P_RING_ENTRIES);
 	uint32_t entries = EP_CMD_ENTRIES_MIN;
@@ -117,12 +116,12 @@ static uint32_t entries_wanted(const struct ep_uplink *link)
 	return entries;
 }
 
-/* Heads first: each has a cache line of its own. */
-static int rings_make(struct ep_uplink *link, const struct ep_seat *seat)
+/* Device memory: heads (a cache line each), rings, seats. */
+static int rings_make(struct ep_link *link, const struct ep_seat *seat)
 {
-	struct ep_dev *dev = link->group->dev;
+	struct ep_dev *dev = link->ctx.dev;
 	size_t n = (size_t)link->ports * (size_t)link->lanes, heads = n * sizeof(struct ep_cmd_head);
-	size_t seats = (size_t)link->group->nranks * sizeof(*seat);
+	size_t seats = (size_t)link->ctx.nranks * sizeof(*seat);
 	struct ep_pinned staging;
 	struct ep_cmd_ring *ring;
 	int rc;
@@ -145,25 +144,25 @@ static int rings_make(struct ep_uplink *link, const struct ep_seat *seat)
 	}
 	memcpy((uint8_t *)staging.host + link->seats_at, seat, seats);
 	if (!rc)
-		rc = dev->ops->copy(dev, link->device.ptr, staging.host, link->seats_at + seats, link->group->stream);
+		rc = dev->ops->copy(dev, link->device.ptr, staging.host, link->seats_at + seats, link->ctx.stream);
 	if (!rc)
-		rc = dev->ops->sync(dev, link->group->stream, ep_deadline_ms(10000));
+		rc = dev->ops->sync(dev, link->ctx.stream, ep_deadline_ms(10000));
 	dev->ops->pinned_free(dev, &staging);
 	return rc;
 }
 
 /* ---- ports ---- */
 
-/* Ranks of this process take turns with its engines, of which there are as many as spinning threads do no harm. */
-static int engines_take(struct ep_uplink *link)
+/* Rank threads of a process share its engines: a quarter of its CPUs at most, since engines spin. */
+static int engines_take(struct ep_link *link)
 {
-	const struct ep_topo_rank *rank = link->group->topo.rank;
-	int before = 0, most = ep_uplink_cpus() / 4, rc = 0;
+	const struct ep_topo_rank *rank = link->ctx.topo->rank;
+	int before = 0, most = ep_link_cpus() / 4, rc = 0;
 
-	for (int r = 0; r < link->group->rank; r++)
-		before += rank[r].pid_rank == rank[link->group->rank].pid_rank;
+	for (int r = 0; r < link->ctx.rank; r++)
+		before += rank[r].pid_rank == rank[link->ctx.rank].pid_rank;
 	most = most < link->ports ? link->ports : most;
-	most = most > EP_UPLINK_PORTS ? EP_UPLINK_PORTS : most;
+	most = most > EP_LINK_PORTS ? EP_LINK_PORTS : most;
 	for (int i = 0; !rc && i < link->ports; i++)
 		rc = ep_engine_take((before * link->ports + i) % most, "", &link->port[i].engine);
 	return rc;
@@ -171,14 +170,14 @@ static int engines_take(struct ep_uplink *link)
 
 static int device_flush(void *arg)
 {
-	const struct ep_uplink *link = arg;
+	const struct ep_link *link = arg;
 
-	return link->group->dev->ops->flush(link->group->dev);
+	return link->ctx.dev->ops->flush(link->ctx.dev);
 }
 
-static int port_open(struct ep_uplink *link, int i, const uint32_t *mail)
+static int port_open(struct ep_link *link, int i, const uint32_t *mail)
 {
-	struct ep_ring *ring[EP_UPLINK_LANES];
+	struct ep_ring *ring[EP_LINK_LANES];
 	const ncclEpNetFlow_v1_t *flow = &link->props.lowLatency;
 	struct ep_port_opts opts = {
 		.hot = &link->net->hot,
@@ -186,9 +185,9 @@ static int port_open(struct ep_uplink *link, int i, const uint32_t *mail)
 		.ordered = link->props.ordered != 0,
 		.max_inline = link->props.maxInline,
 		.max_put = link->props.maxPutSize,
-		.rank = link->group->rank,
-		.nranks = link->group->nranks,
-		.window = ep_port_window(link->group->nranks, WINDOW),
+		.rank = link->ctx.rank,
+		.nranks = link->ctx.nranks,
+		.window = ep_port_window(link->ctx.nranks, WINDOW),
 		.regions = &link->regions,
 		.mail = mail[i],
 		.ring = ring,
@@ -201,7 +200,7 @@ static int port_open(struct ep_uplink *link, int i, const uint32_t *mail)
 		.arg = link,
 	};
 
-	/* The limits are a rank's: its ports share them. */
+	/* Flow limits are per rank: its ports share them. */
 	opts.flow.maxBytes = flow->maxBytes ? flow->maxBytes / (uint64_t)link->ports + 1 : 0;
 	opts.flow.maxPuts = flow->maxPuts ? (flow->maxPuts + (uint32_t)link->ports - 1) / (uint32_t)link->ports : 0;
 	for (int lane = 0; lane < link->lanes; lane++)
@@ -209,7 +208,7 @@ static int port_open(struct ep_uplink *link, int i, const uint32_t *mail)
 	return ep_port_open(&opts, &link->port[i].port);
 }
 
-static int ports_open(struct ep_uplink *link, const uint32_t *mail)
+static int ports_open(struct ep_link *link, const uint32_t *mail)
 {
 	int rc = 0;
 
@@ -224,83 +223,83 @@ static int ports_open(struct ep_uplink *link, const uint32_t *mail)
 
 /* ---- life ---- */
 
-static bool needed(const struct ncclEpGroup *group)
+static bool needed(const struct ep_link_ctx *ctx)
 {
-	for (int r = 0; r < group->nranks; r++)
-		if (!group->control.peer[r])
+	for (int r = 0; r < ctx->nranks; r++)
+		if (!ctx->mapped[r])
 			return true;
 	return false;
 }
 
-static int needed_agree(struct ncclEpGroup *group, bool *out)
+static int needed_agree(const struct ep_link_ctx *ctx, bool *out)
 {
-	uint8_t mine = needed(group), *all = calloc((size_t)group->nranks, 1);
+	uint8_t mine = needed(ctx), *all = EP_CALLOC(EP_GROUP, (size_t)ctx->nranks, 1, "the ranks' answers");
 	int rc;
 
 	if (!all)
-		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
-	rc = ep_boot_allgather(group->boot, &mine, 1, all);
+		return -ENOMEM;
+	rc = ep_boot_allgather(ctx->boot, &mine, 1, all);
 	*out = false;
-	for (int r = 0; r < group->nranks; r++)
+	for (int r = 0; r < ctx->nranks; r++)
 		*out |= all[r] != 0;
 	free(all);
 	return rc;
 }
 
-static int uplink_furnish(struct ep_uplink *link)
+static int link_furnish(struct ep_link *link)
 {
-	struct ncclEpGroup *group = link->group;
-	struct ep_seat *seat = calloc((size_t)group->nranks, sizeof(*seat));
-	uint32_t mail[EP_UPLINK_PORTS], window = ep_port_window(group->nranks, WINDOW);
-	int rc = seat ? 0 : EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
+	const struct ep_link_ctx *ctx = &link->ctx;
+	struct ep_seat *seat = EP_CALLOC(EP_GROUP, (size_t)ctx->nranks, sizeof(*seat), "seats");
+	uint32_t mail[EP_LINK_PORTS], window = ep_port_window(ctx->nranks, WINDOW);
+	int rc = seat ? 0 : -ENOMEM;
 
-	if ((rc = ep_uplink_agree(link, rc, "allocate memory")) || (rc = seats_agree(link, seat)) ||
-	    (rc = ep_uplink_net_open(link)))
+	if ((rc = ep_link_agree(link, rc, "allocate memory")) || (rc = seats_agree(link, seat)) ||
+	    (rc = ep_link_net_open(link)))
 		goto free_seat;
 	link->lanes = on_cpu(link) ? 1 : LANES_GPU;
 	for (int i = 0; !rc && i < link->ports; i++)
-		rc = ep_uplink_region(link, ep_port_mail_size(group->nranks, window), true, &mail[i]);
-	if (rc || (rc = ep_uplink_region(link, group->control.size, true, &link->control)))
+		rc = ep_link_region(link, ep_port_mail_size(ctx->nranks, window), true, &mail[i]);
+	if (rc || (rc = ep_link_region(link, ctx->control_size, true, &link->control)))
 		goto free_seat;
 	if (!(rc = engines_take(link)) && !(rc = rings_make(link, seat)))
 		rc = ports_open(link, mail);
-	rc = ep_uplink_agree(link, rc, "start its engines");
+	rc = ep_link_agree(link, rc, "start its engines");
 free_seat:
 	free(seat);
 	return rc;
 }
 
-int ep_uplink_open(struct ncclEpGroup *group, struct ep_uplink **out)
+int ep_link_open(const struct ep_link_ctx *ctx, struct ep_link **out)
 {
-	struct ep_uplink *link;
+	struct ep_link *link;
 	bool need = false;
-	int rc = needed_agree(group, &need);
+	int rc = needed_agree(ctx, &need);
 
 	if (rc || !need) {
 		*out = NULL;
 		return rc;
 	}
-	link = calloc(1, sizeof(*link));
+	link = EP_CALLOC(EP_GROUP, 1, sizeof(*link), "the link to remote ranks");
 	if (!link)
-		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for the net");
-	link->group = group;
-	link->host = group->dev;
+		return -ENOMEM;
+	link->ctx = *ctx;
+	link->host = ctx->dev;
 	if (!on_cpu(link) && (rc = ep_dev_row(EP_DEV_HOST)->open(0, &link->host))) {
 		free(link);
 		return rc;
 	}
-	if ((rc = uplink_furnish(link))) {
-		ep_uplink_stop(link);
-		ep_uplink_close(link);
+	if ((rc = link_furnish(link))) {
+		ep_link_stop(link);
+		ep_link_close(link);
 		return rc;
 	}
-	EP_INFO(EP_GROUP, "rank %d: %d ranks by the net %s (%s), %d engines", group->rank, (int)link->far,
+	EP_INFO(EP_GROUP, "rank %d: %d remote ranks over net %s (%s), %d engines", ctx->rank, (int)link->far,
 		link->net->name, link->props.ordered ? "ordered" : "unordered", link->ports);
 	*out = link;
 	return 0;
 }
 
-int ep_uplink_reserve(struct ep_uplink *link, uint64_t window, uint64_t send)
+int ep_link_reserve(struct ep_link *link, uint64_t window, uint64_t send)
 {
 	uint32_t index;
 	int rc;
@@ -309,7 +308,7 @@ int ep_uplink_reserve(struct ep_uplink *link, uint64_t window, uint64_t send)
 	send = send > link->send_stride ? send : link->send_stride;
 	if (link->payload && window == link->window_bytes && send == link->send_stride)
 		return 0;
-	if ((rc = ep_uplink_region(link, 2 * (window + link->far * send), false, &index)))
+	if ((rc = ep_link_region(link, 2 * (window + link->far * send), false, &index)))
 		return rc;
 	link->payload = index;
 	link->window_bytes = window;
@@ -317,7 +316,7 @@ int ep_uplink_reserve(struct ep_uplink *link, uint64_t window, uint64_t send)
 	return 0;
 }
 
-void ep_uplink_args(const struct ep_uplink *link, struct ep_far *out)
+void ep_link_args(const struct ep_link *link, struct ep_far *out)
 {
 	uint8_t *device, *payload;
 
@@ -343,20 +342,20 @@ void ep_uplink_args(const struct ep_uplink *link, struct ep_far *out)
 	};
 }
 
-void ep_uplink_wake(const struct ep_uplink *link)
+void ep_link_wake(const struct ep_link *link)
 {
 	for (int i = 0; link && i < link->ports; i++)
 		ep_engine_wake(link->port[i].engine);
 }
 
-int ep_uplink_clear(struct ep_uplink *link, uint64_t at)
+int ep_link_clear(struct ep_link *link, uint64_t at)
 {
 	if (link)
 		__atomic_store_n((uint64_t *)((uint8_t *)link->mem[link->control].mem.ptr + at), 0, __ATOMIC_RELAXED);
 	return 0;
 }
 
-void ep_uplink_counts(const struct ep_uplink *link, struct ep_port_counts *out)
+void ep_link_counts(const struct ep_link *link, struct ep_port_counts *out)
 {
 	struct ep_port_counts sum = { 0 }, one;
 
@@ -372,7 +371,7 @@ void ep_uplink_counts(const struct ep_uplink *link, struct ep_port_counts *out)
 	*out = sum;
 }
 
-size_t ep_uplink_bytes(const struct ep_uplink *link)
+size_t ep_link_bytes(const struct ep_link *link)
 {
 	size_t sum = 0;
 
@@ -381,7 +380,7 @@ size_t ep_uplink_bytes(const struct ep_uplink *link)
 	return sum;
 }
 
-int ep_uplink_quiet(const struct ep_uplink *link, uint64_t deadline)
+int ep_link_quiet(const struct ep_link *link, uint64_t deadline)
 {
 	int rc = 0;
 
@@ -390,27 +389,26 @@ int ep_uplink_quiet(const struct ep_uplink *link, uint64_t deadline)
 	return rc;
 }
 
-int ep_uplink_look(const struct ep_uplink *link, uint64_t deadline)
+int ep_link_poll(const struct ep_link *link, uint64_t deadline)
 {
 	int rc = 0;
 
 	for (int i = 0; link && !rc && i < link->ports; i++)
 		rc = ep_port_look(link->port[i].port, deadline);
-	return rc == -EP_ETIMEOUT
-		       ? EP_FAIL(EP_GROUP, -rc, "rank %d: an engine does not come to what has arrived: it is stuck",
-				 link->group->rank)
-		       : rc;
+	return rc == -EP_ETIMEOUT ? EP_FAIL(EP_GROUP, -rc, "rank %d: an engine is stuck and does not poll for arrivals",
+					    link->ctx.rank)
+				  : rc;
 }
 
-void ep_uplink_stop(struct ep_uplink *link)
+void ep_link_stop(struct ep_link *link)
 {
 	if (!link)
 		return;
 	atomic_store_explicit(&link->closing, true, memory_order_release);
-	for (int i = 0; i < EP_UPLINK_PORTS; i++) {
-		struct ep_uplink_port *p = &link->port[i];
+	for (int i = 0; i < EP_LINK_PORTS; i++) {
+		struct ep_link_port *p = &link->port[i];
 
-		/* An engine that a net holds keeps what it uses, until the process ends. */
+		/* An engine stuck in the net still uses its port: both leak until the process ends. */
 		if (p->attached && ep_engine_detach(p->engine, p->port, ep_deadline_ms(DETACH_MS))) {
 			link->stuck = true;
 			p->engine = NULL;
@@ -425,28 +423,28 @@ void ep_uplink_stop(struct ep_uplink *link)
 	}
 }
 
-void ep_uplink_abandon(struct ep_uplink *link)
+void ep_link_abandon(struct ep_link *link)
 {
-	ep_uplink_stop(link);
-	if (link && !link->stuck) /* the engine's callbacks still have it */
+	ep_link_stop(link);
+	if (link && !link->stuck) /* a stuck engine's callbacks still use it */
 		free(link);
 }
 
-void ep_uplink_close(struct ep_uplink *link)
+void ep_link_close(struct ep_link *link)
 {
 	struct ep_dev *dev;
 
 	if (!link || link->stuck)
 		return;
-	dev = link->group->dev;
-	for (int i = 0; i < EP_UPLINK_PORTS; i++) {
+	dev = link->ctx.dev;
+	for (int i = 0; i < EP_LINK_PORTS; i++) {
 		if (link->port[i].ctx)
 			link->net->ops.destroyContext(link->port[i].ctx);
 		link->port[i].ctx = NULL;
 	}
-	ep_uplink_regions_free(link);
-	ep_uplink_net_close(link);
-	for (int i = 0; i < EP_UPLINK_PORTS * EP_UPLINK_LANES; i++)
+	ep_link_regions_free(link);
+	ep_link_net_close(link);
+	for (int i = 0; i < EP_LINK_PORTS * EP_LINK_LANES; i++)
 		if (link->ring_mem[i].host)
 			dev->ops->pinned_free(dev, &link->ring_mem[i]);
 	if (link->device.ptr)

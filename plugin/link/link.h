@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A group's way to ranks that cannot be mapped: a net, memory that it reads and writes, rings that kernels push to, and
- * ports of the process's engines. Kernels leave rows in that memory and take them from it themselves: it is the GPU's
- * where the net takes that, else the CPU's, pinned for the device, so that any device works with any net.
+ * A group's way to ranks that it cannot map: a net, memory registered with it, rings that kernels push to, and ports on
+ * the process's engines. Kernels write rows to that memory and read rows from it: device memory where the net takes it,
+ * else host memory pinned for the device, so that any device works with any net.
  */
-#ifndef EP_PLUGIN_UPLINK_H
-#define EP_PLUGIN_UPLINK_H
+#ifndef EP_PLUGIN_LINK_H
+#define EP_PLUGIN_LINK_H
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,95 +13,110 @@
 #include "kernels/args.h"
 #include "kernels/dev.h"
 #include "net/net.h"
+#include "plugin/boot/boot.h"
+#include "plugin/boot/topo.h"
 #include "proxy/engine.h"
 
-#define EP_UPLINK_PORTS 8
-#define EP_UPLINK_LANES 4
+#define EP_LINK_PORTS 8
+#define EP_LINK_LANES 4
 
-struct ncclEpGroup;
+/* What a link needs of its group. Pointers stay valid until ep_link_close or ep_link_abandon. */
+struct ep_link_ctx {
+	struct ep_dev *dev;
+	struct ep_boot *boot;
+	const struct ep_topo *topo;
+	int rank, nranks;
+	void *stream;	     /* for set-up */
+	void *const *mapped; /* [nranks]: NULL for a rank that only the net reaches */
+	size_t control_size; /* of the control page */
+	/* From the engines' threads: a peer is lost; the net moves nothing of this rank any more. */
+	void (*rank_lost)(void *arg, int rank, const char *why);
+	void (*failed)(void *arg, int err, const char *why);
+	void *arg;
+};
 
-/* Memory of this rank that a region of the net lies in. */
-struct ep_uplink_mem {
+/* Memory of this rank behind a region of the net. */
+struct ep_link_mem {
 	struct ep_dev *owner;
 	struct ep_mem mem;
 	struct ep_pinned pin;
 	void *mr;
 };
 
-struct ep_uplink_port {
+struct ep_link_port {
 	void *ctx;
 	struct ep_engine *engine;
 	struct ep_port *port;
 	bool attached;
 };
 
-struct ep_uplink {
-	struct ncclEpGroup *group;
+struct ep_link {
+	struct ep_link_ctx ctx;
 	struct ep_net *net;
 	ncclEpNetProperties_v1_t props;
 	void *listener, *comm;
-	struct ep_dev *host; /* whose memory it is; the group's device where that is the CPU */
+	struct ep_dev *host; /* owner of host memory; ctx.dev where that is the CPU device */
 
 	int ports, lanes;
-	struct ep_uplink_port port[EP_UPLINK_PORTS];
-	struct ep_ring ring[EP_UPLINK_PORTS * EP_UPLINK_LANES]; /* [lanes][ports] */
-	struct ep_pinned ring_mem[EP_UPLINK_PORTS * EP_UPLINK_LANES];
+	struct ep_link_port port[EP_LINK_PORTS];
+	struct ep_ring ring[EP_LINK_PORTS * EP_LINK_LANES]; /* [lanes][ports] */
+	struct ep_pinned ring_mem[EP_LINK_PORTS * EP_LINK_LANES];
 	struct ep_mem device; /* heads, rings and seats */
 	size_t rings_at, seats_at;
 
 	/* Regions: a port's mail each, then control, then payload after payload. */
 	struct ep_regions regions;
-	struct ep_uplink_mem mem[EP_REGIONS];
+	struct ep_link_mem mem[EP_REGIONS];
 	uint32_t control, payload;	    /* payload 0: none yet */
 	uint64_t window_bytes, send_stride; /* of one buffer of the latest, and of one receiver's part of it */
 
-	/* Rows lie in memory of the GPU. A NIC's writes there keep no order with those to signals, so then the net is
-	 * unordered, and engines flush before they signal. */
+	/* Rows lie in device memory. A NIC's writes there are not ordered with those to signals in host memory, so the
+	 * net counts as unordered, and engines flush before they signal. */
 	bool direct;
 	uint32_t near, far; /* mapped ranks and others, of the rank that has most of them */
-	bool stuck;	    /* an engine did not come back */
+	bool stuck;	    /* an engine did not return from the net */
 	atomic_bool closing;
 };
 
 /* Collective. NULL, and 0, when all ranks map each other: the same answer on all of them. */
-int ep_uplink_open(struct ncclEpGroup *group, struct ep_uplink **out);
+int ep_link_open(const struct ep_link_ctx *ctx, struct ep_link **out);
 
-/* Collective: room for rows that arrive, and for those that leave for one rank, in one buffer of two; never shrinks. */
-int ep_uplink_reserve(struct ep_uplink *link, uint64_t window, uint64_t send);
+/* Collective: bytes of one buffer of two for rows that arrive, and for rows that leave for one rank; never shrinks. */
+int ep_link_reserve(struct ep_link *link, uint64_t window, uint64_t send);
 
-/* What kernels are told; zero for NULL. */
-void ep_uplink_args(const struct ep_uplink *link, struct ep_far *out);
-/* A kernel was launched that may push: a GPU cannot wake an engine. */
-void ep_uplink_wake(const struct ep_uplink *link);
-/* Sets a word of what the net writes for this rank back to 0. */
-int ep_uplink_clear(struct ep_uplink *link, uint64_t at);
-void ep_uplink_counts(const struct ep_uplink *link, struct ep_port_counts *out);
-size_t ep_uplink_bytes(const struct ep_uplink *link);
+/* Arguments of kernels; zero for NULL. */
+void ep_link_args(const struct ep_link *link, struct ep_far *out);
+/* After launching a kernel that may push: a GPU cannot wake an engine. */
+void ep_link_wake(const struct ep_link *link);
+/* Zeroes a word of the control page that remote ranks write. */
+int ep_link_clear(struct ep_link *link, uint64_t at);
+void ep_link_counts(const struct ep_link *link, struct ep_port_counts *out);
+size_t ep_link_bytes(const struct ep_link *link);
 
-/* Everything pushed is completed by the net; -EP_ETIMEOUT, without a sentence, past the deadline. */
-int ep_uplink_quiet(const struct ep_uplink *link, uint64_t deadline);
-/* What others sent and has arrived shows in the control page: at once where the net keeps order. */
-int ep_uplink_look(const struct ep_uplink *link, uint64_t deadline);
-/* Engines let go: between two barriers, the first of them after ep_uplink_quiet. */
-void ep_uplink_stop(struct ep_uplink *link);
-/* After ep_uplink_stop and the second barrier. NULL is accepted, as in all of these. */
-void ep_uplink_close(struct ep_uplink *link);
-/* Instead, in a group that failed: engines stop, the memory stays, as others may still put to it. */
-void ep_uplink_abandon(struct ep_uplink *link);
+/* Waits until the net has completed everything pushed; -EP_ETIMEOUT, without a message, past the deadline. */
+int ep_link_quiet(const struct ep_link *link, uint64_t deadline);
+/* Waits until what has arrived shows in the control page; immediate on an ordered net. */
+int ep_link_poll(const struct ep_link *link, uint64_t deadline);
+/* Detaches from the engines: between two barriers, the first of them after ep_link_quiet. */
+void ep_link_stop(struct ep_link *link);
+/* After ep_link_stop and the second barrier. NULL is accepted, as in all of these. */
+void ep_link_close(struct ep_link *link);
+/* Instead, in a group that failed: engines detach, the memory leaks, as others may still put to it. */
+void ep_link_abandon(struct ep_link *link);
 
-/* uplink_net.c: collective. The best net that works between all ranks, with a comm and the ports' contexts. */
-int ep_uplink_net_open(struct ep_uplink *link);
-/* In any state; after ep_uplink_regions_free. */
-void ep_uplink_net_close(struct ep_uplink *link);
+/* choose.c: collective. The first net that works between all ranks, with a comm and the ports' contexts. */
+int ep_link_net_open(struct ep_link *link);
+/* In any state; after ep_link_regions_free. */
+void ep_link_net_close(struct ep_link *link);
 /* CPUs this process may use. */
-int ep_uplink_cpus(void);
+int ep_link_cpus(void);
 
-/* uplink_mem.c: whether memory of the GPU will be tried, of link->props. */
-void ep_uplink_direct_probe(struct ep_uplink *link);
-/* Collective. A region of so many bytes, alike on all ranks; signals: the CPU may write words there. */
-int ep_uplink_region(struct ep_uplink *link, size_t size, bool signals, uint32_t *index);
-void ep_uplink_regions_free(struct ep_uplink *link);
-/* Collective: 0, or the first rank's failure with a sentence that names it. */
-int ep_uplink_agree(struct ep_uplink *link, int rc, const char *what);
+/* mem.c: sets direct where link->props and the device allow rows in device memory. */
+void ep_link_direct_probe(struct ep_link *link);
+/* Collective. A region of the same size on all ranks; signals: engines write words there. */
+int ep_link_region(struct ep_link *link, size_t size, bool signals, uint32_t *index);
+void ep_link_regions_free(struct ep_link *link);
+/* Collective: 0, or the first rank's failure with a message that names it. */
+int ep_link_agree(struct ep_link *link, int rc, const char *what);
 
 #endif

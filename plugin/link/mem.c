@@ -4,22 +4,21 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "plugin/group/group.h"
 #include "plugin/link/link.h"
 #include "util/error.h"
 #include "util/param.h"
 
-int ep_uplink_agree(struct ep_uplink *link, int rc, const char *what)
+int ep_link_agree(struct ep_link *link, int rc, const char *what)
 {
-	struct ncclEpGroup *group = link->group;
-	int32_t mine = rc, *all = calloc((size_t)group->nranks, sizeof(*all));
+	const struct ep_link_ctx *ctx = &link->ctx;
+	int32_t mine = rc, *all = EP_CALLOC(EP_GROUP, (size_t)ctx->nranks, sizeof(*all), "results");
 	int gathered;
 
 	if (!all)
-		return EP_FAIL(EP_GROUP, ENOMEM, "no memory for %d ranks", group->nranks);
-	gathered = ep_boot_allgather(group->boot, &mine, sizeof(mine), all);
-	/* Its own sentence is the better one. */
-	for (int r = 0; !rc && !gathered && r < group->nranks; r++)
+		return -ENOMEM;
+	gathered = ep_boot_allgather(ctx->boot, &mine, sizeof(mine), all);
+	/* This rank's own message is more precise than one about another rank. */
+	for (int r = 0; !rc && !gathered && r < ctx->nranks; r++)
 		if (all[r])
 			rc = EP_FAIL(EP_GROUP, EP_EREMOTE, "rank %d could not %s (%s): see its own message", r, what,
 				     strerror(-all[r]));
@@ -27,43 +26,48 @@ int ep_uplink_agree(struct ep_uplink *link, int rc, const char *what)
 	return rc ? rc : gathered;
 }
 
-static void mem_free(struct ep_uplink *link, struct ep_uplink_mem *m)
+static void mem_free(struct ep_link *link, struct ep_link_mem *m)
 {
 	if (m->mr)
 		link->net->ops.deregMr(link->comm, m->mr);
 	if (m->pin.host)
-		link->group->dev->ops->unpin(link->group->dev, &m->pin);
+		link->ctx.dev->ops->unpin(link->ctx.dev, &m->pin);
 	if (m->mem.ptr)
 		m->owner->ops->mem_free(m->owner, &m->mem);
-	*m = (struct ep_uplink_mem){ .mr = NULL };
+	*m = (struct ep_link_mem){ .mr = NULL };
 }
 
-/* ---- memory of the GPU itself ---- */
+/* ---- device memory ---- */
 
-static uint32_t gpu_kind(const struct ep_uplink *link)
+/* The net's memory kinds are bits by enum ep_dev_kind. */
+#define MEM_KIND(kind) (1u << (kind))
+_Static_assert(MEM_KIND(EP_DEV_HOST) == NCCL_EP_NET_MEM_HOST && MEM_KIND(EP_DEV_CUDA) == NCCL_EP_NET_MEM_CUDA,
+	       "memory kinds of nccl_ep_net.h follow the device table");
+
+static uint32_t mem_kind(const struct ep_link *link)
 {
-	return link->group->dev->ops->kind == EP_DEV_CUDA ? NCCL_EP_NET_MEM_CUDA : 0;
+	return MEM_KIND(link->ctx.dev->ops->kind);
 }
 
-void ep_uplink_direct_probe(struct ep_uplink *link)
+void ep_link_direct_probe(struct ep_link *link)
 {
-	struct ep_dev *dev = link->group->dev;
+	struct ep_dev *dev = link->ctx.dev;
 
 	link->direct = false;
-	if (!gpu_kind(link))
+	if (mem_kind(link) == NCCL_EP_NET_MEM_HOST)
 		return;
 	if (!ep_param_bool(EP_P_GDR))
-		EP_INFO(EP_GROUP, "rank %d: rows go through memory of the CPU: NCCL_EP_GDR is 0", link->group->rank);
-	else if (!(link->props.memKinds & gpu_kind(link)) || link->props.immBits < 32)
-		EP_INFO(EP_GROUP, "rank %d: rows go through memory of the CPU: the net %s does not take memory of GPUs",
-			link->group->rank, link->net->name);
-	else if (dev->ops->flush(dev)) /* its sentence says why */
-		EP_INFO(EP_GROUP, "rank %d: rows go through memory of the CPU: %s", link->group->rank, ep_last_error());
+		EP_INFO(EP_GROUP, "rank %d: staging through host memory: NCCL_EP_GDR is 0", link->ctx.rank);
+	else if (!(link->props.memKinds & mem_kind(link)) || link->props.immBits < 32)
+		EP_INFO(EP_GROUP, "rank %d: staging through host memory: net %s does not register device memory",
+			link->ctx.rank, link->net->name);
+	else if (dev->ops->flush(dev)) /* its message says why */
+		EP_INFO(EP_GROUP, "rank %d: staging through host memory: %s", link->ctx.rank, ep_last_error());
 	else
 		link->direct = true;
 }
 
-static int direct_dmabuf(struct ep_uplink *link, struct ep_uplink_mem *m, ncclEpNetMem_v1_t *mem, void *key)
+static int direct_dmabuf(struct ep_link *link, struct ep_link_mem *m, ncclEpNetMem_v1_t *mem, void *key)
 {
 	int rc = m->owner->ops->mem_dmabuf(m->owner, &m->mem, &mem->fd);
 
@@ -75,35 +79,35 @@ static int direct_dmabuf(struct ep_uplink *link, struct ep_uplink_mem *m, ncclEp
 	return rc;
 }
 
-/* By dma-buf first: it needs no module beside the drivers. Then as if it were plain memory, which such a module makes
- * of it. Neither is no failure: memory of the CPU does it too. */
-static int direct_register(struct ep_uplink *link, struct ep_uplink_mem *m, size_t size, void *key)
+/* dma-buf first: it needs no kernel module beside the drivers. Then by address, which a peer-memory module (such as
+ * nvidia-peermem) makes work. If both fail, host memory is used instead. */
+static int direct_register(struct ep_link *link, struct ep_link_mem *m, size_t size, void *key)
 {
-	ncclEpNetMem_v1_t mem = { .ptr = m->mem.ptr, .size = size, .kind = gpu_kind(link), .fd = -1 };
-	char why[256] = "the net takes none";
+	ncclEpNetMem_v1_t mem = { .ptr = m->mem.ptr, .size = size, .kind = mem_kind(link), .fd = -1 };
+	char why[256] = "not supported by the net";
 	int rc = -ENOTSUP;
 
 	if (link->props.dmaBuf && (rc = direct_dmabuf(link, m, &mem, key)))
 		snprintf(why, sizeof(why), "%s", ep_last_error());
 	if (rc && (rc = link->net->ops.regMr(link->comm, &mem, key, &m->mr)))
 		EP_INFO(EP_GROUP,
-			"rank %d: rows go through memory of the CPU. Memory of the GPU by dma-buf: %s; as peer memory: "
-			"%s",
-			link->group->rank, why, ep_last_error());
+			"rank %d: staging through host memory. Registering device memory by dma-buf: %s; as peer "
+			"memory: %s",
+			link->ctx.rank, why, ep_last_error());
 	else if (!rc)
-		EP_INFO(EP_GROUP, "rank %d: %zu bytes of the GPU for the net", link->group->rank, size);
+		EP_INFO(EP_GROUP, "rank %d: registered %zu bytes of device memory", link->ctx.rank, size);
 	return rc;
 }
 
-/* Whole pages of any size there is: a dma-buf has no less. Registered is what was asked for, as much as on ranks whose
- * memory is the CPU's. */
+/* Allocations are whole 64 KiB pages, the least a dma-buf exports. What is registered is the size asked for, so that it
+ * agrees with ranks that use host memory. */
 #define DIRECT_UNIT 65536u
 
-static int direct_make(struct ep_uplink *link, struct ep_uplink_mem *m, size_t size, void *key)
+static int direct_make(struct ep_link *link, struct ep_link_mem *m, size_t size, void *key)
 {
 	int rc;
 
-	m->owner = link->group->dev;
+	m->owner = link->ctx.dev;
 	rc = m->owner->ops->mem_alloc(m->owner, (size + DIRECT_UNIT - 1) / DIRECT_UNIT * DIRECT_UNIT, &m->mem);
 	if (rc)
 		return rc;
@@ -113,10 +117,10 @@ static int direct_make(struct ep_uplink *link, struct ep_uplink_mem *m, size_t s
 	return rc;
 }
 
-/* ---- memory of the CPU ---- */
+/* ---- host memory ---- */
 
-/* A net that maps what it reaches wants the descriptor; others do not mind it. */
-static int host_register(struct ep_uplink *link, struct ep_uplink_mem *m, size_t size, void *key)
+/* The descriptor is for nets that map what they reach; others ignore it. */
+static int host_register(struct ep_link *link, struct ep_link_mem *m, size_t size, void *key)
 {
 	ncclEpNetMem_v1_t mem = { .ptr = m->mem.ptr, .size = size, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
 	struct ep_export export;
@@ -129,9 +133,9 @@ static int host_register(struct ep_uplink *link, struct ep_uplink_mem *m, size_t
 	return rc;
 }
 
-static int host_make(struct ep_uplink *link, struct ep_uplink_mem *m, size_t size, void *key)
+static int host_make(struct ep_link *link, struct ep_link_mem *m, size_t size, void *key)
 {
-	struct ep_dev *dev = link->group->dev;
+	struct ep_dev *dev = link->ctx.dev;
 	int rc;
 
 	m->owner = link->host;
@@ -141,37 +145,36 @@ static int host_make(struct ep_uplink *link, struct ep_uplink_mem *m, size_t siz
 	return rc ? rc : host_register(link, m, size, key);
 }
 
-static int mem_make(struct ep_uplink *link, struct ep_uplink_mem *m, size_t size, bool signals, void *key)
+static int mem_make(struct ep_link *link, struct ep_link_mem *m, size_t size, bool signals, void *key)
 {
-	/* Engines write signals, and a CPU cannot write to a GPU's memory here. */
+	/* Engines write signals, and a CPU cannot store to device memory. */
 	if (!signals && link->direct) {
 		if (!direct_make(link, m, size, key))
 			return 0;
-		link->direct = false; /* later ones need not be tried */
+		link->direct = false; /* do not try again */
 	}
 	return host_make(link, m, size, key);
 }
 
-/* Keys go to all, and all know whether all went well: a rank that failed is not put to. */
-int ep_uplink_region(struct ep_uplink *link, size_t size, bool signals, uint32_t *index)
+/* Every rank learns whether registration and sharing succeeded on all ranks before any puts to it. */
+int ep_link_region(struct ep_link *link, size_t size, bool signals, uint32_t *index)
 {
 	uint32_t i = link->regions.count;
-	struct ep_uplink_mem *m = &link->mem[i < EP_REGIONS ? i : 0];
-	int nranks = link->group->nranks, rc = 0;
+	struct ep_link_mem *m = &link->mem[i < EP_REGIONS ? i : 0];
+	int nranks = link->ctx.nranks, rc = 0;
 	uint8_t mine[NCCL_EP_NET_KEY_SIZE] = { 0 }, *keys;
 
 	if (i == EP_REGIONS || size > (size_t)1 << EP_REGION_SHIFT)
-		return EP_FAIL(EP_GROUP, EP_EUSAGE,
-			       "rank %d: %zu bytes for the net, after %u times more: more than can be named",
-			       link->group->rank, size, i);
-	keys = calloc((size_t)nranks, sizeof(mine));
+		return EP_FAIL(EP_GROUP, EP_EUSAGE, "rank %d: region limit reached: %u regions, %zu bytes asked for",
+			       link->ctx.rank, i, size);
+	keys = EP_CALLOC(EP_GROUP, (size_t)nranks, sizeof(mine), "keys of a region");
 	rc = keys ? mem_make(link, m, size, signals, mine) : -ENOMEM;
-	rc = ep_uplink_agree(link, rc, "give the net its memory");
+	rc = ep_link_agree(link, rc, "register its memory with the net");
 	if (!rc)
-		rc = ep_boot_allgather(link->group->boot, mine, sizeof(mine), keys);
+		rc = ep_boot_allgather(link->ctx.boot, mine, sizeof(mine), keys);
 	if (!rc) {
 		rc = link->net->ops.shareMr(link->comm, m->mr, keys);
-		rc = ep_uplink_agree(link, rc, "reach the memory that others gave the net");
+		rc = ep_link_agree(link, rc, "reach the memory registered by other ranks");
 	}
 	free(keys);
 	if (rc) {
@@ -185,7 +188,7 @@ int ep_uplink_region(struct ep_uplink *link, size_t size, bool signals, uint32_t
 	return 0;
 }
 
-void ep_uplink_regions_free(struct ep_uplink *link)
+void ep_link_regions_free(struct ep_link *link)
 {
 	for (uint32_t i = 0; i < link->regions.count; i++)
 		mem_free(link, &link->mem[i]);

@@ -16,7 +16,7 @@
 #define NUMA_NODES 64
 _Static_assert(EP_NIC_PLACE >= PATH_MAX, "realpath needs it");
 
-/* ---- where things are ---- */
+/* ---- locations ---- */
 
 static bool file_read(const char *path, char *out, size_t size)
 {
@@ -39,7 +39,7 @@ static int numa_of(const char *path)
 	return file_read(file, text, sizeof(text)) ? atoi(text) : -1;
 }
 
-/* The node that all CPUs of this process are of; -1: several, or there is only one, which tells nothing. */
+/* The NUMA node of all CPUs of this process; -1: they span several, or the machine has one node only. */
 static int numa_of_cpus(void)
 {
 	char file[64], list[1024];
@@ -73,18 +73,18 @@ void ep_nic_place(const char *name, const char *pci, struct ep_nic_place *out)
 		out->path[0] = 0;
 }
 
-/* Folders that both paths begin with. */
+/* Leading path components in common. */
 static int shared_steps(const char *a, const char *b)
 {
 	int steps = 0;
 
 	for (; *a && *a == *b; a++, b++)
 		steps += *a == '/';
-	/* The last one counts where both names end. */
+	/* The last one counts only where both names end. */
 	return (*a == 0 || *a == '/') && (*b == 0 || *b == '/') ? steps : steps - 1;
 }
 
-/* Below the same root of PCIe the switches tell, apart from it at least the NUMA node. */
+/* Below the same PCIe root the common switches count, else only the NUMA node. */
 int ep_nic_nearness(const struct ep_nic_place *place, const char *path)
 {
 	static const int above = 2; /* "/sys/devices" is common to all */
@@ -101,7 +101,7 @@ int ep_nic_nearness(const struct ep_nic_place *place, const char *path)
 	return place->numa >= 0 && numa_of(real) == place->numa;
 }
 
-/* ---- which there are ---- */
+/* ---- candidates ---- */
 
 static uint64_t mark_of(const char *name)
 {
@@ -122,7 +122,7 @@ static void nic_add(struct ep_nics *nics, int dev, const char *name)
 	card->mark[card->count++] = mark_of(name);
 }
 
-/* Its name, or what is before a port in it: "mlx5_0" is "mlx5_0:1". */
+/* The name, with or without its port: "mlx5_0" matches "mlx5_0:1". */
 static bool is_named(const char *name, const char *wish, size_t n)
 {
 	return strlen(name) >= n && !memcmp(name, wish, n) && (!name[n] || name[n] == ':');
@@ -146,14 +146,14 @@ static int nics_named(const struct ep_net *net, int count, const char *wishes, s
 		}
 	}
 	if (out->card.count) {
-		snprintf(out->why, sizeof(out->why), "as NCCL_EP_NET_DEVICE says");
+		snprintf(out->why, sizeof(out->why), "named by NCCL_EP_NET_DEVICE");
 		return 0;
 	}
 	for (int i = 0; i < count && used < sizeof(there); i++)
 		if (!net->ops.getProperties(net->net, i, &props))
 			used += (size_t)snprintf(there + used, sizeof(there) - used, " %s", props.name);
-	/* Another net may have it. */
-	snprintf(out->why, sizeof(out->why), "NCCL_EP_NET_DEVICE=%.60s: the net %.40s has no such device; it has%.80s",
+	/* INFO: another net may have it. */
+	snprintf(out->why, sizeof(out->why), "NCCL_EP_NET_DEVICE=%.60s: net %.40s has no such device, only%.80s",
 		 ep_param_str(EP_P_NET_DEVICE), net->name, there);
 	EP_INFO(EP_GROUP, "%s", out->why);
 	ep_last_error_set(out->why);
@@ -170,7 +170,7 @@ static int nics_nearest(const struct ep_net *net, int count, const struct ep_nic
 		if (rc)
 			return rc;
 		one = ep_nic_nearness(place, props.pciPath);
-		if (one < best || (one == best && best < 0)) /* what is nowhere is not to be told apart: the first */
+		if (one < best || (one == best && best < 0)) /* devices of unknown location: the first */
 			continue;
 		if (one > best)
 			out->card.count = 0;
@@ -181,7 +181,7 @@ static int nics_nearest(const struct ep_net *net, int count, const struct ep_nic
 	if (count == 1)
 		snprintf(out->why, sizeof(out->why), "the only one");
 	else if (best < 0)
-		snprintf(out->why, sizeof(out->why), "the first of %d, as none says where it is", count);
+		snprintf(out->why, sizeof(out->why), "the first of %d: their location is unknown", count);
 	else
 		snprintf(out->why, sizeof(out->why), "%d of %d are nearest to %s", out->card.count, count, place->name);
 	return 0;
@@ -199,12 +199,12 @@ int ep_nics_find(const struct ep_net *net, const struct ep_nic_place *place, str
 	} else if (!rc) {
 		rc = nics_nearest(net, count, place, out);
 	}
-	if (!strcmp(net->name, "rails")) /* they are made of several already */
+	if (!strcmp(net->name, "rails")) /* it combines several devices already */
 		out->card.rails = 1;
 	return rc;
 }
 
-/* ---- whose they are ---- */
+/* ---- choice ---- */
 
 static bool has(const struct ep_nic_card *card, uint64_t mark)
 {
@@ -219,7 +219,7 @@ static bool alike(const struct ep_nic_card *a, const struct ep_nic_card *b)
 	return a->home == b->home && a->count == b->count && !memcmp(a->mark, b->mark, sizeof(a->mark));
 }
 
-/* Whether a rank of this host with another choice may want it. */
+/* Whether a rank of this host with other candidates may use it. */
 static bool is_wanted(const struct ep_nic_card *all, int nranks, const struct ep_nic_card *mine, uint64_t mark)
 {
 	for (int r = 0; r < nranks; r++)
@@ -229,8 +229,8 @@ static bool is_wanted(const struct ep_nic_card *all, int nranks, const struct ep
 }
 
 /*
- * Ranks with the same choice take them in turn, by their order on the host. Without NCCL_EP_RAILS a rank that comes by
- * several has them all, but for those that others might want.
+ * Ranks with the same candidates take them in turn, by their order on the host. Without NCCL_EP_RAILS a rank with
+ * candidates to spare uses them all, except those that other ranks might use.
  */
 void ep_nic_choose(const struct ep_nic_card *all, int nranks, int rank, struct ep_nic_pick *out)
 {

@@ -4,88 +4,34 @@
 #include <string.h>
 
 #include "kernels/args.h"
-#include "plugin/check/tensor.h"
+#include "plugin/group/handle.h"
 #include "plugin/group/launch.h"
 #include "plugin/group/plan.h"
 #include "plugin/group/tensor.h"
-#include "util/clock.h"
+#include "plugin/ll/mask.h"
+#include "plugin/ll/plan.h"
+#include "plugin/ll/state.h"
 #include "util/error.h"
 
 #define QUANT_IN_STAGE 32768u /* bytes */
 
-static struct ep_ll_shape shape_of(const struct ncclEpGroup *group, uint32_t topk)
-{
-	uint32_t per_rank = (uint32_t)group->experts_per_rank;
-
-	return (struct ep_ll_shape){
-		.rank = (uint32_t)group->rank,
-		.nranks = (uint32_t)group->nranks,
-		.experts = group->cfg.num_experts,
-		.per_rank = per_rank,
-		.tmax = group->cfg.max_dispatch,
-		.topk = topk,
-		.fan = topk < per_rank ? topk : per_rank,
-		.masked = group->cfg.enable_mask,
-	};
-}
-
-int ep_ll_open(struct ncclEpGroup *group)
-{
-	struct ep_ll_shape shape = shape_of(group, 1);
-
-	return group->dev->ops->mem_alloc(group->dev, ep_ll_state_size(&shape), &group->state);
-}
-
-void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_ll_args *out)
-{
-	struct ep_page_words *page = ep_page_device(&group->page);
-
-	*out = (struct ep_ll_args){
-		.shape = shape_of(group, topk),
-		.state = group->state.ptr,
-		.control = (uint8_t *const *)group->control.peer_dev,
-		.mine = group->control.mine.ptr,
-		.report = &page->report,
-		.async = page->async,
-		.abort = &page->abort,
-		.gone = page->gone,
-		.timeout_ns = group->timeout_ns,
-		.flags = group->cfg.enable_mask ? EP_LL_MASK : 0,
-	};
-	ep_uplink_args(group->uplink, &out->far);
-}
-
-int ep_ll_clear(struct ncclEpGroup *group)
-{
-	uint8_t *failed = (uint8_t *)group->control.mine.ptr + ep_ll_failed_at((uint32_t)group->nranks);
-	struct ep_ll_state *state = group->state.ptr;
-	const struct ep_dev_ops *ops = group->dev->ops;
-	int rc = ops->fill(group->dev, &state->errors, 0, sizeof(state->errors), group->stream);
-
-	if (!rc)
-		rc = ops->fill(group->dev, failed, 0, sizeof(uint64_t), group->stream);
-	if (!rc)
-		rc = ep_uplink_clear(group->uplink, ep_ll_failed_at((uint32_t)group->nranks));
-	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(10000));
-}
-
-/* What every LL launch of a handle is told. */
+/* Arguments common to every launch of a handle. */
 static int args_common(struct ncclEpHandle *handle, struct ep_ll_args *a)
 {
 	struct ncclEpGroup *group = handle->group;
 	const struct ep_window *win = group->payload.win[group->payload.count - 1];
 	uint8_t *mem = handle->mem.data;
-	struct ep_plan_handle plan;
-	int rc = ep_plan_handle("ncclEpDispatch", group, &handle->args, &plan);
+	struct ep_ll_mem at;
+	int rc = ep_ll_mem("ncclEpDispatch", group, &handle->args, &at);
 
 	if (rc)
 		return rc;
 	ep_ll_group_args(group, (uint32_t)handle->k, a);
 	a->handle = (struct ep_ll_handle *)mem;
 	a->number = handle->number;
-	a->list = (struct ep_ll_entry *)(mem + plan.rows);
-	a->home_row = (int32_t *)(mem + plan.idx);
-	a->sent_slot = (uint32_t *)(mem + plan.slot);
+	a->list = (struct ep_ll_entry *)(mem + at.rows);
+	a->home_row = (int32_t *)(mem + at.idx);
+	a->sent_slot = (uint32_t *)(mem + at.slot);
 	a->window = (uint8_t *const *)win->peer_dev;
 	a->buffer_bytes = win->size / 2 / EP_PLAN_ALIGN * EP_PLAN_ALIGN;
 	if (handle->args.layout == NCCL_EP_LAYOUT_RANK_MAJOR)
@@ -95,13 +41,13 @@ static int args_common(struct ncclEpHandle *handle, struct ep_ll_args *a)
 	return ep_tensor_data(group, &handle->topk_idx, (void **)&a->topk_idx);
 }
 
-/* A block per own token, and for what comes from others a warp per row. */
+/* A block per token of this rank, and a warp per row that arrives. */
 static size_t useful_blocks(const struct ep_ll_args *a)
 {
 	return 1 + a->tokens + (size_t)(a->shape.nranks - 1) * a->shape.tmax / 4;
 }
 
-/* What a warp each could do: send own tokens, or unpack what may come. */
+/* Work of single warps: sending a token, or unpacking a row that arrived. */
 static size_t useful_rows(const struct ep_ll_args *a)
 {
 	size_t others = (size_t)(a->shape.nranks - 1) * a->shape.tmax;
@@ -124,15 +70,15 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_
 
 	if (rc)
 		return rc;
-	if (group->uplink)
+	if (group->link)
 		l.kernel = dispatch ? EP_K_ll_dispatch_far : EP_K_ll_combine_far;
 	l.grid = plan.grid;
 	l.block = plan.block;
 	l.shared = ep_ll_shared_bytes(a, plan.block / group->dev->warp);
 	if ((rc = group->dev->ops->launch(group->dev, &l)))
 		return rc;
-	ep_uplink_wake(group->uplink);
-	/* On the CPU with no stream it has run already: the caller gets its error from this very call. */
+	ep_link_wake(group->link);
+	/* On the CPU without a stream it has run already: this call returns its error. */
 	return ep_group_check(group);
 }
 
@@ -146,7 +92,7 @@ static void staged_set(struct ncclEpHandle *handle, bool staged)
 	pthread_mutex_unlock(&group->lock);
 }
 
-/* A launch in halves or as one; the arguments are kept for the second half. */
+/* One launch, or the send half of two; then the arguments are kept for the second half. */
 static int run(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_args *a, uint32_t stage, bool send_only,
 	       void *stream)
 {
@@ -172,7 +118,7 @@ static uint32_t dtype_size(ncclDataType_t t)
 	return ep_dtype_info(t)->size;
 }
 
-/* Tokens and scales in bytes, on their way and in the tensors. */
+/* Bytes of tokens and scales, in the window and in the tensors. */
 static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
 {
 	a->hidden = (uint32_t)op->h;
@@ -189,25 +135,12 @@ static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
 				  ep_ll_pad(a->row_bytes) + ep_ll_pad(a->scale_bytes));
 }
 
-static bool dispatch_fits(const struct ncclEpGroup *group, const struct ep_ll_args *a)
+static bool fits(const struct ep_ll_args *a, const struct ep_ll_room *room)
 {
-	uint64_t area = ep_ll_area(&a->shape, a->row_pitch), far = ep_group_far(group);
-
-	return ep_group_near(group) * area <= a->buffer_bytes &&
-	       (!far || (far * area <= a->far.window_bytes && area <= a->far.send_stride));
+	return room->near <= a->buffer_bytes && room->far <= a->far.window_bytes && room->send <= a->far.send_stride;
 }
 
-static bool combine_fits(const struct ncclEpGroup *group, const struct ep_ll_args *a)
-{
-	uint64_t held = (uint64_t)a->shape.tmax * a->shape.fan * a->row_pitch;
-	uint32_t far = ep_group_far(group);
-
-	return ep_ll_combine_slots(&a->shape, ep_group_near(group)) * a->row_pitch <= a->buffer_bytes &&
-	       (!far || (ep_ll_combine_slots(&a->shape, far) * a->row_pitch <= a->far.window_bytes &&
-			 held <= a->far.send_stride));
-}
-
-/* A token that is quantised is made from its input in the stage, unless that would leave room for few warps. */
+/* A quantised token is made from its input in the stage, unless that leaves room for few warps only. */
 static size_t stage_row(const struct ep_ll_args *a)
 {
 	size_t row = a->flags & EP_LL_DS_FP8 && a->in_bytes <= QUANT_IN_STAGE ? a->in_bytes : a->row_bytes;
@@ -215,11 +148,12 @@ static size_t stage_row(const struct ep_ll_args *a)
 	return row + a->scale_bytes;
 }
 
-int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
+static int ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
 	bool rank_major = handle->args.layout == NCCL_EP_LAYOUT_RANK_MAJOR;
 	const ncclEpTensor_t *counts = rank_major ? op->info.src_rank_counters : op->info.expert_counters;
+	struct ep_ll_room room;
 	struct ep_ll_args a;
 	uint32_t stage;
 	int rc = args_common(handle, &a);
@@ -239,7 +173,8 @@ int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 	    (rc = ep_tensor_pointer(group, op->out.topk_idx, &a.out_idx)) ||
 	    (rc = ep_tensor_pointer(group, counts, &a.out_counts)))
 		return rc;
-	if (!dispatch_fits(group, &a))
+	room = ep_ll_dispatch_room(group, &a.shape, a.row_pitch);
+	if (!fits(&a, &room))
 		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
 			       "ncclEpDispatch: tokens and scales of %u bytes do not fit the window: raise "
 			       "config->max_token_bytes (%u)",
@@ -251,9 +186,10 @@ int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 	return rc;
 }
 
-int ep_ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
+static int ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
+	struct ep_ll_room room;
 	struct ep_ll_args a;
 	int rc = args_common(handle, &a);
 
@@ -269,7 +205,8 @@ int ep_ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 		return rc;
 	if (!(a.flags & EP_LL_RANK_MAJOR) && (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.topk_weights)))
 		return rc;
-	if (!combine_fits(group, &a))
+	room = ep_ll_combine_room(group, &a.shape, a.row_pitch);
+	if (!fits(&a, &room))
 		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
 			       "ncclEpCombine: tokens of %u bytes do not fit the window: raise config->max_token_bytes "
 			       "(%u)",
@@ -278,12 +215,40 @@ int ep_ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void
 		   stream);
 }
 
-int ep_ll_complete(struct ncclEpHandle *handle, void *stream)
+static int ll_complete(struct ncclEpHandle *handle, void *stream)
 {
 	struct ep_ll_args a = handle->second;
 	int rc = launch(handle, handle->second_kernel, &a, stream);
 
-	/* Whatever became of it, the send half has had its second half. */
+	/* Also on failure: the staged operation has had its second half. */
 	staged_set(handle, false);
 	return rc;
 }
+
+/* The routing is read from the caller's topk_idx until the combine. */
+static int ll_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
+{
+	(void)stream;
+	ep_tensor_keep(&handle->topk_idx, handle->topk_sizes, update->topk_idx);
+	handle->dispatched = false;
+	return 0;
+}
+
+const struct ep_algo ep_ll_algo = {
+	.name = "LL",
+	.mode = { "LL", "LL expert-major", "LL rank-major", "LL" },
+	.crosses_nodes = true,
+	.control_size = ep_ll_control,
+	.open = ep_ll_open,
+	.stop = ep_algo_no_state,
+	.close = ep_algo_no_state,
+	.abandon = ep_algo_no_state,
+	.clear = ep_ll_clear,
+	.mask = ep_ll_mask,
+	.mem_size = ep_ll_mem_size,
+	.need = ep_ll_need,
+	.update = ll_update,
+	.dispatch = ll_dispatch,
+	.combine = ll_combine,
+	.complete = ll_complete,
+};

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plugin/ll/ll.h"
+#include "plugin/ll/mask.h"
 
 #include "kernels/args.h"
+#include "plugin/group/group.h"
+#include "plugin/ll/state.h"
 #include "util/clock.h"
 #include "util/error.h"
 
 #define CLEAN_NS 200000000ull
 
-/* One block: these are words, not rows. */
+/* One block: masks are a few words. */
 static int run(struct ncclEpGroup *group, struct ep_ll_mask_args *m, void *stream)
 {
 	struct ep_dev *dev = group->dev;
@@ -34,14 +36,14 @@ int ep_ll_mask_catch_up(struct ncclEpGroup *group, bool dispatch, void *stream)
 
 	if (!group->cfg.enable_mask)
 		return 0;
-	/* A rank that slept wakes with its engine: what came meanwhile may say that the others went on. */
-	if ((rc = ep_uplink_look(group->uplink, ep_now_ns() + group->timeout_ns)))
+	/* A rank that slept wakes with its engine: signals that arrived meanwhile may say that the others went on. */
+	if ((rc = ep_link_poll(group->link, ep_now_ns() + group->timeout_ns)))
 		return rc;
 	mask_args(group, dispatch ? EP_LL_MASK_JUMP : EP_LL_MASK_CHECK, &m);
 	return run(group, &m, stream);
 }
 
-/* Query and update, as many launches as the ranks need. */
+/* Query and update: EP_LL_MASK_BITS ranks per launch. */
 static int in_slices(struct ncclEpGroup *group, struct ep_ll_mask_args *m, const int *mask, void *stream)
 {
 	uint32_t n = (uint32_t)group->nranks;
@@ -59,45 +61,34 @@ static int in_slices(struct ncclEpGroup *group, struct ep_ll_mask_args *m, const
 	return rc;
 }
 
-int ep_ll_mask_query(struct ncclEpGroup *group, int *device_out, void *stream)
-{
-	struct ep_ll_mask_args m;
-
-	mask_args(group, EP_LL_MASK_QUERY, &m);
-	m.out = device_out;
-	return in_slices(group, &m, NULL, stream);
-}
-
-int ep_ll_mask_update(struct ncclEpGroup *group, const int *mask, void *stream)
-{
-	struct ep_ll_mask_args m;
-
-	mask_args(group, EP_LL_MASK_UPDATE, &m);
-	return in_slices(group, &m, mask, stream);
-}
-
-/* Across nodes the word of a clean is on its way for a while. A rank that was left out should find it when it comes
- * back, so whoever cleans waits a moment; one that comes back sooner is told so by its next operation. */
+/* Across nodes the notice of a clean takes a while to arrive. A masked rank should find it when it comes back, so the
+ * rank that cleans waits a moment; one that comes back sooner learns it from its next operation. */
 static int clean_arrives(struct ncclEpGroup *group, void *stream)
 {
 	const struct ep_dev_ops *ops = group->dev->ops;
 	bool capturing = false;
 	int rc;
 
-	if (!group->uplink || (rc = ops->capturing(group->dev, stream, &capturing)) || capturing)
-		return group->uplink ? rc : 0;
+	if (!group->link || (rc = ops->capturing(group->dev, stream, &capturing)) || capturing)
+		return group->link ? rc : 0;
 	if ((rc = ops->sync(group->dev, stream, ep_now_ns() + group->timeout_ns + CLEAN_NS)))
 		return rc;
-	ep_uplink_quiet(group->uplink, ep_now_ns() + CLEAN_NS);
+	ep_link_quiet(group->link, ep_now_ns() + CLEAN_NS);
 	return 0;
 }
 
-int ep_ll_mask_clean(struct ncclEpGroup *group, void *stream)
+int ep_ll_mask(struct ncclEpGroup *group, const struct ep_mask *mask, void *stream)
 {
+	static const enum ep_ll_mask_op ops[] = { [EP_MASK_QUERY] = EP_LL_MASK_QUERY,
+						  [EP_MASK_UPDATE] = EP_LL_MASK_UPDATE,
+						  [EP_MASK_CLEAN] = EP_LL_MASK_CLEAN };
 	struct ep_ll_mask_args m;
 	int rc;
 
-	mask_args(group, EP_LL_MASK_CLEAN, &m);
+	mask_args(group, ops[mask->op], &m);
+	m.out = mask->out;
+	if (mask->op != EP_MASK_CLEAN)
+		return in_slices(group, &m, mask->in, stream);
 	rc = run(group, &m, stream);
 	return rc ? rc : clean_arrives(group, stream);
 }

@@ -15,6 +15,8 @@
 #include "plugin/check/check.h"
 #include "plugin/group/group.h"
 #include "plugin/group/handle.h"
+#include "plugin/ht/ht.h"
+#include "plugin/ll/ll.h"
 #include "util/error.h"
 
 enum { R = 2, E = 8, EL = 4, TMAX = 8, T = 5, K = 3, H = 512, N = 24, MAX_BYTES = 4096 };
@@ -77,6 +79,7 @@ static inline void fake_init(struct fake *f, ncclEpAlgorithm_t algorithm)
 					      .max_recv = algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? N : 0,
 					      .max_token_bytes = MAX_BYTES,
 					      .overflow = NCCL_EP_OVERFLOW_TRAP };
+	f->group.algo = algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? &ep_ht_algo : &ep_ll_algo;
 	f->group.nranks = R;
 	f->group.topo = (struct ep_topo){ .nranks = R, .rank = f->ranks };
 	f->group.experts_per_rank = EL;

@@ -347,7 +347,7 @@ Test(bad_args_group, kernel_flags)
 	EXPECT_OK(ncclEpGetAsyncError(&f.group, &code));
 	cr_expect_eq(code, 0);
 	page->report.code = EP_KERR_TIMEOUT;
-	EXPECT_USE(ncclEpErrorClear(&f.group), "ncclEpErrorClear", "lost"); /* not even asked for before */
+	EXPECT_USE(ncclEpErrorClear(&f.group), "ncclEpErrorClear", "failed"); /* not even asked for before */
 	free(page);
 }
 

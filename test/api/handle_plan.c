@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes of handle memory and windows: the formulas of plugin/group/plan.h, worked out by hand for one small group. */
+/* Sizes of handle memory and windows: the formulas of plugin/ll/plan.h and plugin/ht/plan.h, worked out by hand for one
+ * small group. */
 #include "bad_args.h"
-#include "plugin/group/plan.h"
+#include "plugin/ht/plan.h"
+#include "plugin/ll/plan.h"
 
 TestSuite(handle_plan, .timeout = 30, .init = bad_args_quiet);
 
@@ -41,12 +43,12 @@ Test(handle_plan, handle_bytes)
 Test(handle_plan, parts_do_not_overlap)
 {
 	struct ep_handle_args args = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 128, K, K };
-	struct ep_plan_handle p;
+	struct ep_ht_mem p;
 	struct fake f;
 
 	fake_init(&f, NCCL_EP_ALGO_HIGH_THROUGHPUT);
 	f.group.cfg.max_dispatch = 1000;
-	cr_assert_eq(ep_plan_handle("x", &f.group, &args, &p), 0);
+	cr_assert_eq(ep_ht_mem("x", &f.group, &args, &p), 0);
 	cr_expect(p.from >= 256 && p.zone >= p.from + R * 8 && p.area >= p.zone + R * EL * 8);
 	cr_expect(p.filled >= p.area + EL * 8 && p.routed >= p.filled + EL * 4);
 	cr_expect_geq(p.total, p.routed + 5 * 1000 * K * 4);
@@ -58,53 +60,53 @@ Test(handle_plan, ht_window_bytes)
 {
 	struct ep_topo_rank ranks[R] = { { .pid_rank = 0 }, { .pid_rank = 1 } };
 	struct ep_handle_args args = { NCCL_EP_LAYOUT_FLAT, 1, K, K };
-	struct ep_plan_ht p;
+	struct ep_ht_window p;
 	struct fake f;
 
 	fake_init(&f, NCCL_EP_ALGO_HIGH_THROUGHPUT);
 	f.group.topo = (struct ep_topo){ .nranks = R, .rank = ranks };
 	f.group.cfg.max_recv = 24;
-	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect_eq(p.total, 896 + 24 * 4096, "24 * (8 + 8 * 3) rounded, and a combine's rows: %zu", p.total);
 	args.layout = NCCL_EP_LAYOUT_EXPERT_MAJOR;
-	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect_eq(p.total, 128 + 24 * 4096, "24 weights rounded: %zu", p.total);
 	f.group.cfg.max_recv = 0;
 	args.alignment = 16;
-	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect(p.row_count == 16 * 3 + 4 * 15 && p.total == 512 + p.row_count * 4096, "%zu", p.total);
 	ranks[1].pid_rank = 0;
-	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect_eq(p.total, 512, "threads reach each other's tensors: %zu", p.total);
 	f.group.cfg.zero_copy = NCCL_EP_ZERO_COPY_OFF;
-	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect_eq(p.total, 512 + p.row_count * 4096, "but must not: %zu", p.total);
 }
 
 Test(handle_plan, window_bytes)
 {
 	struct ep_handle_args args = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, K, K };
-	struct ep_plan_ll p;
+	struct ep_need p;
 	struct fake f;
 
 	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
-	cr_assert_eq(ep_plan_ll("x", &f.group, &args, &p), 0);
+	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
 	/* 8 * 3 rows of 16 + 4096 are more than 2 * (32 + 8 * (32 + 48 + 4096)) */
-	cr_expect_eq(p.total, 2 * 98688, "%zu", p.total);
+	cr_expect_eq(p.window, 2 * 98688, "%zu", p.window);
 	f.group.cfg.enable_mask = 1;
-	cr_assert_eq(ep_plan_ll("x", &f.group, &args, &p), 0);
-	cr_expect_eq(p.total, 2 * 197376, "by writer: 2 * 8 * 3 rows, %zu", p.total);
+	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
+	cr_expect_eq(p.window, 2 * 197376, "by writer: 2 * 8 * 3 rows, %zu", p.window);
 	f.group.cfg.enable_mask = 0;
 	args.room = args.k = 1;
-	cr_assert_eq(ep_plan_ll("x", &f.group, &args, &p), 0);
-	cr_expect_eq(p.total, 2 * 66432, "2 * (32 + 8 * (32 + 16 + 4096)), rounded: %zu", p.total);
+	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
+	cr_expect_eq(p.window, 2 * 66432, "2 * (32 + 8 * (32 + 16 + 4096)), rounded: %zu", p.window);
 }
 
 /* O((R + K) * Tmax) rows, not O(E * R * Tmax): what today's libraries take 15 GiB for. */
 Test(handle_plan, window_stays_small)
 {
 	struct ep_handle_args args = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, 8, 8 };
-	struct ep_plan_ll p;
+	struct ep_need p;
 	struct fake f;
 
 	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
@@ -113,23 +115,23 @@ Test(handle_plan, window_stays_small)
 	f.group.experts_per_rank = 36;
 	f.group.cfg.max_dispatch = 1024;
 	f.group.cfg.max_token_bytes = 14336;
-	cr_assert_eq(ep_plan_ll("x", &f.group, &args, &p), 0);
-	cr_expect_lt(p.total, (size_t)256 << 20, "%zu", p.total);
+	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
+	cr_expect_lt(p.window, (size_t)256 << 20, "%zu", p.window);
 }
 
 Test(handle_plan, overflow)
 {
 	struct ep_handle_args args = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, INT32_MAX, INT32_MAX };
-	struct ep_plan_handle handle = { .total = 7 };
-	struct ep_plan_ll window = { .total = 7 };
+	struct ep_ll_mem handle = { .total = 7 };
+	struct ep_need window = { .window = 7 };
 	struct fake f;
 
 	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
 	f.group.cfg.max_dispatch = INT32_MAX;
 	f.group.experts_per_rank = INT32_MAX;
 	f.group.nranks = 65536;
-	cr_expect_eq(ep_plan_handle("fn", &f.group, &args, &handle), -EP_EUSAGE);
-	cr_expect_eq(ep_plan_ll("fn", &f.group, &args, &window), -EP_EUSAGE);
-	cr_expect(handle.total == 7 && window.total == 7, "written on failure");
+	cr_expect_eq(ep_ll_mem("fn", &f.group, &args, &handle), -EP_EUSAGE);
+	cr_expect_eq(ep_ll_need("fn", &f.group, &args, &window), -EP_EUSAGE);
+	cr_expect(handle.total == 7 && window.window == 7, "written on failure");
 	cr_expect(strstr(ncclEpGetLastError(), "2^64"));
 }

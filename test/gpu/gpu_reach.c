@@ -10,7 +10,7 @@
 #include "gpu.h"
 #include "kernels/cuda/driver.h"
 #include "plugin/group/group.h"
-#include "plugin/ht/reach.h"
+#include "plugin/ht/state.h"
 #include "test/ht/reach_table.h"
 #include "test/kernels/rowsig_rank.h"
 
@@ -281,7 +281,7 @@ static void set_up(const char *rank)
 	group.dev = dev;
 	REQUIRE(ep_boot_open(&opts, &group.boot) == 0, "bootstrap");
 	REQUIRE(ep_topo_build(group.boot, group.rank, RANKS, EP_DEV_CUDA, 0, &group.topo) == 0, "topology");
-	REQUIRE(ep_reach_open(&group, &reach) == 0 && reach, "reach");
+	REQUIRE(ep_ht_reach_open(&group, &reach) == 0 && reach, "reach");
 }
 
 static int child(const char *rank)

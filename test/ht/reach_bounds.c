@@ -27,7 +27,7 @@ static void nonsense(struct reach_rank *me)
 		{ UINT32_MAX, 1 }, { 1, UINT64_MAX }, { 0, 0xdeadbeefull << 20 }, { 0x80000000u, UINT64_MAX },
 	};
 
-	EXPECT(me, ep_reach_open(&me->group, &me->reach) == 0 && me->reach);
+	EXPECT(me, ep_ht_reach_open(&me->group, &me->reach) == 0 && me->reach);
 	mine[0] = (uint8_t)(me->rank + 1);
 	places_exchange(me, mine, &place, all);
 	for (int round = 0; round < 3; round++)
@@ -82,7 +82,7 @@ static void crowd(struct reach_rank *me)
 	struct ep_place place;
 	uint8_t *mine[EACH];
 
-	EXPECT(me, ep_reach_open(&me->group, &me->reach) == 0 && me->reach);
+	EXPECT(me, ep_ht_reach_open(&me->group, &me->reach) == 0 && me->reach);
 	for (int i = 0; i < EACH; i++) {
 		mine[i] = memory(me, 4096);
 		mine[i][0] = (uint8_t)me->rank;
@@ -109,7 +109,7 @@ static void hoarder(struct reach_rank *me)
 	void *mine[MANY], *one;
 	int named = 0, fds = count_fds();
 
-	EXPECT(me, ep_reach_open(&me->group, &me->reach) == 0 && me->reach);
+	EXPECT(me, ep_ht_reach_open(&me->group, &me->reach) == 0 && me->reach);
 	for (int i = 0; i < MANY; i++) {
 		mine[i] = memory(me, 4096);
 		ep_reach_place(me->reach, mine[i], &place);

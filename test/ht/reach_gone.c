@@ -8,7 +8,7 @@ static struct ep_place place_of(struct reach_rank *me, void **memory, struct ep_
 {
 	struct ep_place mine;
 
-	EXPECT(me, ep_reach_open(&me->group, &me->reach) == 0 && me->reach);
+	EXPECT(me, ep_ht_reach_open(&me->group, &me->reach) == 0 && me->reach);
 	EXPECT(me, ncclMemAlloc(memory, 4096) == ncclSuccess);
 	memset(*memory, me->rank + 1, 4096);
 	places_exchange(me, *memory, &mine, all);

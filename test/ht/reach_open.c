@@ -11,7 +11,7 @@ static void none(struct reach_rank *me)
 	void *memory = NULL;
 
 	me->reach = (struct ep_reach *)me;
-	EXPECT(me, ep_reach_open(&me->group, &me->reach) == 0 && !me->reach);
+	EXPECT(me, ep_ht_reach_open(&me->group, &me->reach) == 0 && !me->reach);
 	EXPECT(me, count_service() == 0);
 	EXPECT(me, !ep_reach_device(me->reach));
 	EXPECT(me, ncclMemAlloc(&memory, 4096) == ncclSuccess);
@@ -30,7 +30,7 @@ static void off(struct reach_rank *me)
 	me->group.cfg.zero_copy = NCCL_EP_ZERO_COPY_OFF;
 	none(me);
 	me->group.cfg.zero_copy = NCCL_EP_ZERO_COPY_ON;
-	EXPECT(me, ep_reach_open(&me->group, &me->reach) == 0 && me->reach);
+	EXPECT(me, ep_ht_reach_open(&me->group, &me->reach) == 0 && me->reach);
 	EXPECT(me, table_of(me) && table_count(me) == 0);
 	ep_reach_close(me->reach);
 	ep_reach_free(me->reach);
@@ -52,7 +52,7 @@ static void forked(struct reach_rank *me)
 	int status = -1;
 	pid_t pid;
 
-	EXPECT(me, ep_reach_open(&me->group, &me->reach) == 0 && me->reach);
+	EXPECT(me, ep_ht_reach_open(&me->group, &me->reach) == 0 && me->reach);
 	EXPECT(me, ncclMemAlloc(&memory, 4096) == ncclSuccess);
 	places_exchange(me, memory, &mine, all);
 	pid = fork();

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "plugin/group/group.h"
-#include "plugin/ht/reach.h"
+#include "plugin/ht/state.h"
 #include "plugin/standin/query.h"
 #include "reach_table.h"
 #include "util/clock.h"

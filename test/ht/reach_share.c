@@ -99,7 +99,7 @@ static void share(struct reach_rank *me)
 	int fds = count_fds();
 	uint64_t start;
 
-	EXPECT(me, ep_reach_open(&me->group, &me->reach) == 0 && me->reach);
+	EXPECT(me, ep_ht_reach_open(&me->group, &me->reach) == 0 && me->reach);
 	mine = memory(me);
 	exchange(me, mine, 1, seen, first);
 	EXPECT(me, count_service() == 1);

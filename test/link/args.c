@@ -63,7 +63,7 @@ static uint64_t owned_rest(const struct owned *owned, int ranges, uint64_t addre
 static void owned_collect(const struct rig *rig, struct owned *out)
 {
 	const struct ncclEpGroup *group = rig->group;
-	const struct ep_uplink *link = group->uplink;
+	const struct ep_link *link = group->link;
 
 	owned_add(out, group->control.mine.ptr, group->control.mine.size);
 	for (int i = 0; i < group->payload.count; i++)
@@ -176,7 +176,7 @@ static int look_job(struct seat *seat, const void *arg)
 
 	if (rig_open(&rig, seat, &job->cfg))
 		goto close;
-	if (!rig.group->uplink) {
+	if (!rig.group->link) {
 		seat_fail(seat, "ranks of two nodes map each other: no net is used");
 		goto close;
 	}

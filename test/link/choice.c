@@ -76,18 +76,18 @@ static const struct scene scenes[] = {
 	  .name = "NCCL_EP_RAILS",
 	  .value = "8",
 	  .says = { "rank 0: net loop, device loop0:", "rank 3: net loop, device loop3:",
-		    "WARN GROUP net loop:devices=8 is used with one device a rank, not with 8: rank 0: rails: the "
+		    "WARN GROUP net loop:devices=8 uses one device per rank instead of 8: rank 0: rails: the "
 		    "handles" } },
 	{ .net = "loop:devices=8",
 	  .name = "NCCL_EP_NET_DEVICE",
 	  .value = "loop6,loop3",
-	  .says = { "rank 0: net loop, device loop6: as NCCL_EP_NET_DEVICE says, shared",
+	  .says = { "rank 0: net loop, device loop6: named by NCCL_EP_NET_DEVICE, shared",
 		    "rank 1: net loop, device loop3" } },
 	{ .net = "loop:devices=3|loop:devices=2",
 	  .name = "NCCL_EP_NET_DEVICE",
 	  .value = "nic0",
 	  .fails = true,
-	  .says = { "NCCL_EP_NET_DEVICE=nic0: the net loop has no such device; it has loop0 loop1 loop2" } },
+	  .says = { "NCCL_EP_NET_DEVICE=nic0: net loop has no such device, only loop0 loop1 loop2" } },
 	{ .net = "rails(loop:devices=4):n=2", .says = { "rank 3: net rails, device loop3+loop0", "net rails (" } },
 
 	/* Ranks that are told different things. */
@@ -99,7 +99,7 @@ static const struct scene scenes[] = {
 	  .says = { "rank 0 would use the net loop and rank 1 the net faulty(loop): set NCCL_EP_NET alike" } },
 	{ .net = "loop",
 	  .odd_net = "loop:unordered=1",
-	  .says = { "net loop (loop, unordered)", "rank 0: its device keeps order, another rank's does not" } },
+	  .says = { "net loop (loop, unordered)", "rank 0: a peer's device is unordered" } },
 	{ .net = "loop:devices=2|loop",
 	  .odd_net = "loop:devices=2|loop",
 	  .name = "NCCL_EP_NET_DEVICE",

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/group/create.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plugin/group/plan.h"
+#include "util/clock.h"
+#include "util/error.h"
+#include "util/param.h"
+
+#define DEFAULT_TIMEOUT_NS 100000000000ull
+#define MAX_TIMEOUT_NS (1ull << 62)
+
+/* The first exchange, over the communicator's own network: everything later goes over the group's bootstrap mesh. */
+struct greeting {
+	char build[24]; /* structs on the wire differ between builds */
+	int32_t check_rc;
+	uint32_t pad;
+	struct ep_boot_id id; /* rank 0's counts */
+};
+
+static uint64_t timeout_of(const struct ep_group_cfg *cfg)
+{
+	int64_t ms = ep_param_int(EP_P_TIMEOUT_MS);
+
+	/* Deadlines are sums: "no limit" must not overflow into one that has passed. */
+	if (ms > 0)
+		return (uint64_t)ms < MAX_TIMEOUT_NS / 1000000 ? (uint64_t)ms * 1000000ull : MAX_TIMEOUT_NS;
+	if (cfg->timeout_ns)
+		return cfg->timeout_ns < MAX_TIMEOUT_NS ? cfg->timeout_ns : MAX_TIMEOUT_NS;
+	return DEFAULT_TIMEOUT_NS;
+}
+
+/* Reported by name when ranks disagree. */
+static const struct {
+	const char *name;
+	size_t offset, size;
+} cfg_fields[] = {
+#define FIELD(f) { #f, offsetof(struct ep_group_cfg, f), sizeof(((struct ep_group_cfg *)0)->f) }
+	FIELD(algorithm),	FIELD(num_experts),	 FIELD(max_dispatch),	 FIELD(max_recv),
+	FIELD(max_token_bytes), FIELD(rdma_buffer_size), FIELD(num_qp_per_rank), FIELD(num_channels),
+	FIELD(max_num_sms),	FIELD(enable_mask),	 FIELD(timeout_ns),	 FIELD(zero_copy),
+	FIELD(overflow),	FIELD(num_topk),
+#undef FIELD
+};
+
+static uint64_t field_value(const struct ep_group_cfg *cfg, size_t i)
+{
+	uint64_t value = 0;
+
+	memcpy(&value, (const char *)cfg + cfg_fields[i].offset,
+	       cfg_fields[i].size); /* little endian, as all our hosts */
+	return value;
+}
+
+static int cfg_compare(const struct ep_group_cfg *all, int nranks)
+{
+	for (int r = 1; r < nranks; r++)
+		for (size_t i = 0; i < sizeof(cfg_fields) / sizeof(cfg_fields[0]); i++)
+			if (field_value(&all[0], i) != field_value(&all[r], i))
+				return EP_FAIL(EP_GROUP, EP_EARG,
+					       "ncclEpCreateGroup: config->%s differs between ranks: %llu on rank 0, "
+					       "%llu on rank %d",
+					       cfg_fields[i].name, (unsigned long long)field_value(&all[0], i),
+					       (unsigned long long)field_value(&all[r], i), r);
+	return 0;
+}
+
+static int cfg_agree(struct ncclEpGroup *group)
+{
+	struct ep_group_cfg mine = group->cfg,
+			    *all = EP_CALLOC(EP_GROUP, (size_t)group->nranks, sizeof(*all), "configurations");
+	int rc;
+
+	if (!all)
+		return -ENOMEM;
+	rc = ep_boot_allgather(group->boot, &mine, sizeof(mine), all);
+	if (!rc)
+		rc = cfg_compare(all, group->nranks);
+	free(all);
+	return rc;
+}
+
+static int greeting_judge(const struct greeting *all, const struct ep_comm *comm, int check_rc)
+{
+	if (check_rc)
+		return check_rc; /* its message is already set */
+	for (int r = 0; r < comm->nranks; r++) {
+		if (memcmp(all[r].build, all[comm->rank].build, sizeof(all[r].build)))
+			return EP_FAIL(EP_GROUP, EP_EUSAGE,
+				       "ncclEpCreateGroup: rank %d runs another build of libnccl_ep (%.20s) than rank "
+				       "%d (%.20s)",
+				       r, all[r].build, comm->rank, all[comm->rank].build);
+		if (all[r].check_rc)
+			return EP_FAIL(EP_GROUP, -all[r].check_rc,
+				       "ncclEpCreateGroup: rank %d refused its configuration (%s): see its own message",
+				       r, ep_result_name(ep_result(all[r].check_rc)));
+	}
+	return 0;
+}
+
+/* Exchanges greetings over the communicator and opens the group's own mesh. */
+static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int check_rc)
+{
+	struct greeting mine = { .build = EP_VERSION, .check_rc = check_rc };
+	struct greeting *all = EP_CALLOC(EP_GROUP, (size_t)comm->nranks, sizeof(*all), "greetings");
+	struct ep_boot_opts opts = { .rank = comm->rank,
+				     .nranks = comm->nranks,
+				     .survive = group->cfg.enable_mask,
+				     .gone = ep_group_rank_dead,
+				     .gone_ctx = group };
+	int rc;
+
+	if (!all)
+		return -ENOMEM;
+	if (comm->rank == 0 && !check_rc && (rc = ep_boot_id_create(&mine.id)))
+		mine.check_rc = check_rc = rc;
+	rc = ep_comm_allgather(comm, group->dev, group->stream, &mine, sizeof(mine), all,
+			       ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS)));
+	if (!rc)
+		rc = greeting_judge(all, comm, check_rc);
+	if (!rc) {
+		opts.id = &all[0].id;
+		rc = ep_boot_open(&opts, &group->boot);
+	}
+	free(all);
+	return rc;
+}
+
+static struct ep_window_ctx window_ctx(struct ncclEpGroup *group)
+{
+	return (struct ep_window_ctx){ .dev = group->dev,
+				       .boot = group->boot,
+				       .topo = &group->topo,
+				       .rank = group->rank,
+				       .stream = group->stream };
+}
+
+static int payload_mapped(const struct ncclEpGroup *group, const struct ep_window *win);
+
+static int payload_add(struct ncclEpGroup *group, size_t bytes)
+{
+	struct ep_window_list *list = &group->payload;
+	struct ep_window_ctx ctx = window_ctx(group);
+	struct ep_window *win = EP_CALLOC(EP_GROUP, 1, sizeof(*win), "a window"), **grown;
+	int rc;
+
+	grown = realloc(list->win, (size_t)(list->count + 1) * sizeof(struct ep_window *));
+	if (grown)
+		list->win = grown;
+	if (!grown || !win) {
+		free(win);
+		return win ? EP_FAIL(EP_GROUP, ENOMEM, "out of memory: list of windows") : -ENOMEM;
+	}
+	if ((rc = ep_window_open(&ctx, bytes, win))) {
+		free(win);
+		return rc;
+	}
+	list->win[list->count++] = win;
+	EP_INFO(EP_GROUP, "rank %d: payload window %d of %zu bytes", group->rank, list->count, win->size);
+	return payload_mapped(group, win);
+}
+
+static int all_mapped(const struct ncclEpGroup *group)
+{
+	for (int r = 0; r < group->nranks; r++)
+		if (!group->control.peer[r])
+			return EP_FAIL(EP_GROUP, EP_EUSAGE,
+				       "ncclEpCreateGroup: rank %d cannot map the memory of rank %d (another node, or "
+				       "NCCL_EP_RANKS_PER_NODE or NCCL_EP_P2P_DISABLE is set), and %s does not cross "
+				       "nodes yet: use NCCL_EP_ALGO_LOW_LATENCY",
+				       group->rank, r, group->algo->name);
+	return 0;
+}
+
+/* A rank reaches another one way: a payload window must be mapped wherever the control page is. */
+static int payload_mapped(const struct ncclEpGroup *group, const struct ep_window *win)
+{
+	for (int r = 0; r < group->nranks; r++)
+		if (group->control.peer[r] && !win->peer[r])
+			return EP_FAIL(EP_GROUP, EP_EDEVICE,
+				       "rank %d cannot map a window of %zu bytes of rank %d, though it maps its "
+				       "control page",
+				       group->rank, win->size, r);
+	return 0;
+}
+
+static int link_open(struct ncclEpGroup *group)
+{
+	struct ep_link_ctx ctx = { .dev = group->dev,
+				   .boot = group->boot,
+				   .topo = &group->topo,
+				   .rank = group->rank,
+				   .nranks = group->nranks,
+				   .stream = group->stream,
+				   .mapped = group->control.peer,
+				   .control_size = group->control.size,
+				   .rank_lost = ep_group_rank_lost,
+				   .failed = ep_group_net_failed,
+				   .arg = group };
+
+	return ep_link_open(&ctx, &group->link);
+}
+
+/* An explicit size is that of each: what is mapped, what arrives over the net, what leaves. */
+static int far_reserve(struct ncclEpGroup *group, size_t buffer)
+{
+	return ep_link_reserve(group->link, buffer / EP_PLAN_ALIGN * EP_PLAN_ALIGN,
+			       buffer / ep_group_far(group) / EP_PLAN_ALIGN * EP_PLAN_ALIGN);
+}
+
+/* With the mesh up the caller tells the others of a failure, which they would otherwise learn by their deadline. */
+static int group_furnish(struct ncclEpGroup *group)
+{
+	struct ep_window_ctx ctx = window_ctx(group);
+	size_t bytes = group->cfg.rdma_buffer_size;
+	int rc;
+
+	if ((rc = cfg_agree(group)))
+		return rc;
+	if ((rc = ep_topo_build(group->boot, group->rank, group->nranks, group->dev->ops->kind, group->dev->ordinal,
+				&group->topo)))
+		return rc;
+	if ((rc = ep_window_open(&ctx, group->algo->control_size(group), &group->control)))
+		return rc;
+	if ((rc = group->algo->crosses_nodes ? link_open(group) : all_mapped(group)))
+		return rc;
+	if ((rc = group->algo->open(group, &bytes)))
+		return rc;
+	if (bytes && (rc = payload_add(group, bytes)))
+		return rc;
+	if (bytes && group->link && (rc = far_reserve(group, bytes / 2)))
+		return rc;
+	return ep_boot_barrier(group->boot);
+}
+
+/* Other threads of this process may hold plain pointers into windows: unless all ranks agreed that they are done, the
+ * windows stay mapped. A leak in a failed job is better than a store into unmapped memory. */
+static void group_release(struct ncclEpGroup *group, bool quiet)
+{
+	struct ep_window_ctx ctx = window_ctx(group);
+
+	group->algo->stop(group);
+	ep_link_stop(group->link);
+	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
+	if (quiet) {
+		ep_link_close(group->link);
+		for (int i = 0; i < group->payload.count; i++)
+			ep_window_close(&ctx, group->payload.win[i]);
+		ep_window_close(&ctx, &group->control);
+		ep_pool_close(&group->pool);
+		group->algo->close(group);
+		if (group->state.ptr)
+			group->dev->ops->mem_free(group->dev, &group->state);
+		if (group->page.mem.host)
+			group->dev->ops->pinned_free(group->dev, &group->page.mem);
+	} else {
+		ep_link_abandon(group->link);
+		group->algo->abandon(group);
+		EP_WARN(EP_GROUP, "rank %d: the group failed: leaking its windows until the process ends", group->rank);
+	}
+	for (int i = 0; i < group->payload.count; i++)
+		free(group->payload.win[i]);
+	free(group->payload.win);
+	ep_topo_free(&group->topo);
+	if (group->stream && quiet)
+		group->dev->ops->stream_destroy(group->dev, group->stream);
+	if (group->dev && quiet)
+		group->dev->ops->close(group->dev);
+	pthread_mutex_destroy(&group->lock);
+	pthread_mutex_destroy(&group->error_lock);
+	free(group);
+}
+
+static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep_group_cfg *cfg,
+				     const ncclEpAllocConfig_t *alloc, const struct ep_algo *algo)
+{
+	struct ncclEpGroup *group = EP_CALLOC(EP_GROUP, 1, sizeof(*group), "a group");
+
+	if (!group)
+		return NULL;
+	group->cfg = *cfg;
+	group->algo = algo;
+	group->pool.alloc = *alloc;
+	group->comm = *comm;
+	group->rank = comm->rank;
+	group->nranks = comm->nranks;
+	group->experts_per_rank = (int)(cfg->num_experts / (unsigned)comm->nranks);
+	group->timeout_ns = timeout_of(cfg);
+	pthread_mutex_init(&group->lock, NULL);
+	pthread_mutex_init(&group->error_lock, NULL);
+	return group;
+}
+
+int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncclEpAllocConfig_t *alloc,
+		    const struct ep_algo *algo, int check_rc, struct ncclEpGroup **out)
+{
+	struct ncclEpGroup *group;
+	struct ep_comm comm;
+	int rc = ep_comm_open(handle, &comm);
+
+	if (rc)
+		return rc;
+	group = group_new(&comm, cfg, alloc, algo);
+	if (!group)
+		return -ENOMEM;
+	if ((rc = ep_dev_row(comm.kind)->open(comm.ordinal, &group->dev)))
+		goto release;
+	group->pool.dev = group->dev;
+	/* Before the mesh: its thread writes there when a rank dies. */
+	if ((rc = ep_page_open(group->dev, group->nranks, &group->page)))
+		goto release;
+	/* The CPU device runs set-up work in the caller, with no stream. */
+	if (comm.kind != EP_DEV_HOST && (rc = group->dev->ops->stream_create(group->dev, &group->stream)))
+		goto release;
+	if (!check_rc && cfg->num_experts % (unsigned)comm.nranks)
+		check_rc = EP_FAIL(EP_GROUP, EP_EARG,
+				   "ncclEpCreateGroup: config->num_experts is %u, not a multiple of the %d ranks",
+				   cfg->num_experts, comm.nranks);
+	if ((rc = group_meet(group, &comm, check_rc)))
+		goto release;
+	if ((rc = group_furnish(group))) {
+		ep_boot_abort(group->boot, -rc, ep_last_error());
+		goto release;
+	}
+	*out = group;
+	return 0;
+release:
+	group_release(group, true);
+	return rc;
+}
+
+/* First everything sent has arrived, then nobody sends, then memory may be freed. */
+static int group_part(struct ncclEpGroup *group)
+{
+	int rc = ep_link_quiet(group->link, ep_now_ns() + group->timeout_ns);
+
+	if (rc == -EP_ETIMEOUT)
+		EP_FAIL(EP_GROUP, EP_ETIMEOUT, "ncclEpGroupDestroy: rank %d: the net did not complete its puts in time",
+			group->rank);
+	if (rc || (rc = ep_boot_barrier(group->boot)) || !group->link)
+		return rc;
+	ep_link_stop(group->link);
+	return ep_boot_barrier(group->boot);
+}
+
+int ep_group_destroy(struct ncclEpGroup *group)
+{
+	int rc = 0;
+	bool failed;
+
+	pthread_mutex_lock(&group->lock);
+	if (group->handles)
+		rc = EP_FAIL(EP_GROUP, EP_EUSAGE,
+			     "ncclEpGroupDestroy: group: %d handles of it are alive: destroy them first",
+			     group->handles);
+	pthread_mutex_unlock(&group->lock);
+	if (rc)
+		return rc;
+	failed = atomic_load_explicit(&group->error, memory_order_relaxed) != 0;
+	if (!failed)
+		rc = group_part(group);
+	group_release(group, !failed && !rc);
+	return rc;
+}
+
+static int key_agree(struct ncclEpGroup *group, const void *key, size_t key_size)
+{
+	char *all = EP_CALLOC(EP_GROUP, (size_t)group->nranks, key_size, "keys of a handle");
+	int rc;
+
+	if (!all)
+		return -ENOMEM;
+	rc = ep_boot_allgather(group->boot, key, key_size, all);
+	for (int r = 0; !rc && r < group->nranks; r++)
+		if (memcmp(all + (size_t)r * key_size, key, key_size))
+			rc = EP_FAIL(EP_GROUP, EP_EARG,
+				     "the window must grow for this handle, but rank %d makes one of another layout "
+				     "or num_topk than rank %d: make handles in the same order on all ranks",
+				     r, group->rank);
+	free(all);
+	return rc;
+}
+
+bool ep_group_holds(const struct ncclEpGroup *group, const struct ep_need *need)
+{
+	size_t have = group->payload.count ? group->payload.win[group->payload.count - 1]->size : 0;
+	const struct ep_link *link = group->link;
+
+	return need->window <= have &&
+	       (!link || (need->far_window <= link->window_bytes && need->far_send <= link->send_stride));
+}
+
+int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, const void *key, size_t key_size)
+{
+	size_t have = group->payload.count ? group->payload.win[group->payload.count - 1]->size : 0, most;
+	int rc;
+
+	if (ep_group_holds(group, need))
+		return 0;
+	most = ep_group_far(group) * need->far_send;
+	most = 2 * (need->far_window > most ? need->far_window : most);
+	most = need->window > most ? need->window : most;
+	if (group->cfg.rdma_buffer_size)
+		return EP_FAIL(EP_GROUP, EP_EUSAGE,
+			       "config->rdma_buffer_size is %llu, but a handle of this layout and num_topk needs %zu: "
+			       "raise it or pass NCCL_EP_AUTO",
+			       (unsigned long long)group->cfg.rdma_buffer_size, most);
+	if ((rc = key_agree(group, key, key_size)) || (need->window > have && (rc = payload_add(group, need->window))))
+		return rc;
+	if (group->link && (rc = ep_link_reserve(group->link, need->far_window, need->far_send)))
+		return rc;
+	/* Setting up a window frees pinned memory, which waits for kernels: nobody launches a kernel that waits for a
+	 * rank still setting up. */
+	return ep_boot_barrier(group->boot);
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/ht/state.h"
+
+#include "kernels/args.h"
+#include "plugin/ht/plan.h"
+#include "util/clock.h"
+
+#define SETUP_MS 10000
+
+size_t ep_ht_control(const struct ncclEpGroup *group)
+{
+	return ep_ht_control_size((uint32_t)group->nranks, group->cfg.num_experts);
+}
+
+size_t ep_ht_near_at(const struct ncclEpGroup *group)
+{
+	return ep_ht_state_size((uint32_t)group->nranks, group->cfg.num_experts);
+}
+
+static int near_fill(struct ncclEpGroup *group)
+{
+	const struct ep_dev_ops *ops = group->dev->ops;
+	struct ep_pinned staging;
+	int rc = ops->pinned_alloc(group->dev, (size_t)group->nranks, &staging);
+
+	if (rc)
+		return rc;
+	for (int r = 0; r < group->nranks; r++)
+		((uint8_t *)staging.host)[r] = ep_topo_near(&group->topo, group->rank, r);
+	rc = ops->copy(group->dev, (uint8_t *)group->state.ptr + ep_ht_near_at(group), staging.host,
+		       (size_t)group->nranks, group->stream);
+	if (!rc)
+		rc = ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
+	ops->pinned_free(group->dev, &staging);
+	return rc;
+}
+
+/* Both layouts fit, so that no handle makes the window grow. In eager mode an expert-major handle needs far more than a
+ * flat one, and without num_topk a routing may be as wide as all experts: then the first handle decides. */
+static int window_known(const struct ncclEpGroup *group, size_t *bytes)
+{
+	static const char fn[] = "ncclEpCreateGroup";
+	int room = (int)group->cfg.num_topk;
+	struct ep_handle_args flat = { NCCL_EP_LAYOUT_FLAT, 1, room, room };
+	struct ep_handle_args expert = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, room, room };
+	struct ep_ht_window one, other;
+	int rc;
+
+	if (!group->cfg.max_recv || !group->cfg.num_topk)
+		return 0;
+	if ((rc = ep_ht_window(fn, group, &flat, &one)) || (rc = ep_ht_window(fn, group, &expert, &other)))
+		return rc;
+	*bytes = one.total > other.total ? one.total : other.total;
+	return 0;
+}
+
+int ep_ht_reach_open(struct ncclEpGroup *group, struct ep_reach **out)
+{
+	struct ep_reach_ctx ctx = { .dev = group->dev,
+				    .boot = group->boot,
+				    .topo = &group->topo,
+				    .calls = &group->comm.calls,
+				    .rank = group->rank };
+
+	*out = NULL;
+	return group->cfg.zero_copy == NCCL_EP_ZERO_COPY_OFF ? 0 : ep_reach_open(&ctx, out);
+}
+
+int ep_ht_open(struct ncclEpGroup *group, size_t *window)
+{
+	size_t size = ep_ht_near_at(group) + (size_t)group->nranks;
+	struct ep_reach *reach;
+	int rc = group->dev->ops->mem_alloc(group->dev, size, &group->state);
+
+	if (rc || (rc = near_fill(group)) || (rc = ep_ht_reach_open(group, &reach)))
+		return rc;
+	group->algo_state = reach;
+	return window_known(group, window);
+}
+
+void ep_ht_stop(struct ncclEpGroup *group)
+{
+	ep_reach_close(ep_ht_reach(group));
+}
+
+void ep_ht_close(struct ncclEpGroup *group)
+{
+	ep_reach_free(ep_ht_reach(group));
+}
+
+void ep_ht_abandon(struct ncclEpGroup *group)
+{
+	ep_reach_abandon(ep_ht_reach(group));
+}
+
+int ep_ht_clear(struct ncclEpGroup *group)
+{
+	struct ep_ht_state *state = group->state.ptr;
+	const struct ep_dev_ops *ops = group->dev->ops;
+	int rc = ops->fill(group->dev, &state->errors, 0, sizeof(state->errors), group->stream);
+
+	if (!rc)
+		rc = ops->fill(group->dev, group->control.mine.ptr, 0, sizeof(uint64_t), group->stream);
+	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
+}

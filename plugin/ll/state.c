@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/ll/state.h"
+
+#include "plugin/ll/plan.h"
+#include "util/clock.h"
+
+#define SETUP_MS 10000
+
+size_t ep_ll_control(const struct ncclEpGroup *group)
+{
+	return ep_ll_control_size((uint32_t)group->nranks);
+}
+
+int ep_ll_open(struct ncclEpGroup *group, size_t *window)
+{
+	struct ep_ll_shape shape = ep_ll_shape_of(group, 1);
+
+	(void)window; /* handles grow it, unless rdma_buffer_size says how large it is */
+	return group->dev->ops->mem_alloc(group->dev, ep_ll_state_size(&shape), &group->state);
+}
+
+void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_ll_args *out)
+{
+	struct ep_page_words *page = ep_page_device(&group->page);
+
+	*out = (struct ep_ll_args){
+		.shape = ep_ll_shape_of(group, topk),
+		.state = group->state.ptr,
+		.control = (uint8_t *const *)group->control.peer_dev,
+		.mine = group->control.mine.ptr,
+		.report = &page->report,
+		.async = page->async,
+		.abort = &page->abort,
+		.gone = page->gone,
+		.timeout_ns = group->timeout_ns,
+		.flags = group->cfg.enable_mask ? EP_LL_MASK : 0,
+	};
+	ep_link_args(group->link, &out->far);
+}
+
+int ep_ll_clear(struct ncclEpGroup *group)
+{
+	uint8_t *failed = (uint8_t *)group->control.mine.ptr + ep_ll_failed_at((uint32_t)group->nranks);
+	struct ep_ll_state *state = group->state.ptr;
+	const struct ep_dev_ops *ops = group->dev->ops;
+	int rc = ops->fill(group->dev, &state->errors, 0, sizeof(state->errors), group->stream);
+
+	if (!rc)
+		rc = ops->fill(group->dev, failed, 0, sizeof(uint64_t), group->stream);
+	if (!rc)
+		rc = ep_link_clear(group->link, ep_ll_failed_at((uint32_t)group->nranks));
+	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
+}
