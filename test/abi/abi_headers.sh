@@ -32,7 +32,7 @@ for h in nccl_ep.h nccl_ep/ep_enums.h nccl_ep_ext.h nccl_ep_net.h; do
 	cp "$tmp/$file.c" "$tmp/$file.cc"
 done
 cat >"$tmp/use.c" <<'END'
-#include "nccl_ep.h"
+#include "nccl_ep_ext.h"
 #define USE(type, name) type make_##name(void); type make_##name(void) { return NCCL_EP_##name##_INIT; }
 USE(ncclEpTensor_t, TENSOR) USE(ncclEpTensorAllocConfig_t, TENSOR_ALLOC_CONFIG) USE(ncclEpGroupConfig_t, GROUP_CONFIG)
 USE(ncclEpLayoutInfo_t, LAYOUT_INFO) USE(ncclEpDispatchInputs_t, DISPATCH_INPUTS)
@@ -40,6 +40,8 @@ USE(ncclEpDispatchOutputs_t, DISPATCH_OUTPUTS) USE(ncclEpCombineInputs_t, COMBIN
 USE(ncclEpCombineOutputs_t, COMBINE_OUTPUTS) USE(ncclEpHandleConfig_t, HANDLE_CONFIG)
 USE(ncclEpDispatchConfig_t, DISPATCH_CONFIG) USE(ncclEpCombineConfig_t, COMBINE_CONFIG)
 USE(ncclEpCompleteConfig_t, COMPLETE_CONFIG) USE(ncclEpAllocConfig_t, ALLOC_CONFIG)
+anyEpNetCounts_t make_counts(void); anyEpNetCounts_t make_counts(void) { return ANYEP_NET_COUNTS_INIT; }
+ncclEpAsyncCode_t former(void); ncclEpAsyncCode_t former(void) { return NCCL_EP_ASYNC_TIMEOUT; }
 static size_t dims[2] = { 4, 8 };
 ncclEpTensor_t declared = { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, .datatype = ncclFloat4x2, .sizes = dims };
 END

@@ -392,3 +392,41 @@ Test(bad_args_group, host_streams)
 	cr_expect_eq(own.result, ncclInvalidUsage);
 	EXPECT_OK(anyEpHostStreamDestroy(stream));
 }
+
+static void net_counts_check(struct ncclEpGroup *group)
+{
+	anyEpNetCounts_t two[2];
+	ncclEpNetCounts_t old;
+
+	EXPECT_ARG(anyEpGroupNetCounts(NULL, two), "anyEpGroupNetCounts", "group");
+	EXPECT_ARG(anyEpGroupNetCounts(group, NULL), "anyEpGroupNetCounts", "counts");
+	two[0].size = 31;
+	EXPECT_ARG(anyEpGroupNetCounts(group, two), "anyEpGroupNetCounts", "size");
+	/* A caller whose header is newer: what the library does not know stays as it is. */
+	memset(two, 0xff, sizeof(two));
+	two[0].size = sizeof(two);
+	EXPECT_OK(anyEpGroupNetCounts(group, two));
+	cr_expect(two[0].size == sizeof(two) && !two[0].puts && !two[0].bytes && !two[0].signals);
+	cr_expect_eq(two[1].size, SIZE_MAX);
+	/* The former name, with its struct */
+	memset(&old, 0xff, sizeof(old));
+	EXPECT_ARG(ncclEpGroupNetCounts(group, NULL), "NetCounts", "counts");
+	EXPECT_OK(ncclEpGroupNetCounts(group, &old));
+	cr_expect(!old.puts && !old.bytes && !old.signals && !old.reserved[0] && !old.reserved[4]);
+}
+
+Test(bad_args_group, extensions)
+{
+	size_t bytes = 5;
+	struct fake f;
+	int code;
+
+	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
+	EXPECT_ARG(anyEpGetVersion(NULL), "anyEpGetVersion", "version");
+	EXPECT_OK(anyEpGetVersion(&code));
+	EXPECT_ARG(anyEpGroupWindowBytes(NULL, &bytes), "anyEpGroupWindowBytes", "group");
+	EXPECT_ARG(anyEpGroupWindowBytes(&f.group, NULL), "anyEpGroupWindowBytes", "bytes");
+	cr_expect_eq(bytes, 5);
+	EXPECT_OK(anyEpGroupWindowBytes(&f.group, &bytes));
+	net_counts_check(&f.group);
+}
