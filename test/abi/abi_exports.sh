@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# abi_exports.sh LIBRARY EXPORTS: the library exports exactly the symbols of EXPORTS, unversioned; its SONAME is NCCL
-# EP's; it needs the C library only.
+# abi_exports.sh LIBRARY EXPORTS [NEEDED]: the library exports exactly the symbols of EXPORTS, unversioned; its SONAME is
+# NCCL EP's; it needs the C library only, and the library NEEDED.
 set -u
-lib=$1 exports=$2
+lib=$1 exports=$2 needed=${3:-libc}
 export LC_ALL=C
 failed=0
 
@@ -16,7 +16,7 @@ is() { # WHAT IS MUST
 # A versioned symbol would show as name@@VERSION.
 is "the list of exports" "$(nm -D --with-symbol-versions --defined-only "$lib" | awk '{ print $3 }' | sort)" "$(cat "$exports")"
 is "the SONAME" "$(readelf -d "$lib" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')" libnccl_ep.so.0
-other=$(readelf -d "$lib" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -Ev '^(libc|libm|libpthread|libdl|librt|ld-linux[-a-z0-9_]*)\.so')
+other=$(readelf -d "$lib" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -Ev "^(libc|libm|libpthread|libdl|librt|ld-linux[-a-z0-9_]*|$needed)\.so")
 is "the list of libraries besides the C library" "$other" ""
 echo "$((3 - failed)) passed, $failed failed"
 [ $failed -eq 0 ]
