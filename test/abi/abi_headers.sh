@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # abi_headers.sh SOURCE CC [CXX]: every public header compiles alone, as C11 and as C++17, without a warning; with the
-# stand-in's nccl.h, with that and no CUDA in sight, and with a real nccl.h where there is one.
+# stand-in's nccl.h, with that and no CUDA headers, and with NCCL's own nccl.h where it is installed.
 set -u
 src=$1 cc=$2 cxx=${3:-}
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 passed=0 failed=0
 
-# Where the C library's headers are, without /usr/local and whatever CUDA lives in it.
+# The C library's headers, without /usr/local, where CUDA may be.
 bare="-nostdinc -isystem $($cc -print-file-name=include) -isystem /usr/include"
 for dir in /usr/include/*-linux-gnu*; do
 	bare="$bare -isystem $dir"
@@ -54,7 +54,7 @@ each() { # NAME FLAGS...: all files, both languages
 		try "$what: $file as C11" $cc -std=c11 -Wall -Wextra -pedantic -Werror \
 			-Wno-missing-field-initializers -I"$src/include" "$@" "$tmp/$file.c"
 		[ -z "$cxx" ] && continue
-		# Designated initialisers and compound literals are C++17 with every compiler, not by the letter.
+		# Every compiler takes designated initialisers and compound literals in C++17, but not with -pedantic.
 		pedantic=-pedantic
 		[ $file = use ] && pedantic=-Wno-missing-field-initializers
 		try "$what: $file as C++17" $cxx -std=c++17 -Wall -Wextra $pedantic -Werror -I"$src/include" "$@" "$tmp/$file.cc"
@@ -67,7 +67,7 @@ echo '#include <nccl.h>' >"$tmp/real.c"
 if $cc -fsyntax-only "$tmp/real.c" 2>/dev/null; then
 	each "real nccl.h"
 else
-	echo "# no nccl.h of NCCL here"
+	echo "# NCCL's nccl.h is not installed"
 fi
 # Other builds read the version with a line-based parser.
 for line in 'MAJOR 0' 'MINOR 1' 'PATCH 0'; do

@@ -36,7 +36,7 @@ LONG_FUNCTIONS = {}
 
 BANNED = re.compile(r'(?<![\w.>])(exit|_exit|quick_exit|abort|assert|v?f?printf|puts|fputs|putchar|perror|getenv|'
                     r'secure_getenv|setenv|putenv|system|popen|strcpy|strcat|v?sprintf|gets|strtok|alloca)\s*\(')
-# The log prints, the table reads the environment, and the emulator stops a test program that broke a rule of the GPU.
+# The log prints, the parameter table reads the environment, and the emulator aborts a test that breaks a rule of the GPU.
 BANNED_BUT = {
     'util/log.c': ('fprintf', 'vfprintf'),
     'util/param.c': ('getenv',),
@@ -171,7 +171,7 @@ RULES = (file_length, function_length, long_share, parameters, conditionals, ban
 
 
 def load(root):
-    """The files git would commit; without git (a tarball), everything but builds and other people's code."""
+    """The files git would commit; without git (a tarball), everything but builds and subprojects."""
     git = subprocess.run(['git', '-C', root, 'ls-files', '-co', '--exclude-standard'], capture_output=True, text=True)
     if git.returncode == 0:
         paths = git.stdout.split('\n')
