@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* example [-t] RANKS: a group of expert-parallel ranks as processes or threads, by NCCL's and NCCL EP's names alone. */
+/* example [-t] RANKS: a group of expert-parallel ranks, as processes or threads; only NCCL's and NCCL EP's names. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Expert parallelism for mixture-of-experts layers: tokens go to the ranks that own their experts (dispatch) and come
- * back summed (combine). Names, layouts and values follow NCCL EP, so that a program built against either header runs
- * on either library.
+ * Expert parallelism for mixture-of-experts layers: dispatch sends tokens to the ranks that own their experts, combine
+ * returns them summed. Names, layouts and values are NCCL EP's, so that a program built against either header runs on
+ * either library.
  *
  * In the comments: R ranks, T tokens of this rank in this call, Tmax = max_dispatch_tokens_per_rank, K = top-k,
  * H = hidden size, E experts, El = E / R experts of each rank (expert e lives on rank e / El), N rows received.
  *
  * Every struct begins with its size and a magic number; start from its _INIT macro. Structs only ever grow at the end:
- * the library reads what `size` covers and takes zero for the rest. All functions return ncclSuccess or the reason;
- * ncclInvalidArgument: something passed is wrong; ncclInvalidUsage: right in itself, but not now or not here. Outputs
- * are written on success only, save that *group and *handle become NULL on failure. nccl_ep_ext.h has the sentence
- * that goes with a failure.
+ * the library reads what `size` covers and takes zero for the rest. ncclInvalidArgument: an argument is wrong;
+ * ncclInvalidUsage: the call is valid, but not in this state or configuration. Outputs are written on success only,
+ * except that *group and *handle become NULL on failure. anyEpGetLastError of nccl_ep_ext.h returns the message.
  */
 #ifndef NCCL_EP_H_
 #define NCCL_EP_H_
@@ -27,19 +26,19 @@
 #define NCCL_EP_PATCH 0
 #define NCCL_EP_VERSION_CODE (NCCL_EP_MAJOR * 10000 + NCCL_EP_MINOR * 100 + NCCL_EP_PATCH)
 
-/* The set of fields and rules a caller was compiled for. */
+/* The fields and rules a caller was compiled for. */
 #define NCCL_EP_API_VERSION 2
 
 #define NCCL_EP_MAGIC 0xC00FFFEEu
 #define NCCL_EP_TENSOR_MAGIC 0xCAFECAFEu
 
-/* Two fp4 values in a byte; a tensor of them counts bytes, so its width is H / 2. */
+/* Two fp4 values per byte; tensor dimensions count bytes, so the width is H / 2. */
 #ifndef ncclFloat4x2
 #define ncclFloat4x2 ((ncclDataType_t)12)
 #endif
 
 #define NCCL_EP_STRUCT_INIT(type, magic_number) ((type){ .size = (unsigned int)sizeof(type), .magic = (magic_number) })
-/* The size a struct has when `field` is its last. */
+/* The size of a struct whose last field is `field`. */
 #define NCCL_EP_FIELD_END(type, field) ((unsigned int)(offsetof(type, field) + sizeof(((type *)0)->field)))
 #define NCCL_EP_HAS_FIELD(ptr, type, field) ((ptr) != NULL && (ptr)->size >= NCCL_EP_FIELD_END(type, field))
 
@@ -70,9 +69,9 @@ typedef struct ncclEpHandle *ncclEpHandle_t;
 /* ---- tensors ---- */
 
 /*
- * A dense row-major tensor in device memory: at `data`, or, with win_hdl set, win_offset bytes (a multiple of 16) into
- * a window of ncclCommWindowRegister. The descriptor owns nothing: data and sizes[ndim] are the caller's and outlive
- * the calls that use them. data may be NULL where a dimension is 0.
+ * A dense row-major tensor in device memory: at `data` or, with win_hdl set, win_offset bytes (a multiple of 16) into a
+ * window of ncclCommWindowRegister. The descriptor owns nothing: data and sizes[ndim] belong to the caller and must
+ * outlive the calls that use them. data may be NULL if a dimension is 0.
  */
 typedef struct ncclEpTensor {
 	unsigned int size;
@@ -85,7 +84,7 @@ typedef struct ncclEpTensor {
 	size_t *sizes;
 } ncclEpTensor_t;
 
-/* For an initialiser of the caller's own: { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, ... }. */
+/* Inside an initialiser: { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, ... }. */
 #define NCCL_EP_TENSOR_INIT_INLINE .size = (unsigned int)sizeof(ncclEpTensor_t), .magic = NCCL_EP_TENSOR_MAGIC
 #define NCCL_EP_TENSOR_INIT ((ncclEpTensor_t){ NCCL_EP_TENSOR_INIT_INLINE })
 #define NCCL_EP_TENSOR_SIZE ((unsigned int)sizeof(ncclEpTensor_t))
@@ -108,7 +107,7 @@ NCCL_EP_ASSERT_NEWEST(ncclEpTensorAllocConfig_t, NCCL_EP_TENSOR_ALLOC_CONFIG, 1)
 
 /* ---- groups ---- */
 
-/* Where the memory of handles comes from; both functions or neither. context is handed to every call. */
+/* Allocator for the memory of handles; both functions or neither. context is passed to every call. */
 typedef cudaError_t (*ncclEpAllocFn_t)(void **ptr, size_t bytes, void *context);
 typedef cudaError_t (*ncclEpFreeFn_t)(void *ptr, void *context);
 
@@ -120,7 +119,7 @@ typedef struct {
 
 #define NCCL_EP_ALLOC_CONFIG_INIT ((ncclEpAllocConfig_t){ .alloc_fn = NULL, .free_fn = NULL, .context = NULL })
 
-/* Alike on all ranks, save for alloc. */
+/* Must be equal on all ranks, except alloc. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
@@ -129,18 +128,18 @@ typedef struct {
 	unsigned int num_experts;		   /* E, a multiple of R */
 	unsigned int max_dispatch_tokens_per_rank; /* Tmax */
 	unsigned int max_recv_tokens_per_rank;	   /* HT: rows of outputs, >= Tmax; AUTO = eager. LL: ignored */
-	unsigned int max_token_bytes;		   /* of a row, scales included; HT: a multiple of 16 */
-	unsigned long rdma_buffer_size;		   /* LL: bytes of the window; AUTO = as the handles need it */
+	unsigned int max_token_bytes;		   /* of a row with its scales; HT: a multiple of 16 */
+	unsigned long rdma_buffer_size;		   /* LL: bytes of the window; AUTO = grows with the handles */
 	unsigned int num_qp_per_rank;
 	unsigned int num_channels;
 	unsigned int max_num_sms; /* multiprocessors an operation may use */
 	ncclEpAllocConfig_t alloc;
-	unsigned int enable_mask; /* LL: a rank that does not answer is masked, the others go on */
-	uint64_t timeout_ns;	  /* of every wait; 0 = about 100 s. NCCL_EP_TIMEOUT_MS comes first */
+	unsigned int enable_mask; /* LL: a rank that does not answer is masked; the others continue */
+	uint64_t timeout_ns;	  /* of every wait; 0 = about 100 s. NCCL_EP_TIMEOUT_MS overrides it */
 	/* version 2 */
 	ncclEpZeroCopyMode_t zero_copy;
 	ncclEpOverflowPolicy_t overflow_policy;
-	unsigned int num_topk; /* no handle has a larger K; 0 = not known */
+	unsigned int num_topk; /* largest K of any handle; 0 = unknown */
 	unsigned char padding_v2[4];
 } ncclEpGroupConfig_t;
 
@@ -157,16 +156,16 @@ typedef struct {
 NCCL_EP_ASSERT_VERSION(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 1);
 NCCL_EP_ASSERT_NEWEST(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 2);
 
-/* ---- what operations take ---- */
+/* ---- arguments of operations ---- */
 
-/* Counters the library fills in. HT: at UpdateHandle; LL: at Dispatch. A NULL member is not wanted. */
+/* Counters that the library writes. HT: in UpdateHandle; LL: in Dispatch. NULL members are skipped. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
 	ncclEpTensor_t *expert_counters;    /* [El] rows of each local expert */
 	ncclEpTensor_t *src_rank_counters;  /* [R] rows from each rank; LL rank-major */
 	ncclEpTensor_t *expert_offsets;	    /* [El] first row of each expert; HT expert-major */
-	ncclEpTensor_t *recv_total_counter; /* [1] rows in all; HT */
+	ncclEpTensor_t *recv_total_counter; /* [1] total rows; HT */
 	/* version 2 */
 	ncclEpExpertIdKind_t recv_topk_idx_kind;
 	unsigned char padding_v2[4];
@@ -217,7 +216,7 @@ NCCL_EP_ASSERT_NEWEST(ncclEpDispatchOutputs_t, NCCL_EP_DISPATCH_OUTPUTS, 1);
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	ncclEpTensor_t *tokens;	      /* [rows, H], as dispatch put them out */
+	ncclEpTensor_t *tokens;	      /* [rows, H], in the order of dispatch's output */
 	ncclEpTensor_t *topk_weights; /* HT BWD: [n, K] f32 in flat, [n] in expert-major */
 	/* version 2 */
 	ncclEpTensor_t *scales; /* with NVFP4 only */
@@ -247,7 +246,7 @@ typedef struct {
 #define NCCL_EP_COMBINE_OUTPUTS_CURRENT_VERSION 1
 NCCL_EP_ASSERT_NEWEST(ncclEpCombineOutputs_t, NCCL_EP_COMBINE_OUTPUTS, 1);
 
-/* ---- configurations; NULL in a call means all defaults ---- */
+/* ---- configurations; NULL in a call means defaults ---- */
 
 typedef struct {
 	unsigned int size;
@@ -318,32 +317,32 @@ NCCL_EP_ASSERT_NEWEST(ncclEpCompleteConfig_t, NCCL_EP_COMPLETE_CONFIG, 1);
 /* NCCL_EP_VERSION_CODE of the library. */
 ncclResult_t ncclEpGetVersion(int *version);
 
-/* A descriptor on the heap with its own copy of sizes; data stays NULL for the caller to set. */
+/* Allocates a descriptor with a copy of sizes; data is NULL, for the caller to set. */
 ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype, const size_t *sizes,
 			       const ncclEpTensorAllocConfig_t *config);
-/* For tensors of ncclEpTensorAlloc only; the data is not touched. */
+/* For tensors of ncclEpTensorAlloc only; does not free the data. */
 ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor);
 
-/* Collective over comm, which must outlive the group. A rank with a bad configuration fails them all. */
+/* Collective over comm, which must outlive the group. An invalid configuration on one rank fails all ranks. */
 ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *group, ncclComm_t comm, const ncclEpGroupConfig_t *config);
-/* Collective; all handles must be gone. */
+/* Collective; all handles must have been destroyed. */
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t group);
 
-/* Bytes of handle_mem that ncclEpInitHandle would need. num_topk -1 (HT): config.num_topk of the group, else E. */
+/* Bytes of handle_mem that ncclEpInitHandle needs. num_topk -1 (HT): the group's num_topk, else E. */
 ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t group, ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
 				 size_t *size, int num_topk);
 /*
- * handle_mem: NULL, or uint8 [bytes] of the caller that outlives the handle. In HT it holds all of the routing and is
- * not cleared: a second handle over it may run BWD dispatch and combine with no Update of its own. In LL with
- * rdma_buffer_size AUTO the call is collective whenever the window has to grow.
+ * handle_mem: NULL, or uint8 [bytes] of the caller that outlives the handle. In HT it holds the complete routing and is
+ * not cleared: a second handle over it may run BWD dispatch and combine without an Update of its own. In LL with
+ * rdma_buffer_size AUTO the call is collective if the window has to grow.
  */
 ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncclEpLayout_t layout,
 			      const ncclEpHandleConfig_t *config, int num_topk, const ncclEpTensor_t *handle_mem);
-/* topk_idx: [T, K] int32 or int64, -1 = no expert. LL keeps the descriptor: the buffer lives until combine, and
- * layout_info is NULL. HT copies it and is collective. */
+/* topk_idx: [T, K] int32 or int64, -1 = no expert. LL keeps the descriptor, so the buffer must live until combine, and
+ * layout_info must be NULL. HT copies it and is collective. */
 ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
 				const ncclEpLayoutInfo_t *layout_info, cudaStream_t stream);
-/* Init, with K from topk_idx, and Update. */
+/* Init with K from topk_idx, then Update. */
 ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncclEpLayout_t layout,
 				const ncclEpTensor_t *topk_idx, const ncclEpLayoutInfo_t *layout_info,
 				const ncclEpHandleConfig_t *config, cudaStream_t stream);
@@ -357,16 +356,16 @@ ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t 
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
 			   const ncclEpCombineOutputs_t *outputs, const ncclEpCombineConfig_t *config,
 			   cudaStream_t stream);
-/* Receives what a send_only operation began; succeeds when there is nothing. */
+/* Receives for a send_only operation; succeeds if there is none. */
 ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config, cudaStream_t stream);
 
-/* Masks (enable_mask): one int per rank, 1 active, 0 failed. mask of Query is device memory, of Update host memory. */
+/* Masks (enable_mask): one int per rank, 1 active, 0 masked. mask is device memory in Query, host memory in Update. */
 ncclResult_t ncclEpMaskQuery(ncclEpGroup_t group, int *mask, cudaStream_t stream);
 ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t group, const int *mask, cudaStream_t stream);
-/* Collective among the survivors: a barrier, then all masks are 1 again. */
+/* Collective over the ranks that are left: a barrier, then all masks are 1 again. */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t group, cudaStream_t stream);
 
-/* What went wrong after a call had returned: 0 nothing, 1 a timeout, else a code of nccl_ep_ext.h. */
+/* A failure after a call had returned: 0 none, 1 timeout, else a code of nccl_ep_ext.h. */
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t group, int *error);
 ncclResult_t ncclEpErrorClear(ncclEpGroup_t group);
 

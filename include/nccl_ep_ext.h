@@ -1,19 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this library offers beyond NCCL EP's interface. A program that uses it runs on this library only. */
+/*
+ * AnyEP's extensions to NCCL EP's interface. A program that calls them runs on AnyEP only.
+ *
+ * Two versions: NCCL_EP_* and ncclEpGetVersion carry the numbers of the NCCL EP release whose interface this library
+ * offers (callers check them); ANYEP_* and anyEpGetVersion are the release of this library, by Semantic Versioning.
+ * Extensions are named anyEp* and ANYEP_*, because NVIDIA may claim any ncclEp name. Their structs begin with `size`
+ * and only ever grow at the end: start from the _INIT macro, and the library touches only what `size` covers.
+ */
 #ifndef NCCL_EP_EXT_H_
 #define NCCL_EP_EXT_H_
 
 #include "nccl_ep.h"
 
-/* What ncclEpGetAsyncError puts out. The first two are NCCL EP's. */
+#define ANYEP_MAJOR 0
+#define ANYEP_MINOR 1
+#define ANYEP_PATCH 0
+#define ANYEP_VERSION "0.1.0"
+#define ANYEP_VERSION_CODE (ANYEP_MAJOR * 10000 + ANYEP_MINOR * 100 + ANYEP_PATCH)
+
+/* The codes of ncclEpGetAsyncError. NCCL EP defines the values 0 and 1. */
 typedef enum {
-	NCCL_EP_ASYNC_NONE = 0,
-	NCCL_EP_ASYNC_TIMEOUT = 1,    /* a rank did not answer in time; with enable_mask it is masked now */
-	NCCL_EP_ASYNC_BAD_EXPERT = 2, /* an expert id outside [-1, num_experts) was dropped */
-	NCCL_EP_ASYNC_LIMIT = 3,      /* more rows than max_recv_tokens_per_rank (TRAP), or a third staged operation */
-	NCCL_EP_ASYNC_REMOTE = 4,     /* another rank failed or went away */
-	NCCL_EP_ASYNC_OTHER = 5,      /* the sentence of the next call on the group says what */
-} ncclEpAsyncCode_t;
+	ANYEP_ASYNC_NONE = 0,
+	ANYEP_ASYNC_TIMEOUT = 1,    /* a rank did not answer in time; with enable_mask it is masked now */
+	ANYEP_ASYNC_BAD_EXPERT = 2, /* an expert id outside [-1, num_experts) was dropped */
+	ANYEP_ASYNC_LIMIT = 3,	    /* more rows than max_recv_tokens_per_rank (TRAP), or a third staged operation */
+	ANYEP_ASYNC_REMOTE = 4,	    /* another rank failed or exited */
+	ANYEP_ASYNC_OTHER = 5,	    /* the next call on the group fails with the message */
+} anyEpAsyncCode_t;
+
+/* What this rank's engines have given to the transport for the group so far; all zero in a group of one node. */
+typedef struct {
+	size_t size;
+	uint64_t puts;	  /* after adjacent ones were merged */
+	uint64_t bytes;	  /* of these puts: rows, their headers and counts */
+	uint64_t signals; /* 8-byte words behind them: arrivals, acknowledgements, failures */
+} anyEpNetCounts_t;
+
+#define ANYEP_NET_COUNTS_INIT ((anyEpNetCounts_t){ .size = sizeof(anyEpNetCounts_t) })
+#define ANYEP_NET_COUNTS_V1_SIZE 32u
+#define ANYEP_NET_COUNTS_V1_LAST_FIELD signals
+NCCL_EP_ASSERT_VERSION(anyEpNetCounts_t, ANYEP_NET_COUNTS, 1);
 
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
@@ -22,29 +48,49 @@ typedef enum {
 extern "C" {
 #endif
 
-/* One sentence on the last failure of the calling thread, "" before the first; valid until the thread's next one. */
-const char *ncclEpGetLastError(void);
+/* ANYEP_VERSION_CODE of the library. */
+ncclResult_t anyEpGetVersion(int *version);
 
-/* Bytes of the windows this rank has for the group now: what peers write into, beside the caller's tensors. */
-ncclResult_t ncclEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
+/* The message of the calling thread's last failure, "" before the first; valid until the thread's next failure. */
+const char *anyEpGetLastError(void);
 
-/* What a rank's engines have given to the net for the group so far; all zero in a group of one node. */
-typedef struct {
-	uint64_t puts;	  /* after neighbours were joined */
-	uint64_t bytes;	  /* of these puts: rows, their heads and counts, as they lie in the windows */
-	uint64_t signals; /* 8-byte words behind them: arrivals, acknowledgements, failures */
-	uint64_t reserved[5];
-} ncclEpNetCounts_t;
-ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts);
+/* Bytes of the group's windows on this rank: the memory that peers write to, besides the caller's tensors. */
+ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
+
+ncclResult_t anyEpGroupNetCounts(ncclEpGroup_t group, anyEpNetCounts_t *counts);
 
 /*
- * Streams of the CPU device: a thread of their own runs the operations given to them in order, so that one thread can
- * launch for several ranks. They fit wherever a cudaStream_t is asked for on a communicator without a GPU.
+ * Streams of the CPU device. Each has a thread that runs its operations in order, so that one thread can launch for
+ * several ranks. On a communicator without a GPU they are accepted wherever a cudaStream_t is.
  */
-ncclResult_t ncclEpHostStreamCreate(cudaStream_t *stream);
-/* Waits for everything given to the stream so far, at most NCCL_EP_TIMEOUT_MS (else 100 s). */
-ncclResult_t ncclEpHostStreamSynchronize(cudaStream_t stream);
+ncclResult_t anyEpHostStreamCreate(cudaStream_t *stream);
+/* Waits for everything launched so far, at most NCCL_EP_TIMEOUT_MS (100 s if unset). */
+ncclResult_t anyEpHostStreamSynchronize(cudaStream_t stream);
 /* Runs what is left, then ends the thread. NULL is accepted. */
+ncclResult_t anyEpHostStreamDestroy(cudaStream_t stream);
+
+/* ---- former names, removed in 0.3 ---- */
+
+#define NCCL_EP_ASYNC_NONE ANYEP_ASYNC_NONE
+#define NCCL_EP_ASYNC_TIMEOUT ANYEP_ASYNC_TIMEOUT
+#define NCCL_EP_ASYNC_BAD_EXPERT ANYEP_ASYNC_BAD_EXPERT
+#define NCCL_EP_ASYNC_LIMIT ANYEP_ASYNC_LIMIT
+#define NCCL_EP_ASYNC_REMOTE ANYEP_ASYNC_REMOTE
+#define NCCL_EP_ASYNC_OTHER ANYEP_ASYNC_OTHER
+typedef anyEpAsyncCode_t ncclEpAsyncCode_t;
+
+typedef struct {
+	uint64_t puts;
+	uint64_t bytes;
+	uint64_t signals;
+	uint64_t reserved[5];
+} ncclEpNetCounts_t;
+
+const char *ncclEpGetLastError(void);
+ncclResult_t ncclEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
+ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts);
+ncclResult_t ncclEpHostStreamCreate(cudaStream_t *stream);
+ncclResult_t ncclEpHostStreamSynchronize(cudaStream_t stream);
 ncclResult_t ncclEpHostStreamDestroy(cudaStream_t stream);
 
 #ifdef __cplusplus

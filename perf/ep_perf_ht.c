@@ -5,7 +5,7 @@
 #include "perf/ep_perf.h"
 #include "test/oracle/ht_rig.h"
 
-#pragma weak ncclEpGroupWindowBytes
+#pragma weak anyEpGroupWindowBytes
 
 struct ht_play {
 	struct ht_rig rig;
@@ -211,7 +211,7 @@ static int facts(struct ht_play *play)
 	perf_rank_init(play->opts, device, play->out);
 	play->out->group_us = 1e6 * rig->group_seconds;
 	play->out->first_us = 1e6 * rig->handle[0].init_seconds;
-	if (ncclEpGroupWindowBytes && ncclEpGroupWindowBytes(rig->group, &window) == ncclSuccess)
+	if (anyEpGroupWindowBytes && anyEpGroupWindowBytes(rig->group, &window) == ncclSuccess)
 		play->out->window = window;
 	if (play->opts->graph && device < 0)
 		return seat_fail(rig->seat, "-G 1: graphs need a GPU");

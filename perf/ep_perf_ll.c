@@ -6,7 +6,7 @@
 #include "test/oracle/rig.h"
 
 /* A library that has no such query yet leaves the figure out. */
-#pragma weak ncclEpGroupWindowBytes
+#pragma weak anyEpGroupWindowBytes
 
 struct ll_play {
 	struct rig rig;
@@ -164,7 +164,7 @@ static void facts(struct ll_play *play)
 	traffic[PERF_DISPATCH] = in->t * (double)ll_in_bytes(shape) + (2 * pairs_of(shape, in) + rows) * row;
 	traffic[PERF_COMBINE] = (3 * rows + in->t) * sum;
 	traffic[PERF_GRAPH] = traffic[PERF_DISPATCH] + traffic[PERF_COMBINE];
-	if (ncclEpGroupWindowBytes && ncclEpGroupWindowBytes(play->rig.group, &window) == ncclSuccess)
+	if (anyEpGroupWindowBytes && anyEpGroupWindowBytes(play->rig.group, &window) == ncclSuccess)
 		play->out->window = window;
 }
 

@@ -2,7 +2,6 @@
 /* The API: check the arguments, call what does it, map the result. Messages are set where a failure is found. */
 #include "nccl_ep.h"
 
-#include "kernels/host/stream.h"
 #include "nccl_ep_ext.h"
 #include "plugin/check/check.h"
 #include "plugin/group/create.h"
@@ -10,11 +9,7 @@
 #include "plugin/group/tensor.h"
 #include "plugin/ht/ht.h"
 #include "plugin/ll/ll.h"
-#include "util/clock.h"
 #include "util/error.h"
-#include "util/param.h"
-
-#define STREAM_TIMEOUT_MS 100000
 
 /* By ncclEpAlgorithm_t. */
 static const struct ep_algo *const algos[] = {
@@ -259,18 +254,18 @@ static int async_code(int err)
 {
 	static const struct {
 		int err, code;
-	} codes[] = { { 0, NCCL_EP_ASYNC_NONE },
-		      { EP_ETIMEOUT, NCCL_EP_ASYNC_TIMEOUT },
-		      { EP_EUSAGE, NCCL_EP_ASYNC_LIMIT },
-		      { EP_EREMOTE, NCCL_EP_ASYNC_REMOTE } };
+	} codes[] = { { 0, ANYEP_ASYNC_NONE },
+		      { EP_ETIMEOUT, ANYEP_ASYNC_TIMEOUT },
+		      { EP_EUSAGE, ANYEP_ASYNC_LIMIT },
+		      { EP_EREMOTE, ANYEP_ASYNC_REMOTE } };
 
 	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
 		if (err == -codes[i].err)
 			return codes[i].code;
-	return NCCL_EP_ASYNC_OTHER;
+	return ANYEP_ASYNC_OTHER;
 }
 
-_Static_assert((int)NCCL_EP_ASYNC_TIMEOUT == EP_ASYNC_TIMEOUT && (int)NCCL_EP_ASYNC_BAD_EXPERT == EP_ASYNC_BAD_ID,
+_Static_assert((int)ANYEP_ASYNC_TIMEOUT == EP_ASYNC_TIMEOUT && (int)ANYEP_ASYNC_BAD_EXPERT == EP_ASYNC_BAD_ID,
 	       "kernels raise flags by these numbers");
 
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t group, int *error)
@@ -290,80 +285,4 @@ ncclResult_t ncclEpErrorClear(ncclEpGroup_t group)
 	int rc = ep_check_pointer("ncclEpErrorClear", "group", group);
 
 	return result(rc ? rc : ep_group_clear(group));
-}
-
-const char *ncclEpGetLastError(void)
-{
-	return ep_last_error();
-}
-
-ncclResult_t ncclEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes)
-{
-	size_t sum;
-	int rc;
-
-	if ((rc = ep_check_pointer("ncclEpGroupWindowBytes", "group", group)) ||
-	    (rc = ep_check_pointer("ncclEpGroupWindowBytes", "bytes", bytes)))
-		return result(rc);
-	sum = group->control.size;
-	for (int i = 0; i < group->payload.count; i++)
-		sum += group->payload.win[i]->size;
-	*bytes = sum + ep_link_bytes(group->link);
-	return ncclSuccess;
-}
-
-ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts)
-{
-	struct ep_port_counts sum;
-	int rc;
-
-	if ((rc = ep_check_pointer("ncclEpGroupNetCounts", "group", group)) ||
-	    (rc = ep_check_pointer("ncclEpGroupNetCounts", "counts", counts)))
-		return result(rc);
-	ep_link_counts(group->link, &sum);
-	*counts = (ncclEpNetCounts_t){ .puts = sum.puts, .bytes = sum.bytes, .signals = sum.signals };
-	return ncclSuccess;
-}
-
-ncclResult_t ncclEpHostStreamCreate(cudaStream_t *stream)
-{
-	void *made;
-	int rc = ep_check_pointer("ncclEpHostStreamCreate", "stream", stream);
-
-	if (rc || (rc = ep_host_stream_create(&made)))
-		return result(rc);
-	*stream = made;
-	return ncclSuccess;
-}
-
-static int stream_check(const char *fn, void *stream)
-{
-	if (ep_host_stream_head(stream))
-		return 0;
-	return EP_BAD_ARG("%s: stream: is not one of ncclEpHostStreamCreate", fn);
-}
-
-ncclResult_t ncclEpHostStreamSynchronize(cudaStream_t stream)
-{
-	int64_t ms = ep_param_int(EP_P_TIMEOUT_MS);
-	int rc = stream_check("ncclEpHostStreamSynchronize", stream);
-
-	if (rc)
-		return result(rc);
-	rc = ep_host_stream_head(stream)->sync(stream, ep_deadline_ms(ms > 0 ? ms : STREAM_TIMEOUT_MS));
-	if (rc == -EDEADLK)
-		rc = EP_BAD_USE("ncclEpHostStreamSynchronize: stream: called by an operation of the same stream");
-	else if (rc == -EP_ETIMEOUT)
-		rc = EP_FAIL(EP_DEV, EP_ETIMEOUT,
-			     "ncclEpHostStreamSynchronize: stream: still busy past NCCL_EP_TIMEOUT_MS");
-	return result(rc);
-}
-
-ncclResult_t ncclEpHostStreamDestroy(cudaStream_t stream)
-{
-	int rc = stream ? stream_check("ncclEpHostStreamDestroy", stream) : 0;
-
-	if (!rc)
-		ep_host_stream_destroy(stream);
-	return result(rc);
 }

@@ -6,7 +6,7 @@ out=$1 map=$2
 shift 2
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-sed -n 's/^[[:space:]]*\(ncclEp[A-Za-z0-9_]*\);.*/\1/p' "$map" >"$tmp/keep"
+sed -n 's/^[[:space:]]*\([A-Za-z0-9_]\{1,\}\);.*/\1/p' "$map" >"$tmp/keep"
 test -s "$tmp/keep"
 ${LD:-ld} -r --whole-archive "$@" -o "$tmp/nccl_ep.o"
 ${OBJCOPY:-objcopy} --keep-global-symbols="$tmp/keep" "$tmp/nccl_ep.o"

@@ -43,7 +43,7 @@ static inline struct ep_host_stream_head *ep_host_stream_head(void *stream)
 	return head;
 }
 
-/* Made by ncclEpHostStreamCreate and by the host device row. */
+/* Made by anyEpHostStreamCreate and by the host device row. */
 int ep_host_stream_create(void **out);
 
 /* Runs what is still enqueued, then ends the thread. NULL is accepted; not from an fn of the same stream. */

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The binary interface, pinned: every number below is written out from the contract, none is taken from the header. */
+/* The binary interface, pinned: every number below is written out from the contract, none is taken from a header. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "nccl_ep.h"
 #include "nccl_ep_ext.h"
+#include "nccl_ep_net.h"
 
 TestSuite(abi, .timeout = 30);
 
@@ -116,6 +118,126 @@ Test(abi, structs)
 	CHECK(rows);
 }
 
+/* The extensions, with the struct that ncclEpGroupNetCounts keeps until 0.3. */
+Test(abi, ext_structs)
+{
+	static const struct row rows[] = {
+		SIZE(anyEpNetCounts_t, 32),	     AT(anyEpNetCounts_t, size, 0),
+		AT(anyEpNetCounts_t, puts, 8),	     AT(anyEpNetCounts_t, bytes, 16),
+		AT(anyEpNetCounts_t, signals, 24),   IS(ANYEP_NET_COUNTS_V1_SIZE, 32),
+		SIZE(ncclEpNetCounts_t, 64),	     AT(ncclEpNetCounts_t, puts, 0),
+		AT(ncclEpNetCounts_t, bytes, 8),     AT(ncclEpNetCounts_t, signals, 16),
+		AT(ncclEpNetCounts_t, reserved, 24),
+	};
+	anyEpNetCounts_t made = ANYEP_NET_COUNTS_INIT;
+
+	CHECK(rows);
+	cr_expect(made.size == 32 && !made.puts && !made.bytes && !made.signals);
+}
+
+/* The table of transports, which plugins are compiled against: a published struct never changes. */
+Test(abi, net_structs)
+{
+	static const struct row rows[] = {
+		SIZE(ncclEpNetInit_v1_t, 32),
+		AT(ncclEpNetInit_v1_t, log, 0),
+		AT(ncclEpNetInit_v1_t, options, 8),
+		AT(ncclEpNetInit_v1_t, inner, 16),
+		AT(ncclEpNetInit_v1_t, innerNet, 24),
+		SIZE(ncclEpNetFlow_v1_t, 16),
+		AT(ncclEpNetFlow_v1_t, maxBytes, 0),
+		AT(ncclEpNetFlow_v1_t, maxPuts, 8),
+		AT(ncclEpNetFlow_v1_t, reserved, 12),
+		SIZE(ncclEpNetProperties_v1_t, 104),
+		AT(ncclEpNetProperties_v1_t, name, 0),
+		AT(ncclEpNetProperties_v1_t, pciPath, 8),
+		AT(ncclEpNetProperties_v1_t, ordered, 16),
+		AT(ncclEpNetProperties_v1_t, signals, 20),
+		AT(ncclEpNetProperties_v1_t, memKinds, 24),
+		AT(ncclEpNetProperties_v1_t, immBits, 28),
+		AT(ncclEpNetProperties_v1_t, maxInline, 32),
+		AT(ncclEpNetProperties_v1_t, maxPuts, 36),
+		AT(ncclEpNetProperties_v1_t, maxContexts, 40),
+		AT(ncclEpNetProperties_v1_t, dmaBuf, 44),
+		AT(ncclEpNetProperties_v1_t, gets, 48),
+		AT(ncclEpNetProperties_v1_t, flushes, 52),
+		AT(ncclEpNetProperties_v1_t, maxPutSize, 56),
+		AT(ncclEpNetProperties_v1_t, maxRegSize, 64),
+		AT(ncclEpNetProperties_v1_t, lowLatency, 72),
+		AT(ncclEpNetProperties_v1_t, throughput, 88),
+		SIZE(ncclEpNetMem_v1_t, 32),
+		AT(ncclEpNetMem_v1_t, ptr, 0),
+		AT(ncclEpNetMem_v1_t, size, 8),
+		AT(ncclEpNetMem_v1_t, kind, 16),
+		AT(ncclEpNetMem_v1_t, fd, 20),
+		AT(ncclEpNetMem_v1_t, offset, 24),
+		SIZE(ncclEpNetPut_v1_t, 64),
+		AT(ncclEpNetPut_v1_t, peer, 0),
+		AT(ncclEpNetPut_v1_t, flags, 4),
+		AT(ncclEpNetPut_v1_t, imm, 8),
+		AT(ncclEpNetPut_v1_t, reserved, 12),
+		AT(ncclEpNetPut_v1_t, src, 16),
+		AT(ncclEpNetPut_v1_t, srcMr, 24),
+		AT(ncclEpNetPut_v1_t, dstMr, 32),
+		AT(ncclEpNetPut_v1_t, srcOffset, 40),
+		AT(ncclEpNetPut_v1_t, dstOffset, 48),
+		AT(ncclEpNetPut_v1_t, size, 56),
+		SIZE(ncclEpNetSignal_v1_t, 32),
+		AT(ncclEpNetSignal_v1_t, mr, 0),
+		AT(ncclEpNetSignal_v1_t, offset, 8),
+		AT(ncclEpNetSignal_v1_t, value, 16),
+		AT(ncclEpNetSignal_v1_t, strength, 24),
+		AT(ncclEpNetSignal_v1_t, reserved, 28),
+		SIZE(ncclEpNetImm_v1_t, 8),
+		AT(ncclEpNetImm_v1_t, peer, 0),
+		AT(ncclEpNetImm_v1_t, imm, 4),
+		SIZE(ncclEpNetHot_v1_t, 48),
+		AT(ncclEpNetHot_v1_t, iput, 0),
+		AT(ncclEpNetHot_v1_t, iputSignal, 8),
+		AT(ncclEpNetHot_v1_t, iget, 16),
+		AT(ncclEpNetHot_v1_t, iflush, 24),
+		AT(ncclEpNetHot_v1_t, test, 32),
+		AT(ncclEpNetHot_v1_t, progress, 40),
+		SIZE(ncclEpNet_v1_t, 144),
+		AT(ncclEpNet_v1_t, version, 0),
+		AT(ncclEpNet_v1_t, size, 4),
+		AT(ncclEpNet_v1_t, name, 8),
+		AT(ncclEpNet_v1_t, hot, 16),
+		AT(ncclEpNet_v1_t, init, 24),
+		AT(ncclEpNet_v1_t, finalize, 32),
+		AT(ncclEpNet_v1_t, devices, 40),
+		AT(ncclEpNet_v1_t, getProperties, 48),
+		AT(ncclEpNet_v1_t, listen, 56),
+		AT(ncclEpNet_v1_t, connect, 64),
+		AT(ncclEpNet_v1_t, closeListen, 72),
+		AT(ncclEpNet_v1_t, closeComm, 80),
+		AT(ncclEpNet_v1_t, createContext, 88),
+		AT(ncclEpNet_v1_t, destroyContext, 96),
+		AT(ncclEpNet_v1_t, regMr, 104),
+		AT(ncclEpNet_v1_t, regMrDmaBuf, 112),
+		AT(ncclEpNet_v1_t, shareMr, 120),
+		AT(ncclEpNet_v1_t, deregMr, 128),
+		AT(ncclEpNet_v1_t, queryLastError, 136),
+	};
+
+	CHECK(rows);
+}
+
+Test(abi, net_macros)
+{
+	static const struct row rows[] = {
+		IS(NCCL_EP_NET_VERSION, 1),	IS(NCCL_EP_NET_HANDLE_SIZE, 512), IS(NCCL_EP_NET_KEY_SIZE, 256),
+		IS(NCCL_EP_NET_MEM_HOST, 1),	IS(NCCL_EP_NET_MEM_CUDA, 2),	  IS(NCCL_EP_NET_MEM_HIP, 4),
+		IS(NCCL_EP_NET_SIGNAL_WEAK, 1), IS(NCCL_EP_NET_SIGNAL_STRONG, 2), IS(NCCL_EP_NET_IMM, 1),
+		IS(NCCL_EP_NET_INLINE, 2),	IS(NCCL_EP_NET_MORE, 4),	  IS(NCCL_EP_NET_QUIET, 8),
+		IS(NCCL_EP_NET_WARN, 0),	IS(NCCL_EP_NET_INFO, 1),
+	};
+
+	CHECK(rows);
+	cr_expect_str_eq(NCCL_EP_NET_SYMBOL, "ncclEpNetPlugin_v1");
+	cr_expect_eq(NCCL_EP_NET_QUIET_REQUEST, (void *)-1);
+}
+
 Test(abi, enums)
 {
 	static const struct row rows[] = {
@@ -174,12 +296,21 @@ Test(abi, enums)
 		IS(ncclFloat8e5m2, 11),
 		IS(ncclFloat4x2, 12),
 		/* our extensions */
+		IS(ANYEP_ASYNC_NONE, 0),
+		IS(ANYEP_ASYNC_TIMEOUT, 1),
+		IS(ANYEP_ASYNC_BAD_EXPERT, 2),
+		IS(ANYEP_ASYNC_LIMIT, 3),
+		IS(ANYEP_ASYNC_REMOTE, 4),
+		IS(ANYEP_ASYNC_OTHER, 5),
+		SIZE(anyEpAsyncCode_t, 4),
+		/* their former names, until 0.3 */
 		IS(NCCL_EP_ASYNC_NONE, 0),
 		IS(NCCL_EP_ASYNC_TIMEOUT, 1),
 		IS(NCCL_EP_ASYNC_BAD_EXPERT, 2),
 		IS(NCCL_EP_ASYNC_LIMIT, 3),
 		IS(NCCL_EP_ASYNC_REMOTE, 4),
 		IS(NCCL_EP_ASYNC_OTHER, 5),
+		SIZE(ncclEpAsyncCode_t, 4),
 	};
 
 	CHECK(rows);
@@ -305,7 +436,20 @@ static ncclResult_t (*const mask_update)(struct ncclEpGroup *, const int *, cuda
 static ncclResult_t (*const mask_clean)(struct ncclEpGroup *, cudaStream_t) = ncclEpMaskClean;
 static ncclResult_t (*const async_error)(struct ncclEpGroup *, int *) = ncclEpGetAsyncError;
 static ncclResult_t (*const error_clear)(struct ncclEpGroup *) = ncclEpErrorClear;
-static const char *(*const last_error)(void) = ncclEpGetLastError;
+static ncclResult_t (*const ext_version)(int *) = anyEpGetVersion;
+static const char *(*const last_error)(void) = anyEpGetLastError;
+static ncclResult_t (*const window_bytes)(struct ncclEpGroup *, size_t *) = anyEpGroupWindowBytes;
+static ncclResult_t (*const net_counts)(struct ncclEpGroup *, anyEpNetCounts_t *) = anyEpGroupNetCounts;
+static ncclResult_t (*const stream_create)(cudaStream_t *) = anyEpHostStreamCreate;
+static ncclResult_t (*const stream_sync)(cudaStream_t) = anyEpHostStreamSynchronize;
+static ncclResult_t (*const stream_destroy)(cudaStream_t) = anyEpHostStreamDestroy;
+/* their former names, until 0.3 */
+static const char *(*const old_last_error)(void) = ncclEpGetLastError;
+static ncclResult_t (*const old_window_bytes)(struct ncclEpGroup *, size_t *) = ncclEpGroupWindowBytes;
+static ncclResult_t (*const old_net_counts)(struct ncclEpGroup *, ncclEpNetCounts_t *) = ncclEpGroupNetCounts;
+static ncclResult_t (*const old_stream_create)(cudaStream_t *) = ncclEpHostStreamCreate;
+static ncclResult_t (*const old_stream_sync)(cudaStream_t) = ncclEpHostStreamSynchronize;
+static ncclResult_t (*const old_stream_destroy)(cudaStream_t) = ncclEpHostStreamDestroy;
 static ncclEpAllocFn_t alloc_type = (cudaError_t(*)(void **, size_t, void *))NULL;
 static ncclEpFreeFn_t free_type = (cudaError_t(*)(void *, void *))NULL;
 
@@ -315,8 +459,31 @@ Test(abi, functions)
 
 	cr_expect(tensor_alloc && tensor_destroy && group_create && group_destroy && mem_size && handle_init);
 	cr_expect(handle_update && handle_create && handle_destroy && dispatch && combine && complete);
-	cr_expect(mask_query && mask_update && mask_clean && async_error && error_clear && last_error);
+	cr_expect(mask_query && mask_update && mask_clean && async_error && error_clear);
 	cr_expect(!alloc_type && !free_type);
 	cr_expect_eq(version(&code), ncclSuccess);
 	cr_expect_eq(code, 100);
+}
+
+Test(abi, ext_functions)
+{
+	cr_expect(net_counts && old_net_counts);
+	cr_expect_eq(old_last_error, last_error);
+	cr_expect_eq(old_window_bytes, window_bytes);
+	cr_expect_eq(old_stream_create, stream_create);
+	cr_expect_eq(old_stream_sync, stream_sync);
+	cr_expect_eq(old_stream_destroy, stream_destroy);
+}
+
+/* One version of ours: of the build, of the header, in its three forms, and of the library. */
+Test(abi, ext_version)
+{
+	char text[32];
+	int code = -1;
+
+	cr_expect_str_eq(ANYEP_VERSION, EP_VERSION);
+	snprintf(text, sizeof(text), "%d.%d.%d", ANYEP_MAJOR, ANYEP_MINOR, ANYEP_PATCH);
+	cr_expect_str_eq(text, EP_VERSION);
+	cr_expect_eq(ext_version(&code), ncclSuccess);
+	cr_expect_eq(code, ANYEP_MAJOR * 10000 + ANYEP_MINOR * 100 + ANYEP_PATCH);
 }

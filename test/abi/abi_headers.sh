@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # abi_headers.sh SOURCE CC [CXX]: every public header compiles alone, as C11 and as C++17, without a warning; with the
-# stand-in's nccl.h, with that and no CUDA in sight, and with a real nccl.h where there is one.
+# stand-in's nccl.h, with that and no CUDA headers, and with NCCL's own nccl.h where it is installed.
 set -u
 src=$1 cc=$2 cxx=${3:-}
 tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 passed=0 failed=0
 
-# Where the C library's headers are, without /usr/local and whatever CUDA lives in it.
+# The C library's headers, without /usr/local, where CUDA may be.
 bare="-nostdinc -isystem $($cc -print-file-name=include) -isystem /usr/include"
 for dir in /usr/include/*-linux-gnu*; do
 	bare="$bare -isystem $dir"
@@ -32,7 +32,7 @@ for h in nccl_ep.h nccl_ep/ep_enums.h nccl_ep_ext.h nccl_ep_net.h; do
 	cp "$tmp/$file.c" "$tmp/$file.cc"
 done
 cat >"$tmp/use.c" <<'END'
-#include "nccl_ep.h"
+#include "nccl_ep_ext.h"
 #define USE(type, name) type make_##name(void); type make_##name(void) { return NCCL_EP_##name##_INIT; }
 USE(ncclEpTensor_t, TENSOR) USE(ncclEpTensorAllocConfig_t, TENSOR_ALLOC_CONFIG) USE(ncclEpGroupConfig_t, GROUP_CONFIG)
 USE(ncclEpLayoutInfo_t, LAYOUT_INFO) USE(ncclEpDispatchInputs_t, DISPATCH_INPUTS)
@@ -40,6 +40,8 @@ USE(ncclEpDispatchOutputs_t, DISPATCH_OUTPUTS) USE(ncclEpCombineInputs_t, COMBIN
 USE(ncclEpCombineOutputs_t, COMBINE_OUTPUTS) USE(ncclEpHandleConfig_t, HANDLE_CONFIG)
 USE(ncclEpDispatchConfig_t, DISPATCH_CONFIG) USE(ncclEpCombineConfig_t, COMBINE_CONFIG)
 USE(ncclEpCompleteConfig_t, COMPLETE_CONFIG) USE(ncclEpAllocConfig_t, ALLOC_CONFIG)
+anyEpNetCounts_t make_counts(void); anyEpNetCounts_t make_counts(void) { return ANYEP_NET_COUNTS_INIT; }
+ncclEpAsyncCode_t former(void); ncclEpAsyncCode_t former(void) { return NCCL_EP_ASYNC_TIMEOUT; }
 static size_t dims[2] = { 4, 8 };
 ncclEpTensor_t declared = { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, .datatype = ncclFloat4x2, .sizes = dims };
 END
@@ -52,7 +54,7 @@ each() { # NAME FLAGS...: all files, both languages
 		try "$what: $file as C11" $cc -std=c11 -Wall -Wextra -pedantic -Werror \
 			-Wno-missing-field-initializers -I"$src/include" "$@" "$tmp/$file.c"
 		[ -z "$cxx" ] && continue
-		# Designated initialisers and compound literals are C++17 with every compiler, not by the letter.
+		# Every compiler takes designated initialisers and compound literals in C++17, but not with -pedantic.
 		pedantic=-pedantic
 		[ $file = use ] && pedantic=-Wno-missing-field-initializers
 		try "$what: $file as C++17" $cxx -std=c++17 -Wall -Wextra $pedantic -Werror -I"$src/include" "$@" "$tmp/$file.cc"
@@ -65,7 +67,7 @@ echo '#include <nccl.h>' >"$tmp/real.c"
 if $cc -fsyntax-only "$tmp/real.c" 2>/dev/null; then
 	each "real nccl.h"
 else
-	echo "# no nccl.h of NCCL here"
+	echo "# NCCL's nccl.h is not installed"
 fi
 # Other builds read the version with a line-based parser.
 for line in 'MAJOR 0' 'MINOR 1' 'PATCH 0'; do

@@ -108,7 +108,7 @@ static inline void bad_args_quiet(void)
 /* The sentence must name the function and the argument; it is cleared first, so that an old one cannot pass. */
 static inline void expect_fail(ncclResult_t is, ncclResult_t must, const char *fn, const char *arg, const char *what)
 {
-	const char *text = ncclEpGetLastError();
+	const char *text = anyEpGetLastError();
 
 	cr_expect_eq(is, must, "%s: %s: result %d, must be %d (%s)", fn, what, (int)is, (int)must, text);
 	cr_expect(strstr(text, fn) && strstr(text, arg), "%s: %s: the sentence does not name %s: \"%s\"", fn, what, arg,
@@ -125,7 +125,7 @@ static inline void expect_fail(ncclResult_t is, ncclResult_t must, const char *f
 		ep_last_error_set("");                                 \
 		expect_fail((call), ncclInvalidUsage, fn, arg, #call); \
 	} while (0)
-#define EXPECT_OK(call) cr_expect_eq((call), ncclSuccess, #call ": must succeed, says \"%s\"", ncclEpGetLastError())
+#define EXPECT_OK(call) cr_expect_eq((call), ncclSuccess, #call ": must succeed, says \"%s\"", anyEpGetLastError())
 
 /*
  * Sizes and magics of a struct behind a pointer: too short, wrong and absent ones are refused, larger ones are not.
@@ -147,7 +147,7 @@ static inline void walk_struct(void *head, unsigned v1, const char *fn, const ch
 	}
 	for (size_t i = 0; i < sizeof(longs) / sizeof(longs[0]); i++) {
 		*size = longs[i];
-		cr_expect_eq(good(ctx), 0, "%s: %s of size %u must pass: %s", fn, arg, longs[i], ncclEpGetLastError());
+		cr_expect_eq(good(ctx), 0, "%s: %s of size %u must pass: %s", fn, arg, longs[i], anyEpGetLastError());
 	}
 	*size = keep_size;
 	for (size_t i = 0; i < sizeof(magics) / sizeof(magics[0]); i++) {
@@ -158,7 +158,7 @@ static inline void walk_struct(void *head, unsigned v1, const char *fn, const ch
 	*magic = keep_magic == NCCL_EP_MAGIC ? NCCL_EP_TENSOR_MAGIC : NCCL_EP_MAGIC;
 	expect_fail(call(ctx), ncclInvalidArgument, fn, arg, "the other magic");
 	*magic = keep_magic;
-	cr_expect_eq(good(ctx), 0, "%s: %s: the good call fails: %s", fn, arg, ncclEpGetLastError());
+	cr_expect_eq(good(ctx), 0, "%s: %s: the good call fails: %s", fn, arg, anyEpGetLastError());
 }
 
 #endif

@@ -136,7 +136,7 @@ Test(bad_args_group, create_pointers)
 	cr_expect_null(group, "*group must be NULL after a failure");
 	EXPECT_ARG(ncclEpCreateGroup(NULL, NULL, &c), CREATE, "comm");
 	cr_expect_eq(check(NULL, &cfg), -EP_EARG);
-	cr_expect(strstr(ncclEpGetLastError(), "config"));
+	cr_expect(strstr(anyEpGetLastError(), "config"));
 	EXPECT_OK(ncclEpGroupDestroy(NULL));
 	walk_struct(&c, 96, CREATE, "config", config_call, config_good, &c);
 }
@@ -190,8 +190,8 @@ Test(bad_args_group, create_fields)
 			is = ep_result(check(&c, &cfg));
 			cr_expect_eq(is, must, "%s %s = %u: %d, must be %d", ht ? "HT" : "LL", f->name, f->value, is,
 				     must);
-			cr_expect(!must || strstr(ncclEpGetLastError(), f->name), "%s: \"%s\"", f->name,
-				  ncclEpGetLastError());
+			cr_expect(!must || strstr(anyEpGetLastError(), f->name), "%s: \"%s\"", f->name,
+				  anyEpGetLastError());
 		}
 }
 
@@ -203,16 +203,16 @@ Test(bad_args_group, create_combinations)
 	c.max_recv_tokens_per_rank = NCCL_EP_AUTO;
 	c.overflow_policy = NCCL_EP_OVERFLOW_DROP;
 	cr_expect_eq(check(&c, &cfg), -EP_EARG, "DROP in eager mode");
-	cr_expect(strstr(ncclEpGetLastError(), "overflow_policy"));
+	cr_expect(strstr(anyEpGetLastError(), "overflow_policy"));
 	c = good_config(NCCL_EP_ALGO_LOW_LATENCY);
 	c.alloc.alloc_fn = some_alloc;
 	cr_expect_eq(check(&c, &cfg), -EP_EARG);
-	cr_expect(strstr(ncclEpGetLastError(), "free_fn"));
+	cr_expect(strstr(anyEpGetLastError(), "free_fn"));
 	c.alloc.free_fn = some_free;
 	cr_expect_eq(check(&c, &cfg), 0);
 	c.alloc.alloc_fn = NULL;
 	cr_expect_eq(check(&c, &cfg), -EP_EARG);
-	cr_expect(strstr(ncclEpGetLastError(), "alloc_fn"));
+	cr_expect(strstr(anyEpGetLastError(), "alloc_fn"));
 }
 
 /* A caller of API 1 has 96 bytes and not one more: the rest is zero, whatever lies behind them. */
@@ -228,7 +228,7 @@ Test(bad_args_group, create_v1)
 	c.timeout_ns = 77;
 	c.zero_copy = 99; /* not covered by size */
 	memcpy(old, &c, 96);
-	cr_assert_eq(check(old, &cfg), 0, "%s", ncclEpGetLastError());
+	cr_assert_eq(check(old, &cfg), 0, "%s", anyEpGetLastError());
 	cr_expect_eq(check(&c, &cfg), 0, "bytes past size were read");
 	cr_expect(cfg.zero_copy == 0 && cfg.num_topk == 0 && cfg.overflow == NCCL_EP_OVERFLOW_TRAP &&
 		  cfg.timeout_ns == 77);
@@ -277,7 +277,7 @@ Test(bad_args_group, async_error)
 	EXPECT_OK(ncclEpGetAsyncError(&f.group, &code));
 	cr_expect_eq(code, 0);
 
-	atomic_store(&f.group.async_flag, NCCL_EP_ASYNC_BAD_EXPERT);
+	atomic_store(&f.group.async_flag, ANYEP_ASYNC_BAD_EXPERT);
 	EXPECT_OK(ncclEpGetAsyncError(&f.group, &code));
 	cr_expect_eq(code, 2);
 	EXPECT_OK(ncclEpErrorClear(&f.group));
@@ -333,14 +333,14 @@ Test(bad_args_group, kernel_flags)
 	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
 	handle.group = &f.group;
 	f.group.page.mem.host = page;
-	page->async[NCCL_EP_ASYNC_BAD_EXPERT] = 1;
+	page->async[ANYEP_ASYNC_BAD_EXPERT] = 1;
 	EXPECT_OK(ncclEpGetAsyncError(&f.group, &code));
 	cr_expect_eq(code, 2);
 	EXPECT_OK(ncclEpComplete(&handle, NULL, NULL)); /* a flag fails no call */
 	EXPECT_OK(ncclEpErrorClear(&f.group));
 	page->report.code = EP_KERR_STAGED;
 	EXPECT_OK(ncclEpGetAsyncError(&f.group, &code));
-	cr_expect_eq(code, NCCL_EP_ASYNC_LIMIT);
+	cr_expect_eq(code, ANYEP_ASYNC_LIMIT);
 	EXPECT_USE(ncclEpComplete(&handle, NULL, NULL), "rank 0", "staged");
 	EXPECT_OK(ncclEpErrorClear(&f.group));
 	EXPECT_OK(ncclEpComplete(&handle, NULL, NULL));
@@ -368,7 +368,7 @@ static struct {
 static void sync_itself(void *arg)
 {
 	(void)arg;
-	own.result = ncclEpHostStreamSynchronize(own.stream);
+	own.result = anyEpHostStreamSynchronize(own.stream);
 }
 
 Test(bad_args_group, host_streams)
@@ -376,19 +376,57 @@ Test(bad_args_group, host_streams)
 	long garbage[8] = { 1, 2, 3 };
 	cudaStream_t stream = (cudaStream_t)garbage;
 
-	EXPECT_ARG(ncclEpHostStreamCreate(NULL), "ncclEpHostStreamCreate", "stream");
-	EXPECT_ARG(ncclEpHostStreamSynchronize(stream), "ncclEpHostStreamSynchronize", "stream");
-	EXPECT_ARG(ncclEpHostStreamSynchronize(NULL), "ncclEpHostStreamSynchronize", "stream");
-	EXPECT_ARG(ncclEpHostStreamSynchronize((cudaStream_t)1), "ncclEpHostStreamSynchronize", "stream");
-	EXPECT_ARG(ncclEpHostStreamDestroy(stream), "ncclEpHostStreamDestroy", "stream");
-	EXPECT_OK(ncclEpHostStreamDestroy(NULL));
-	EXPECT_OK(ncclEpHostStreamCreate(&stream));
+	EXPECT_ARG(anyEpHostStreamCreate(NULL), "anyEpHostStreamCreate", "stream");
+	EXPECT_ARG(anyEpHostStreamSynchronize(stream), "anyEpHostStreamSynchronize", "stream");
+	EXPECT_ARG(anyEpHostStreamSynchronize(NULL), "anyEpHostStreamSynchronize", "stream");
+	EXPECT_ARG(anyEpHostStreamSynchronize((cudaStream_t)1), "anyEpHostStreamSynchronize", "stream");
+	EXPECT_ARG(anyEpHostStreamDestroy(stream), "anyEpHostStreamDestroy", "stream");
+	EXPECT_OK(anyEpHostStreamDestroy(NULL));
+	EXPECT_OK(anyEpHostStreamCreate(&stream));
 	cr_assert_neq(stream, (cudaStream_t)garbage);
-	EXPECT_OK(ncclEpHostStreamSynchronize(stream));
+	EXPECT_OK(anyEpHostStreamSynchronize(stream));
 	/* An operation that waits for its own stream would wait for ever. */
 	own.stream = stream;
 	cr_assert_eq(ep_host_stream_head(stream)->enqueue(stream, sync_itself, &own), 0);
-	EXPECT_OK(ncclEpHostStreamSynchronize(stream));
+	EXPECT_OK(anyEpHostStreamSynchronize(stream));
 	cr_expect_eq(own.result, ncclInvalidUsage);
-	EXPECT_OK(ncclEpHostStreamDestroy(stream));
+	EXPECT_OK(anyEpHostStreamDestroy(stream));
+}
+
+static void net_counts_check(struct ncclEpGroup *group)
+{
+	anyEpNetCounts_t two[2];
+	ncclEpNetCounts_t old;
+
+	EXPECT_ARG(anyEpGroupNetCounts(NULL, two), "anyEpGroupNetCounts", "group");
+	EXPECT_ARG(anyEpGroupNetCounts(group, NULL), "anyEpGroupNetCounts", "counts");
+	two[0].size = 31;
+	EXPECT_ARG(anyEpGroupNetCounts(group, two), "anyEpGroupNetCounts", "size");
+	/* A caller whose header is newer: what the library does not know stays as it is. */
+	memset(two, 0xff, sizeof(two));
+	two[0].size = sizeof(two);
+	EXPECT_OK(anyEpGroupNetCounts(group, two));
+	cr_expect(two[0].size == sizeof(two) && !two[0].puts && !two[0].bytes && !two[0].signals);
+	cr_expect_eq(two[1].size, SIZE_MAX);
+	/* The former name, with its struct */
+	memset(&old, 0xff, sizeof(old));
+	EXPECT_ARG(ncclEpGroupNetCounts(group, NULL), "NetCounts", "counts");
+	EXPECT_OK(ncclEpGroupNetCounts(group, &old));
+	cr_expect(!old.puts && !old.bytes && !old.signals && !old.reserved[0] && !old.reserved[4]);
+}
+
+Test(bad_args_group, extensions)
+{
+	size_t bytes = 5;
+	struct fake f;
+	int code;
+
+	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
+	EXPECT_ARG(anyEpGetVersion(NULL), "anyEpGetVersion", "version");
+	EXPECT_OK(anyEpGetVersion(&code));
+	EXPECT_ARG(anyEpGroupWindowBytes(NULL, &bytes), "anyEpGroupWindowBytes", "group");
+	EXPECT_ARG(anyEpGroupWindowBytes(&f.group, NULL), "anyEpGroupWindowBytes", "bytes");
+	cr_expect_eq(bytes, 5);
+	EXPECT_OK(anyEpGroupWindowBytes(&f.group, &bytes));
+	net_counts_check(&f.group);
 }

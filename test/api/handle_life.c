@@ -17,7 +17,7 @@ enum { TMAX = 16, E = 8, K = 2 };
 #define IS(call, must, word)                                                                                          \
 	do {                                                                                                          \
 		ncclResult_t is_ = (call);                                                                            \
-		const char *text_ = ncclEpGetLastError();                                                             \
+		const char *text_ = anyEpGetLastError();                                                              \
 		if (is_ != (must) || (is_ && !strstr(text_, word))) {                                                 \
 			fprintf(stderr, "%s:%d: rank %d: %s gives %d, \"%s\"\n", __FILE__, __LINE__, me->rank, #call, \
 				(int)is_, text_);                                                                     \

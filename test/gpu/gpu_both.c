@@ -41,7 +41,7 @@ static int side_open(struct side *side)
 	if (get_id(&id) != ncclSuccess || init(&side->comm, 1, id, 0) != ncclSuccess)
 		return fail(side, "ncclCommInitRank", "failed");
 	if (ncclEpCreateGroup(&side->group, side->comm, &config) != ncclSuccess)
-		return fail(side, "ncclEpCreateGroup", ncclEpGetLastError());
+		return fail(side, "ncclEpCreateGroup", anyEpGetLastError());
 	return 0;
 }
 
@@ -51,7 +51,7 @@ static int side_close(struct side *side)
 
 	*(void **)&destroy = dlsym(side->lib, "ncclCommDestroy");
 	if (ncclEpGroupDestroy(side->group) != ncclSuccess)
-		return fail(side, "ncclEpGroupDestroy", ncclEpGetLastError());
+		return fail(side, "ncclEpGroupDestroy", anyEpGetLastError());
 	return destroy && destroy(side->comm) == ncclSuccess ? 0 : fail(side, "ncclCommDestroy", "failed");
 }
 

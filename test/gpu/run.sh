@@ -125,7 +125,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 # Only what is needed, for the GPUs that are here: a minute on a small machine becomes seconds.
 configure_and_build() {
-	local caps flags=(-Dcuda=enabled -Dhip=disabled -Dpython=disabled)
+	local caps flags=(-Dcuda=enabled -Dhip=disabled)
 	caps=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '.' | sort -un | paste -sd,) || caps=
 	[[ $caps =~ ^[0-9,]+$ ]] && flags+=("-Darchs_cuda=$caps")
 	if [ -f "$build/build.ninja" ]; then

@@ -90,8 +90,8 @@ static int trap_job(struct seat *seat, const void *arg)
 	ht_want(&rig, mine ? "Update with a row too many" : "Update while another rank has a row too many",
 		mine ? ncclInvalidUsage : ncclRemoteError, ht_outcome(&rig, HT_UPDATE, &args));
 	ll_wrong(&rig.verdict, world_now() - start > AT_ONCE, "it took %.1f s", world_now() - start);
-	ll_wrong(&rig.verdict, !*ncclEpGetLastError(), "the failure has no sentence");
-	async_want(&rig, mine ? NCCL_EP_ASYNC_LIMIT : NCCL_EP_ASYNC_REMOTE);
+	ll_wrong(&rig.verdict, !*anyEpGetLastError(), "the failure has no sentence");
+	async_want(&rig, mine ? ANYEP_ASYNC_LIMIT : ANYEP_ASYNC_REMOTE);
 	/* What is lost stays lost, and says so without waiting. */
 	ht_args(&rig, 0, HT_DISPATCH, &args);
 	ht_want(&rig, "Dispatch after it", mine ? ncclInvalidUsage : ncclRemoteError,

@@ -174,9 +174,9 @@ static int scene_job(struct seat *seat, const void *arg)
 	config.max_token_bytes = (unsigned)ll_out_bytes(&job->cfg.shape);
 	told->failed = ncclEpCreateGroup(&group, comm, &config) != ncclSuccess;
 	if (told->failed)
-		snprintf(told->text, sizeof(told->text), "%s", ncclEpGetLastError());
+		snprintf(told->text, sizeof(told->text), "%s", anyEpGetLastError());
 	else if (ncclEpGroupDestroy(group) != ncclSuccess)
-		seat_fail(seat, "%s", ncclEpGetLastError());
+		seat_fail(seat, "%s", anyEpGetLastError());
 	if (told->failed || seat_failed(seat))
 		return seat_failed(seat) ? -1 : 0;
 	if (!rig_open(&rig, seat, &job->cfg) && !rig_script(&rig, "DA CA DA CA"))

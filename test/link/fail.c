@@ -95,12 +95,12 @@ static int lose(struct rig *rig, const struct job *job, struct meet *meet)
 	for (int i = 0; rc == ncclSuccess && world_now() < end; i++)
 		rc = round_loose(rig, job, i);
 	meet->told[seat_rank(rig->seat)] = world_now();
-	snprintf(text, sizeof(text), "%s", ncclEpGetLastError());
+	snprintf(text, sizeof(text), "%s", anyEpGetLastError());
 	ll_wrong(&rig->verdict, rc != ncclRemoteError && rc != ncclTimeout, "rank %d: answered %s (%s)",
 		 seat_rank(rig->seat), ncclGetErrorString(rc), text);
 	ll_wrong(&rig->verdict, !strstr(text, "rank "), "rank %d: \"%s\" names no rank", seat_rank(rig->seat), text);
-	ll_wrong(&rig->verdict, rig_dispatch(rig, 0, false) != rc || strcmp(text, ncclEpGetLastError()) != 0,
-		 "rank %d: first \"%s\", then \"%s\"", seat_rank(rig->seat), text, ncclEpGetLastError());
+	ll_wrong(&rig->verdict, rig_dispatch(rig, 0, false) != rc || strcmp(text, anyEpGetLastError()) != 0,
+		 "rank %d: first \"%s\", then \"%s\"", seat_rank(rig->seat), text, anyEpGetLastError());
 	return 0;
 }
 
@@ -142,7 +142,7 @@ static void outlive(struct rig *rig, const struct job *job)
 	for (int i = 0; i < LOOSE; i++) {
 		ncclResult_t rc = round_loose(rig, job, i);
 
-		ll_wrong(&rig->verdict, rc != ncclSuccess && !ncclEpGetLastError()[0],
+		ll_wrong(&rig->verdict, rc != ncclSuccess && !anyEpGetLastError()[0],
 			 "the lost rank: %s without a word", ncclGetErrorString(rc));
 		if (rc != ncclSuccess)
 			return;

@@ -249,7 +249,7 @@ static void lose(struct rig *rig, const struct job *job, struct meet *meet)
 	char text[512];
 
 	meet->told[rank] = world_now();
-	snprintf(text, sizeof(text), "%s", ncclEpGetLastError());
+	snprintf(text, sizeof(text), "%s", anyEpGetLastError());
 	if (job->verbose)
 		fprintf(stderr, "  rank %d, %.2f s after the cut: %s\n", rank, meet->told[rank] - meet->cut, text);
 	ll_wrong(&rig->verdict, rc != ncclRemoteError && rc != ncclTimeout, "rank %d: answered %s (%s)", rank,

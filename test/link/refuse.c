@@ -59,7 +59,7 @@ static int sound_job(struct seat *seat, const void *arg)
 static void tell(struct told *told, enum where where)
 {
 	told->where = where;
-	snprintf(told->text, sizeof(told->text), "%s", ncclEpGetLastError());
+	snprintf(told->text, sizeof(told->text), "%s", anyEpGetLastError());
 }
 
 static int refused_job(struct seat *seat, const void *arg)
@@ -88,10 +88,10 @@ static int refused_job(struct seat *seat, const void *arg)
 		/* It was this one registration: the group is as good as before. */
 		if (ncclEpInitHandle(&handle, group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, shape->topk, NULL) !=
 		    ncclSuccess)
-			seat_fail(seat, "a second try fails too: %s", ncclEpGetLastError());
+			seat_fail(seat, "a second try fails too: %s", anyEpGetLastError());
 	}
 	if (ncclEpHandleDestroy(handle) != ncclSuccess || ncclEpGroupDestroy(group) != ncclSuccess)
-		seat_fail(seat, "%s", ncclEpGetLastError());
+		seat_fail(seat, "%s", anyEpGetLastError());
 	return seat_failed(seat) ? -1 : 0;
 }
 

@@ -35,7 +35,7 @@ static int cost_tell(struct rig *rig, double before, double opened)
 	int ranks = rig->cfg.shape.ranks;
 	size_t window = 0;
 
-	if (rig_expect(rig, "ncclEpGroupWindowBytes", ncclEpGroupWindowBytes(rig->group, &window)))
+	if (rig_expect(rig, "anyEpGroupWindowBytes", anyEpGroupWindowBytes(rig->group, &window)))
 		return -1;
 	if (seat_rank(rig->seat) == 0)
 		printf("# %s: %d ranks on nodes of %d; per rank: windows %zu KiB, resident %.0f KiB of group and "

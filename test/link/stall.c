@@ -61,13 +61,13 @@ static void lose(struct rig *rig, const struct job *job)
 		rig_nap(rig);
 		rc = rc == ncclSuccess ? rig_combine(rig, 0, false) : rc;
 	}
-	snprintf(text, sizeof(text), "%s", ncclEpGetLastError());
+	snprintf(text, sizeof(text), "%s", anyEpGetLastError());
 	again = rig_dispatch(rig, 0, false);
 	ll_wrong(&rig->verdict, rc != ncclTimeout && rc != ncclRemoteError, "rank %d: answered %s (%s)",
 		 seat_rank(rig->seat), ncclGetErrorString(rc), text);
 	ll_wrong(&rig->verdict, !strstr(text, "rank "), "rank %d: \"%s\" names no rank", seat_rank(rig->seat), text);
-	ll_wrong(&rig->verdict, again != rc || strcmp(text, ncclEpGetLastError()) != 0,
-		 "rank %d: first \"%s\", then \"%s\"", seat_rank(rig->seat), text, ncclEpGetLastError());
+	ll_wrong(&rig->verdict, again != rc || strcmp(text, anyEpGetLastError()) != 0,
+		 "rank %d: first \"%s\", then \"%s\"", seat_rank(rig->seat), text, anyEpGetLastError());
 	ll_wrong(&rig->verdict, world_now() - start > 3 * job->stall, "rank %d: told after %.1f s",
 		 seat_rank(rig->seat), world_now() - start);
 }

@@ -38,7 +38,7 @@ static struct rig_cfg cfg_make(const struct job *job, enum ll_layout layout, int
 static void want(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
 	ll_wrong(&rig->verdict, got != want, "%s answered %s, must be %s (%s)", what, ncclGetErrorString(got),
-		 ncclGetErrorString(want), ncclEpGetLastError());
+		 ncclGetErrorString(want), anyEpGetLastError());
 }
 
 static int tell(struct rig *rig)

@@ -52,7 +52,7 @@ static int meet_wait(struct seat *seat, atomic_int *count, int want)
 static void is_answer(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
 	ll_wrong(&rig->verdict, got != want, "rank %d: %s answered %s, must be %s (%s)", seat_rank(rig->seat), what,
-		 ncclGetErrorString(got), ncclGetErrorString(want), ncclEpGetLastError());
+		 ncclGetErrorString(got), ncclGetErrorString(want), anyEpGetLastError());
 }
 
 static int mask_is(struct rig *rig, int victim, int value)
@@ -108,7 +108,7 @@ static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	double start = world_now();
 
-	rig->async = NCCL_EP_ASYNC_TIMEOUT;
+	rig->async = ANYEP_ASYNC_TIMEOUT;
 	if (job->when == BEFORE_DISPATCH) {
 		rig->active[VICTIM] = false;
 		if (rig_script(rig, "DA CA"))
@@ -118,7 +118,7 @@ static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 		if (rig_script(rig, "DA") || meet_wait(rig->seat, &meet->dispatched, RANKS))
 			return -1;
 		rig->active[VICTIM] = false;
-		rig->async = NCCL_EP_ASYNC_TIMEOUT;
+		rig->async = ANYEP_ASYNC_TIMEOUT;
 		start = world_now();
 		if (rig_script(rig, "CA"))
 			return -1;
@@ -247,10 +247,10 @@ static int loose_rounds(struct rig *rig, const struct job *job, struct meet *mee
 	if (started && !stopped)
 		pthread_join(thread, NULL);
 	else if (!started && seat_rank(rig->seat) == 0)
-		return seat_fail(rig->seat, "nobody was stopped: %s", ncclEpGetLastError());
+		return seat_fail(rig->seat, "nobody was stopped: %s", anyEpGetLastError());
 	/* A rank that was masked may be told so; a survivor never is. */
 	if (rc && !is_victim)
-		return seat_fail(rig->seat, "%s", ncclEpGetLastError());
+		return seat_fail(rig->seat, "%s", anyEpGetLastError());
 	return 0;
 }
 
@@ -353,7 +353,7 @@ static void is_lost(struct rig *rig, struct meet *meet, ncclResult_t got, const 
 		 seat_rank(rig->seat), sentence, name);
 	atomic_fetch_add(&meet->timeouts, got == ncclTimeout);
 	is_answer(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &flag));
-	ll_wrong(&rig->verdict, flag != NCCL_EP_ASYNC_TIMEOUT && flag != NCCL_EP_ASYNC_REMOTE,
+	ll_wrong(&rig->verdict, flag != ANYEP_ASYNC_TIMEOUT && flag != ANYEP_ASYNC_REMOTE,
 		 "rank %d: ncclEpGetAsyncError says %d", seat_rank(rig->seat), flag);
 	is_answer(rig, "ncclEpErrorClear of a lost group", ncclInvalidUsage, ncclEpErrorClear(rig->group));
 }
@@ -379,7 +379,7 @@ static int lost_job(struct seat *seat, const void *arg)
 		rig_sync(&rig);
 		rc = rig_dispatch(&rig, 0, false);
 	}
-	snprintf(sentence, sizeof(sentence), "%s", ncclEpGetLastError());
+	snprintf(sentence, sizeof(sentence), "%s", anyEpGetLastError());
 	ll_wrong(&rig.verdict, world_now() - start > 2.5 * job->timeout, "rank %d: an error after %.1f s",
 		 seat_rank(seat), world_now() - start);
 	is_lost(&rig, meet, rc, sentence);

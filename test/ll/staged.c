@@ -111,7 +111,7 @@ close:
 static void want(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
 	ll_wrong(&rig->verdict, got != want, "%s answered %s, must be %s (%s)", what, ncclGetErrorString(got),
-		 ncclGetErrorString(want), ncclEpGetLastError());
+		 ncclGetErrorString(want), anyEpGetLastError());
 }
 
 /* What the contract refuses around staging, each refusal harmless to what is staged. */

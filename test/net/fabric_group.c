@@ -66,8 +66,8 @@ static int refused_job(struct seat *seat, const void *arg)
 	rc = ncclEpCreateGroup(&group, comm, &config);
 	if (rc == ncclSuccess || group)
 		return seat_fail(seat, "answered %s, the group is %p", ncclGetErrorString(rc), (void *)group);
-	if (!strstr(ncclEpGetLastError(), "libfabric.so.1") || !strstr(ncclEpGetLastError(), "install"))
-		return seat_fail(seat, "\"%s\" does not say what is missing", ncclEpGetLastError());
+	if (!strstr(anyEpGetLastError(), "libfabric.so.1") || !strstr(anyEpGetLastError(), "install"))
+		return seat_fail(seat, "\"%s\" does not say what is missing", anyEpGetLastError());
 	return 0;
 }
 

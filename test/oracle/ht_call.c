@@ -8,13 +8,13 @@ int ht_expect(struct ht_rig *rig, const char *call, ncclResult_t got)
 {
 	if (got == ncclSuccess)
 		return 0;
-	return seat_fail(rig->seat, "%s: %s: %s", call, ncclGetErrorString(got), ncclEpGetLastError());
+	return seat_fail(rig->seat, "%s: %s: %s", call, ncclGetErrorString(got), anyEpGetLastError());
 }
 
 void ht_want(struct ht_rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
 	ll_wrong(&rig->verdict, got != want, "rank %d: %s answered %s, must be %s (%s)", seat_rank(rig->seat), what,
-		 ncclGetErrorString(got), ncclGetErrorString(want), ncclEpGetLastError());
+		 ncclGetErrorString(got), ncclGetErrorString(want), anyEpGetLastError());
 }
 
 static ncclDataType_t type_of(const struct ht_rig *rig, enum ht_buf_id id)

@@ -218,7 +218,7 @@ int ht_scribble(struct ht_rig *rig, int handle, enum ht_op op)
 
 static int async_check(struct ht_rig *rig)
 {
-	int want = rig->bad_ids ? NCCL_EP_ASYNC_BAD_EXPERT : NCCL_EP_ASYNC_NONE, got = -1;
+	int want = rig->bad_ids ? ANYEP_ASYNC_BAD_EXPERT : ANYEP_ASYNC_NONE, got = -1;
 
 	if (ht_expect(rig, "ncclEpGetAsyncError", ncclEpGetAsyncError(rig->group, &got)))
 		return -1;

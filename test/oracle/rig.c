@@ -213,7 +213,7 @@ int rig_check_sums(struct rig *rig, int handle)
 
 static int async_check(struct rig *rig)
 {
-	int want = rig->bad_ids ? NCCL_EP_ASYNC_BAD_EXPERT : rig->async, got = -1;
+	int want = rig->bad_ids ? ANYEP_ASYNC_BAD_EXPERT : rig->async, got = -1;
 
 	if (rig->async < 0)
 		return 0;

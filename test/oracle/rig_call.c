@@ -13,7 +13,7 @@ int rig_expect(struct rig *rig, const char *call, ncclResult_t got)
 {
 	if (got == ncclSuccess)
 		return 0;
-	return seat_fail(rig->seat, "%s: %s: %s", call, ncclGetErrorString(got), ncclEpGetLastError());
+	return seat_fail(rig->seat, "%s: %s: %s", call, ncclGetErrorString(got), anyEpGetLastError());
 }
 
 static void dims_set(struct rig_tensor *out, unsigned ndim, size_t a, size_t b, size_t c)
@@ -174,13 +174,13 @@ ncclResult_t rig_complete(struct rig *rig, int handle)
 int rig_check_crossed(struct rig *rig)
 {
 	double end = world_now() + CROSS_SECONDS;
-	ncclEpNetCounts_t counts;
+	anyEpNetCounts_t counts = ANYEP_NET_COUNTS_INIT;
 
 	if (rig_sync(rig) || seat_barrier(rig->seat))
 		return -1;
 	do {
 		usleep(100);
-		if (rig_expect(rig, "ncclEpGroupNetCounts", ncclEpGroupNetCounts(rig->group, &counts)))
+		if (rig_expect(rig, "anyEpGroupNetCounts", anyEpGroupNetCounts(rig->group, &counts)))
 			return -1;
 	} while (counts.bytes < rig->crossed && world_now() < end);
 	ll_wrong(&rig->verdict, counts.bytes != rig->crossed, "rank %d: %llu bytes crossed, must be %llu",

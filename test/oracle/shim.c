@@ -44,14 +44,14 @@ bool shim_is_gpu(const struct shim *shim)
 static int host_open(struct shim *shim, int device, bool own_stream)
 {
 	(void)device;
-	if (own_stream && ncclEpHostStreamCreate(&shim->stream) != ncclSuccess)
-		return shim_fail(shim, "ncclEpHostStreamCreate: %s", ncclEpGetLastError());
+	if (own_stream && anyEpHostStreamCreate(&shim->stream) != ncclSuccess)
+		return shim_fail(shim, "anyEpHostStreamCreate: %s", anyEpGetLastError());
 	return 0;
 }
 
 static void host_close(struct shim *shim)
 {
-	ncclEpHostStreamDestroy(shim->stream);
+	anyEpHostStreamDestroy(shim->stream);
 }
 
 static int host_alloc(struct shim *shim, size_t size, void **out)
@@ -74,8 +74,8 @@ static void host_free(struct shim *shim, void *at)
 static int host_sync(struct shim *shim, double seconds)
 {
 	(void)seconds; /* the stream has its own deadline */
-	if (shim->stream && ncclEpHostStreamSynchronize(shim->stream) != ncclSuccess)
-		return shim_fail(shim, "ncclEpHostStreamSynchronize: %s", ncclEpGetLastError());
+	if (shim->stream && anyEpHostStreamSynchronize(shim->stream) != ncclSuccess)
+		return shim_fail(shim, "anyEpHostStreamSynchronize: %s", anyEpGetLastError());
 	return 0;
 }
 

@@ -19,7 +19,7 @@ static int in_order(ncclComm_t comm[N], cudaStream_t stream[N])
 	for (int i = 0; i < N; i++)
 		EXPECT_OK(ncclAllGather(&x[i], all[i], 1, ncclUint32, comm[i], stream[i]));
 	for (int i = 0; i < N; i++)
-		EXPECT_OK(ncclEpHostStreamSynchronize(stream[i]));
+		EXPECT_OK(anyEpHostStreamSynchronize(stream[i]));
 	for (int round = 0; round < ROUNDS; round++)
 		want = (int)((unsigned)want * N);
 	for (int i = 0; i < N; i++)
@@ -42,8 +42,8 @@ static int two_streams(ncclComm_t comm[N], cudaStream_t stream[N], cudaStream_t 
 		for (int i = 0; i < N; i++)
 			EXPECT_OK(ncclAllReduce(&y[i], &y[i], 1, ncclInt32, ncclProd, comm[i], i ? stream[i] : second));
 		for (int i = 0; i < N; i++)
-			EXPECT_OK(ncclEpHostStreamSynchronize(stream[i]));
-		EXPECT_OK(ncclEpHostStreamSynchronize(second));
+			EXPECT_OK(anyEpHostStreamSynchronize(stream[i]));
+		EXPECT_OK(anyEpHostStreamSynchronize(second));
 		for (int i = 0; i < N; i++)
 			EXPECT(x[i] == N && y[i] == 1);
 	}
@@ -60,7 +60,7 @@ static int late_error(ncclComm_t comm[N], cudaStream_t stream[N])
 	for (int i = 0; i < N; i++)
 		EXPECT_OK(ncclAllReduce(x[i], x[i], i ? 1 : 2, ncclInt32, ncclSum, comm[i], stream[i]));
 	for (int i = 0; i < N; i++)
-		EXPECT_OK(ncclEpHostStreamSynchronize(stream[i]));
+		EXPECT_OK(anyEpHostStreamSynchronize(stream[i]));
 	for (int i = 0; i < N; i++) {
 		EXPECT_OK(ncclCommGetAsyncError(comm[i], &async));
 		EXPECT(async == ncclInvalidUsage);
@@ -76,16 +76,16 @@ int main(void)
 	int bad = 0;
 
 	EXPECT_OK(ncclCommInitAll(comm, N, NULL));
-	EXPECT_OK(ncclEpHostStreamCreate(&second));
+	EXPECT_OK(anyEpHostStreamCreate(&second));
 	for (int i = 0; i < N; i++)
-		EXPECT_OK(ncclEpHostStreamCreate(&stream[i]));
+		EXPECT_OK(anyEpHostStreamCreate(&stream[i]));
 	if (bad)
 		return 1;
 	bad += in_order(comm, stream) + two_streams(comm, stream, second) + late_error(comm, stream);
 	for (int i = 0; i < N; i++)
 		EXPECT_OK(ncclCommDestroy(comm[i]));
 	for (int i = 0; i < N; i++)
-		EXPECT_OK(ncclEpHostStreamDestroy(stream[i]));
-	EXPECT_OK(ncclEpHostStreamDestroy(second));
+		EXPECT_OK(anyEpHostStreamDestroy(stream[i]));
+	EXPECT_OK(anyEpHostStreamDestroy(second));
 	return bad ? 1 : 0;
 }

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """style.py [--root DIR] [--self-test]: the style budget as a test.
 
-Prints every finding as FILE:LINE: RULE: SENTENCE, then the figures of the tree, then "N passed, N failed" (rules, not
-files). --self-test plants one bad snippet per rule and one good file, and fails when the checker does not tell them apart.
+Prints every finding as FILE:LINE: RULE: MESSAGE, then the figures of the tree, then "N passed, N failed" (rules, not
+files). --self-test runs every rule on planted snippets, bad and good, and fails when a rule does not tell them apart.
 """
 import argparse
 import os
@@ -13,6 +13,8 @@ import sys
 
 sys.dont_write_bytecode = True
 import ccode
+from layers import circles, layers
+from vocabulary import vocabulary
 
 LIBRARY = ('util', 'kernels', 'net', 'proxy', 'plugin')
 FILE_MAX, TEST_FILE_MAX = 600, 800
@@ -32,29 +34,9 @@ CONTRACT = re.compile(r'nccl[A-Z]')
 # Functions over 60 lines that may stay, and why. Together with unlisted ones they are at most 2 % of all.
 LONG_FUNCTIONS = {}
 
-# What each folder may include; everything may include itself and the C library.
-LAYERS = {
-    'util': (),
-    'net': ('util/', 'nccl_ep_net.h'),
-    'kernels': ('util/',),
-    'proxy': ('net/', 'util/', 'kernels/ring'),
-    'plugin': ('proxy/', 'net/', 'kernels/', 'util/', 'nccl_ep', 'nccl.h', 'monocypher.h'),
-    'include': ('nccl.h', 'nccl_ep', 'ep_enums.h'),
-}
-# No build may need these; the few declarations we use are in our tree.
-FOREIGN = re.compile(r'<(infiniband|rdma|hip|hsa|cuda\w*\.h|cuda/|rccl)')
-# What each folder has never heard of.
-UNHEARD = {
-    'util': (r'\b(?:ibv_|fi_|cu[A-Z]|hip[A-Z])\w*|\bep_(?:dev|boot|group|handle|net|ring|topo|window)\w*'),
-    'net': (r'\b(?:cu[A-Z]|hip[A-Z])\w*|\b\w*(?:token|expert)\w*'),
-    'kernels': r'\b(?:ibv_|fi_)\w*',
-    'proxy': r'\b(?:ibv_|fi_|cu[A-Z]|hip[A-Z])\w*',
-    'plugin': r'\b(?:ibv_|fi_|cu[A-Z]|hip[A-Z])\w*',
-}
-
 BANNED = re.compile(r'(?<![\w.>])(exit|_exit|quick_exit|abort|assert|v?f?printf|puts|fputs|putchar|perror|getenv|'
                     r'secure_getenv|setenv|putenv|system|popen|strcpy|strcat|v?sprintf|gets|strtok|alloca)\s*\(')
-# The log prints, the table reads the environment, and the emulator stops a test program that broke a rule of the GPU.
+# The log prints, the parameter table reads the environment, and the emulator aborts a test that breaks a rule of the GPU.
 BANNED_BUT = {
     'util/log.c': ('fprintf', 'vfprintf'),
     'util/param.c': ('getenv',),
@@ -158,22 +140,6 @@ def licence(tree):
                 yield f.path, 1, 'no SPDX line on top'
 
 
-def layers(tree):
-    for f in tree:
-        if not f.is_c or f.folder not in LAYERS:
-            continue
-        allowed = (f.folder + '/',) + LAYERS[f.folder]
-        for line, name in ccode.includes(f.text):
-            if name[0] == '"' and not name[1:-1].startswith(allowed):
-                yield f.path, line, f'includes {name}: arrows point down only'
-            elif FOREIGN.match(name) and f.folder != 'include':
-                yield f.path, line, f'includes {name}: a build needs no header of theirs'
-        if f.folder in UNHEARD:
-            # A layer's own folder names say it all; words in comments and messages are free.
-            for m in re.finditer(UNHEARD[f.folder], f.code):
-                yield f.path, f.line_of(m.start(), f.code), f'{f.folder} has never heard of {m.group(0)}'
-
-
 def words(tree):
     for f in tree:
         if not TEXT_FREE.match(f.path):
@@ -200,12 +166,12 @@ def columns(tree):
                     yield f.path, i, f'{width} columns, {COLUMNS} allowed'
 
 
-RULES = (file_length, function_length, long_share, parameters, conditionals, banned_calls, licence, layers, words, whitespace,
-         columns)
+RULES = (file_length, function_length, long_share, parameters, conditionals, banned_calls, licence, layers, circles, words,
+         vocabulary, whitespace, columns)
 
 
 def load(root):
-    """The files git would commit; without git (a tarball), everything but builds and other people's code."""
+    """The files git would commit; without git (a tarball), everything but builds and subprojects."""
     git = subprocess.run(['git', '-C', root, 'ls-files', '-co', '--exclude-standard'], capture_output=True, text=True)
     if git.returncode == 0:
         paths = git.stdout.split('\n')

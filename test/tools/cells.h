@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Cells of a test matrix, as test/tools/cover.py prints them: lines of "name=value name=value ...". Empty lines and
- * lines that start with # are skipped. Everything else that is not a cell is an error, never a silently smaller matrix.
+ * lines that start with # are skipped. Anything else that is not a cell is an error: no matrix shrinks silently.
  */
 #ifndef EP_TEST_CELLS_H
 #define EP_TEST_CELLS_H
@@ -59,7 +59,7 @@ static inline void cells_free(struct cells *cells)
 	*cells = (struct cells){ 0 };
 }
 
-/* Takes text apart in place; -EINVAL when a word is not name=value, a name comes twice, or there are too many. */
+/* Parses text in place; -EINVAL: a word that is not name=value, a repeated name, or too many. */
 static inline int cell_parse(char *text, struct cell *out)
 {
 	struct cell cell = { .text = text };
@@ -80,7 +80,7 @@ static inline int cell_parse(char *text, struct cell *out)
 	return 0;
 }
 
-/* Reads to the end of the file. -EINVAL: a line that is no cell, or no cell at all; *out is then untouched. */
+/* Reads to the end of the file. -EINVAL: a line that is not a cell, or no cells; *out is not written then. */
 static inline int cells_read(FILE *in, struct cells *out)
 {
 	struct cells cells = { 0 };
@@ -103,7 +103,7 @@ static inline int cells_read(FILE *in, struct cells *out)
 		}
 		cells.cell = more;
 		cells.cell[cells.count++] = cell;
-		line = NULL; /* the cell's now */
+		line = NULL; /* owned by the cell */
 		room = 0;
 	}
 	free(line);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reader of test matrices: what it takes, what it refuses, and (with a file) that it reads what cover.py wrote. */
+/* The reader of test matrices: what it accepts, what it rejects, and (given a file) the output of cover.py. */
 #include "test/tools/cells.h"
 
 static int failures;
@@ -73,7 +73,7 @@ static void bounds_factors(void)
 	}
 }
 
-/* The two sides agree: every line of the generator is a cell with the same factors. */
+/* Every line of the generator is a cell with the same factors. */
 static void reads_file(const char *path)
 {
 	struct cells cells = { 0 };

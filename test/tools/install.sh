@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Packages by need, for the scripts that people run: sourced, with say() and have() there already. A list is rows of
-# "probe|packages": the probe is looked at first, so that a prepared machine needs no network.
+# Installs packages for the scripts that people run: sourced, after say() and have() are defined. A list has entries
+# "probe|packages": packages are installed where the probe fails, so that a prepared machine needs no network.
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 apt() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -y -qq -o Dpkg::Use-Pty=0 -o Acquire::http::Timeout=20 "$@" </dev/null >/dev/null; }
@@ -24,8 +24,8 @@ install_deps() {
 	done
 	[ $((${#need[@]} + ${#want[@]})) -gt 0 ] || return 0
 	if ! may_install; then
-		[ ${#need[@]} -eq 0 ] || say "missing, and not installable from here: ${need[*]}"
-		[ ${#want[@]} -eq 0 ] || say "going without: ${want[*]}"
+		[ ${#need[@]} -eq 0 ] || say "missing, and cannot be installed from here: ${need[*]}"
+		[ ${#want[@]} -eq 0 ] || say "continuing without: ${want[*]}"
 		return 0
 	fi
 	local words
@@ -37,12 +37,12 @@ install_deps() {
 	local list=()
 	for p in "${want[@]}"; do
 		read -ra words <<<"$p"
-		if p=$(first_known "${words[@]}"); then list+=("$p"); else say "not to be had here, going without: ${words[*]}"; fi
+		if p=$(first_known "${words[@]}"); then list+=("$p"); else say "no such package here, continuing without: ${words[*]}"; fi
 	done
 	apt_install "${list[@]}"
 }
 
-# The lists may be older than the archive: one refresh, one more try. What then lacks shows at its first use.
+# The package lists may be older than the archive: refresh once and try again. What is still missing shows at first use.
 apt_install() {
 	[ $# -gt 0 ] || return 0
 	say "installing $*"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# perf_table.sh EP_PERF: ep_perf runs what it says, counts nothing wrong, and refuses what cannot be.
+# perf_table.sh EP_PERF: ep_perf runs its modes without a wrong value and rejects invalid options.
 set -u
 perf=$1
 failed=0
@@ -19,7 +19,7 @@ runs() {
 	failed=1
 }
 
-# shows PATTERN: in what the last one printed
+# shows PATTERN: in the output of the last run
 shows() {
 	grep -q -- "$1" "$dir/out" && return
 	echo "not printed: $1"
@@ -43,7 +43,7 @@ shows 'combine recv .*N/A$'
 runs 0 -a ht -t 2 -b 8 -e 64 -f 8 -H 256 -J "$dir/json"
 shows '^ *8  update .* 0$'
 shows '^ *64  dispatch .* 0$'
-python3 - "$dir/json" <<'PYTHON' || { echo 'the JSON is not what was printed'; failed=1; }
+python3 - "$dir/json" <<'PYTHON' || { echo 'the JSON differs from the table'; failed=1; }
 import json, sys
 table = json.load(open(sys.argv[1]))
 assert table['algorithm'] == 'ht' and [r['phase'] for r in table['rows']] == ['update', 'dispatch', 'combine'] * 2
@@ -54,17 +54,17 @@ shows '^ *32  combine bwd .* 0$'
 runs 0 -a ht -t 3 -e 32 -H 128 --eager --zero-copy off -d fp32
 runs 0 -a ht -t 2 -e 32 -H 128 --drop --max-recv 40
 
-# A call that fails: more rows than there is room for.
+# A call that fails: more rows than max_recv_tokens_per_rank.
 NCCL_EP_DEBUG=NONE
 export NCCL_EP_DEBUG
 runs 1 -a ht -t 2 -e 32 -H 128 --max-recv 40
 shows 'max_recv_tokens_per_rank'
-# Mistakes.
+# Invalid options.
 for bad in '-y' '-e' '-e 0' '-b 8 -e 4' '-n x' '-t 3 -x 8' '-l flat' '--bwd' '--zero-copy maybe' '-a ht -s' '-a ht -M' \
 	'-a ht -P' '-M -P' '-a ht -q ds' '-a ht -l rank' '-a ht --align 3 -l em' '-a ht --align 4' '-a ht --drop' \
 	'-a ht --eager --max-recv 9999' '-a ht -e 64 --max-recv 32' '-a ht --graph-update' '-e 4 more'; do
 	# shellcheck disable=SC2086 # words
 	runs 2 $bad
 done
-[ $failed = 0 ] && echo 'all as it must be'
+[ $failed = 0 ] && echo 'passed'
 exit $failed

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""summary.py LOG.json...: what the runners said, from meson's log, and one line "N passed, N failed, N skipped".
+"""summary.py LOG.json...: the results in meson's log, and one line "N passed, N failed, N skipped".
 
 A Criterion program counts with each of its cases, every other program as one. A program that meson calls failed
 although no case of it failed (a leak at exit, a crash of the runner, a timeout) adds one failure. No test at all is
-a failure: a suite that lost its tests must not look green.
+a failure: a suite that lost its tests must not pass.
 """
 import json
 import re
@@ -18,7 +18,7 @@ SKIP = re.compile(r'#\s*skip', re.I)
 
 
 def cases(text):
-    """(passed, failed, skipped) by the program's own account, or None when it gives none."""
+    """(passed, failed, skipped) as the program counted, or None if it did not."""
     found = SYNTHESIS.findall(text)
     if found:
         return [sum(int(f[1]) for f in found), sum(int(f[2]) + int(f[3]) for f in found), 0]
@@ -35,7 +35,7 @@ def output(test):
 
 
 def said(test):
-    """The runner's own summary: Criterion's synthesis, or the same figures where it spoke TAP."""
+    """The runner's own summary: Criterion's synthesis, or the same figures from TAP."""
     text = output(test)
     found = SYNTHESIS.search(text)
     if found:
@@ -83,7 +83,7 @@ def main():
         except FileNotFoundError:
             tests = []
         for t in tests:
-            t['name'] = re.split(r'[:/] ?', t['name'])[-1]  # without project and suites, which each meson writes its own way
+            t['name'] = re.split(r'[:/] ?', t['name'])[-1]  # without project and suites, whose format differs between versions of meson
         width = max((len(t['name']) for t in tests), default=0)
         for t in sorted(tests, key=lambda t: t['name']):
             n = count(t)

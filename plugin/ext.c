@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The extensions of nccl_ep_ext.h. */
+#include "nccl_ep_ext.h"
+
+#include <string.h>
+
+#include "kernels/host/stream.h"
+#include "plugin/check/check.h"
+#include "plugin/group/group.h"
+#include "util/clock.h"
+#include "util/error.h"
+#include "util/param.h"
+
+#define STREAM_TIMEOUT_MS 100000
+
+/* Until 0.3: the name a function had before extensions were called anyEp*. Same code, both exported. */
+#define FORMER_NAME(now) __attribute__((alias(now)))
+
+static ncclResult_t result(int rc)
+{
+	return (ncclResult_t)ep_result(rc);
+}
+
+ncclResult_t anyEpGetVersion(int *version)
+{
+	int rc = ep_check_pointer("anyEpGetVersion", "version", version);
+
+	if (!rc)
+		*version = ANYEP_VERSION_CODE;
+	return result(rc);
+}
+
+const char *anyEpGetLastError(void)
+{
+	return ep_last_error();
+}
+const char *ncclEpGetLastError(void) FORMER_NAME("anyEpGetLastError");
+
+ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes)
+{
+	size_t sum;
+	int rc;
+
+	if ((rc = ep_check_pointer("anyEpGroupWindowBytes", "group", group)) ||
+	    (rc = ep_check_pointer("anyEpGroupWindowBytes", "bytes", bytes)))
+		return result(rc);
+	sum = group->control.size;
+	for (int i = 0; i < group->payload.count; i++)
+		sum += group->payload.win[i]->size;
+	*bytes = sum + ep_link_bytes(group->link);
+	return ncclSuccess;
+}
+ncclResult_t ncclEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes) FORMER_NAME("anyEpGroupWindowBytes");
+
+ncclResult_t anyEpGroupNetCounts(ncclEpGroup_t group, anyEpNetCounts_t *counts)
+{
+	static const char fn[] = "anyEpGroupNetCounts";
+	struct ep_port_counts sum;
+	anyEpNetCounts_t all;
+	int rc;
+
+	if ((rc = ep_check_pointer(fn, "group", group)) || (rc = ep_check_pointer(fn, "counts", counts)))
+		return result(rc);
+	if (counts->size < ANYEP_NET_COUNTS_V1_SIZE)
+		return result(EP_BAD_ARG("%s: counts: size is %zu, less than %u; start from ANYEP_NET_COUNTS_INIT", fn,
+					 counts->size, ANYEP_NET_COUNTS_V1_SIZE));
+	ep_link_counts(group->link, &sum);
+	all = (anyEpNetCounts_t){ counts->size, .puts = sum.puts, .bytes = sum.bytes, .signals = sum.signals };
+	memcpy(counts, &all, counts->size < sizeof(all) ? counts->size : sizeof(all));
+	return ncclSuccess;
+}
+
+/* Until 0.3; its struct has no size, so it is no alias. */
+ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts)
+{
+	anyEpNetCounts_t now = ANYEP_NET_COUNTS_INIT;
+	ncclResult_t rc = anyEpGroupNetCounts(group, counts ? &now : NULL);
+
+	if (rc == ncclSuccess)
+		*counts = (ncclEpNetCounts_t){ .puts = now.puts, .bytes = now.bytes, .signals = now.signals };
+	return rc;
+}
+
+ncclResult_t anyEpHostStreamCreate(cudaStream_t *stream)
+{
+	void *made;
+	int rc = ep_check_pointer("anyEpHostStreamCreate", "stream", stream);
+
+	if (rc || (rc = ep_host_stream_create(&made)))
+		return result(rc);
+	*stream = made;
+	return ncclSuccess;
+}
+ncclResult_t ncclEpHostStreamCreate(cudaStream_t *stream) FORMER_NAME("anyEpHostStreamCreate");
+
+static int stream_check(const char *fn, void *stream)
+{
+	if (ep_host_stream_head(stream))
+		return 0;
+	return EP_BAD_ARG("%s: stream: was not made by anyEpHostStreamCreate", fn);
+}
+
+ncclResult_t anyEpHostStreamSynchronize(cudaStream_t stream)
+{
+	static const char fn[] = "anyEpHostStreamSynchronize";
+	int64_t ms = ep_param_int(EP_P_TIMEOUT_MS);
+	int rc = stream_check(fn, stream);
+
+	if (rc)
+		return result(rc);
+	rc = ep_host_stream_head(stream)->sync(stream, ep_deadline_ms(ms > 0 ? ms : STREAM_TIMEOUT_MS));
+	if (rc == -EDEADLK)
+		rc = EP_BAD_USE("%s: stream: called by an operation of the same stream", fn);
+	else if (rc == -EP_ETIMEOUT)
+		rc = EP_FAIL(EP_DEV, EP_ETIMEOUT, "%s: stream: still busy after NCCL_EP_TIMEOUT_MS", fn);
+	return result(rc);
+}
+ncclResult_t ncclEpHostStreamSynchronize(cudaStream_t stream) FORMER_NAME("anyEpHostStreamSynchronize");
+
+ncclResult_t anyEpHostStreamDestroy(cudaStream_t stream)
+{
+	int rc = stream ? stream_check("anyEpHostStreamDestroy", stream) : 0;
+
+	if (!rc)
+		ep_host_stream_destroy(stream);
+	return result(rc);
+}
+ncclResult_t ncclEpHostStreamDestroy(cudaStream_t stream) FORMER_NAME("anyEpHostStreamDestroy");
