@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "monocypher.h"
+#include "plugin/boot/mac.h"
 #include "plugin/boot/mesh.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -77,7 +77,7 @@ static void boot_free(struct ep_boot *b)
 	ep_fd_free(b);
 	pthread_cond_destroy(&b->cond);
 	pthread_mutex_destroy(&b->lock);
-	crypto_wipe(b->secret, sizeof(b->secret));
+	ep_wipe(b->secret, sizeof(b->secret));
 	free(b->state);
 	free(b->left_seq);
 	free(b->peers);
@@ -165,6 +165,8 @@ int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out)
 	if (opts->timeout_ms < 0)
 		return EP_FAIL(EP_BOOT, EP_EARG, "a timeout of %d ms is not possible", opts->timeout_ms);
 	rc = ep_boot_id_check(opts->id);
+	if (!rc)
+		rc = ep_mac_check();
 	if (rc)
 		return rc;
 	b = boot_alloc(opts);

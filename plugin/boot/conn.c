@@ -138,8 +138,9 @@ static void server_step(struct ep_loop *l, struct ep_conn *c)
 		status = EP_SHAKE_SECRET;
 	else if (c->shake.purpose != c->purpose || !l->ops->admit(l->ctx, c))
 		status = EP_SHAKE_ADDRESSEE;
-	ep_shake_prove(&c->shake, l->secret, status, &proof);
-	rc = send_record(c, &proof, sizeof(proof));
+	rc = ep_shake_prove(&c->shake, l->secret, status, &proof);
+	if (!rc)
+		rc = send_record(c, &proof, sizeof(proof));
 	if (status != EP_SHAKE_OK) {
 		stranger_drop(l, c,
 			      status == EP_SHAKE_SECRET ? "it does not know the secret of this id"

@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "monocypher.h"
 #include "plugin/boot/evloop.h"
+#include "plugin/boot/mac.h"
 #include "plugin/boot/root.h"
 #include "util/error.h"
 
@@ -67,9 +67,8 @@ uint64_t ep_boot_cookie(const uint8_t *secret)
 	if (fd >= 0)
 		close(fd);
 	snprintf(text, sizeof(text), "%s %s %d", boot, ns, (int)getpid());
-	crypto_blake2b_keyed((uint8_t *)&cookie, sizeof(cookie), secret, EP_BOOT_SECRET, (const uint8_t *)text,
-			     strlen(text));
-	return cookie;
+	/* 0 without a MAC: the process of the meeting point is then not recognised, and its death has no rank. */
+	return ep_mac((uint8_t *)&cookie, sizeof(cookie), secret, text, strlen(text)) ? 0 : cookie;
 }
 
 int ep_boot_thread(pthread_t *out, void *(*fn)(void *), void *arg, bool detached)
@@ -102,6 +101,9 @@ int ep_boot_id_create(struct ep_boot_id *out)
 	char why[256], first[EP_SOCK_TEXT];
 	int n, rc, fds[EP_BOOT_ADDRS];
 
+	rc = ep_mac_check();
+	if (rc)
+		return rc;
 	memcpy(id.magic, magic, sizeof(magic));
 	rc = ep_random(id.secret, sizeof(id.secret));
 	if (rc)

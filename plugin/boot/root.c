@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "monocypher.h"
 #include "plugin/boot/evloop.h"
+#include "plugin/boot/mac.h"
 #include "plugin/boot/root.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -346,7 +346,7 @@ static void *root_main(void *arg)
 	EP_INFO(EP_BOOT, "the meeting point of %u ranks closes: %s", r->nranks, r->met ? "all have met" : r->why);
 	ep_loop_free(&r->loop);
 	free(r->member);
-	crypto_wipe(r->id.secret, sizeof(r->id.secret));
+	ep_wipe(r->id.secret, sizeof(r->id.secret));
 	free(r);
 	return NULL;
 }
