@@ -8,8 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "plugin/boot/id.h"
 #include "plugin/boot/mac.h"
 #include "plugin/boot/mesh.h"
+#include "plugin/boot/notice.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -27,8 +29,8 @@ static void *service(void *arg)
 		int rc = ep_loop_turn(&b->loop, ep_mesh_tick(b), &b->lock);
 
 		if (rc) {
-			ep_mesh_fail(b, EP_EINTERNAL, b->rank, "the event loop of rank %u failed: %s", b->rank,
-				     strerror(-rc));
+			ep_endpoint_fail(b, EP_EINTERNAL, b->rank, "the event loop of rank %u failed: %s", b->rank,
+					 strerror(-rc));
 			break;
 		}
 		ep_notice_callbacks(b);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* File descriptors for other processes of this host, each by one question over an abstract UNIX socket. */
+#include "plugin/boot/fd.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -10,7 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "plugin/boot/mesh.h"
+#include "plugin/boot/endpoint.h"
 #include "util/clock.h"
 #include "util/error.h"
 

@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#include "plugin/boot/boot.h"
+#include "plugin/boot/types.h"
 
 #define EP_NONCE 16
 #define EP_MAC 32
