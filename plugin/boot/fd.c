@@ -115,11 +115,11 @@ void ep_fd_free(struct ep_boot *b)
 
 static int offer(struct ep_boot *b, uint64_t key, const void *note, size_t n, int fd)
 {
-	struct ep_fd_offer *o = malloc(sizeof(*o) + n);
+	struct ep_fd_offer *o = EP_CALLOC(EP_BOOT, 1, sizeof(*o) + n, "the offer of a file descriptor");
 	int rc = 0;
 
 	if (!o)
-		return EP_FAIL(EP_BOOT, ENOMEM, "no memory to offer a file descriptor");
+		return -ENOMEM;
 	*o = (struct ep_fd_offer){ .key = key, .bytes = (uint32_t)n, .fd = -1 };
 	if (n)
 		memcpy(o->note, note, n);

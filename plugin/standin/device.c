@@ -69,11 +69,11 @@ static struct {
 /* Under the lock. */
 static int entry_open(const struct ep_sc_device *device, struct entry **out)
 {
-	struct entry *e = calloc(1, sizeof(*e));
+	struct entry *e = EP_CALLOC(EP_DEV, 1, sizeof(*e), "a device");
 	int rc;
 
 	if (!e)
-		return EP_FAIL(EP_DEV, ENOMEM, "no memory to open a device");
+		return -ENOMEM;
 	e->device = *device;
 	rc = ep_dev_row(device->kind)->open(device->ordinal, &e->dev);
 	if (rc) {
