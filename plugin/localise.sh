@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# localise.sh OUT.a EXPORTS.map IN.a...: one archive with one object whose only global symbols are those of the map.
+# localise.sh OUT.a EXPORTS.map IN.a... [--no-whole-archive LIB.a]: one archive with one object whose only global symbols
+# are those of the map: all of the inputs, and of the library what they need.
 set -eu
 out=$1 map=$2
 shift 2

@@ -8,8 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "monocypher.h"
+#include "plugin/boot/id.h"
+#include "plugin/boot/mac.h"
 #include "plugin/boot/mesh.h"
+#include "plugin/boot/notice.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -27,8 +29,8 @@ static void *service(void *arg)
 		int rc = ep_loop_turn(&b->loop, ep_mesh_tick(b), &b->lock);
 
 		if (rc) {
-			ep_mesh_fail(b, EP_EINTERNAL, b->rank, "the event loop of rank %u failed: %s", b->rank,
-				     strerror(-rc));
+			ep_endpoint_fail(b, EP_EINTERNAL, b->rank, "the event loop of rank %u failed: %s", b->rank,
+					 strerror(-rc));
 			break;
 		}
 		ep_notice_callbacks(b);
@@ -77,20 +79,24 @@ static void boot_free(struct ep_boot *b)
 	ep_fd_free(b);
 	pthread_cond_destroy(&b->cond);
 	pthread_mutex_destroy(&b->lock);
-	crypto_wipe(b->secret, sizeof(b->secret));
+	ep_wipe(b->secret, sizeof(b->secret));
 	free(b->state);
 	free(b->left_seq);
 	free(b->peers);
 	free(b);
 }
 
-static struct ep_boot *boot_alloc(const struct ep_boot_opts *o)
+static int boot_alloc(const struct ep_boot_opts *o, struct ep_boot **out)
 {
-	struct ep_boot *b = calloc(1, sizeof(*b));
+	struct ep_boot *b = EP_CALLOC(EP_BOOT, 1, sizeof(*b), "an endpoint");
+	int rc;
 
-	if (!b || sync_init(b)) {
+	if (!b)
+		return -ENOMEM;
+	rc = sync_init(b);
+	if (rc) {
 		free(b);
-		return NULL;
+		return EP_FAIL(EP_BOOT, -rc, "rank %d cannot create its lock: %s", o->rank, strerror(-rc));
 	}
 	b->pid = getpid();
 	memcpy(b->secret, o->id->secret, sizeof(b->secret));
@@ -106,14 +112,15 @@ static struct ep_boot *boot_alloc(const struct ep_boot_opts *o)
 	b->failed_rank = EP_NO_RANK;
 	b->left_first = UINT64_MAX;
 	b->end_seq = UINT64_MAX;
-	b->state = calloc(b->nranks, sizeof(*b->state));
-	b->left_seq = malloc(b->nranks * sizeof(*b->left_seq));
-	if (b->state && b->left_seq) {
-		memset(b->left_seq, 0xff, b->nranks * sizeof(*b->left_seq));
-		return b;
+	b->state = EP_CALLOC(EP_BOOT, b->nranks, sizeof(*b->state), "the states of all ranks");
+	b->left_seq = EP_CALLOC(EP_BOOT, b->nranks, sizeof(*b->left_seq), "the states of all ranks");
+	if (!b->state || !b->left_seq) {
+		boot_free(b);
+		return -ENOMEM;
 	}
-	boot_free(b);
-	return NULL;
+	memset(b->left_seq, 0xff, b->nranks * sizeof(*b->left_seq));
+	*out = b;
+	return 0;
 }
 
 static int meet(struct ep_boot *b)
@@ -135,11 +142,11 @@ static int meet(struct ep_boot *b)
 /* To repair the mesh after deaths everybody must be able to reach everybody. */
 static int learn_peers(struct ep_boot *b)
 {
-	struct ep_peer *peers = calloc(b->nranks, sizeof(*peers));
+	struct ep_peer *peers = EP_CALLOC(EP_BOOT, b->nranks, sizeof(*peers), "the addresses of all ranks");
 	int rc;
 
 	if (!peers)
-		return EP_FAIL(EP_BOOT, ENOMEM, "rank %u has no memory for %u addresses", b->rank, b->nranks);
+		return -ENOMEM;
 	rc = ep_boot_allgather(b, &b->self, sizeof(b->self), peers);
 	if (rc) {
 		free(peers);
@@ -153,7 +160,7 @@ static int learn_peers(struct ep_boot *b)
 
 int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out)
 {
-	struct ep_boot *b;
+	struct ep_boot *b = NULL;
 	int rc;
 
 	if (!opts || !out || !opts->id)
@@ -165,11 +172,13 @@ int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out)
 	if (opts->timeout_ms < 0)
 		return EP_FAIL(EP_BOOT, EP_EARG, "a timeout of %d ms is not possible", opts->timeout_ms);
 	rc = ep_boot_id_check(opts->id);
+	if (!rc)
+		rc = ep_mac_check();
 	if (rc)
 		return rc;
-	b = boot_alloc(opts);
-	if (!b)
-		return EP_FAIL(EP_BOOT, ENOMEM, "no memory for an endpoint of %d ranks", opts->nranks);
+	rc = boot_alloc(opts, &b);
+	if (rc)
+		return rc;
 	rc = ep_mesh_start(b, opts->id);
 	if (rc)
 		goto free_boot;

@@ -3,18 +3,15 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "plugin/boot/event.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
-
-#define FINISH_MS 5000
-#define IOVS 64
 
 int ep_loop_init(struct ep_loop *l, const struct ep_loop_ops *ops, void *ctx, const uint8_t *secret)
 {
@@ -45,39 +42,11 @@ int ep_loop_init(struct ep_loop *l, const struct ep_loop_ops *ops, void *ctx, co
 	return rc;
 }
 
-void ep_conn_close(struct ep_loop *l, struct ep_conn *c)
-{
-	if (c->fd < 0)
-		return;
-	/* close() alone leaves the registration, and its pointer to us, for as long as a forked child has the socket.
-	 */
-	epoll_ctl(l->epfd, EPOLL_CTL_DEL, c->fd, NULL);
-	ep_sock_close(c->fd);
-	c->fd = -1;
-}
-
-static void conn_free(struct ep_conn *c)
-{
-	ep_outq_clear(&c->out);
-	free(c->part);
-	free(c);
-}
-
-static void reap(struct ep_loop *l)
-{
-	while (l->dead) {
-		struct ep_conn *c = l->dead;
-
-		l->dead = c->next;
-		conn_free(c);
-	}
-}
-
 void ep_loop_free(struct ep_loop *l)
 {
 	while (l->conns)
 		ep_loop_drop(l, l->conns);
-	reap(l);
+	ep_conn_reap(l);
 	if (l->dropped > 3)
 		EP_INFO(EP_BOOT, "%s turned %llu strangers away", l->what, (unsigned long long)l->dropped);
 	free(l->scratch);
@@ -92,31 +61,6 @@ void ep_loop_wake(struct ep_loop *l)
 	ssize_t rc = write(l->wakefd, &one, sizeof(one));
 
 	(void)rc; /* EAGAIN: 2^64 - 2 wake-ups are pending, one is enough */
-}
-
-void ep_loop_arm(struct ep_loop *l, struct ep_conn *c, uint64_t deadline)
-{
-	c->deadline = deadline;
-	l->next_at = deadline < l->next_at ? deadline : l->next_at;
-}
-
-struct ep_conn *ep_conn_new(struct ep_loop *l, int fd, enum ep_purpose purpose, enum ep_conn_state state)
-{
-	struct ep_conn *c = calloc(1, sizeof(*c));
-
-	if (!c)
-		return NULL;
-	c->fd = fd;
-	c->purpose = purpose;
-	c->state = state;
-	c->peer = EP_NO_RANK;
-	c->born = ep_now_ns();
-	c->deadline = UINT64_MAX;
-	c->next = l->conns;
-	if (c->next)
-		c->next->prev = c;
-	l->conns = c;
-	return c;
 }
 
 int ep_loop_listen(struct ep_loop *l, int fd, enum ep_purpose purpose)
@@ -146,96 +90,6 @@ struct ep_conn *ep_loop_dial(struct ep_loop *l, const struct ep_shake *who, cons
 	/* The first attempt is made by the turn: a failure is then reported like a later one. */
 	ep_loop_arm(l, c, 0);
 	return c;
-}
-
-static void mark_dirty(struct ep_loop *l, struct ep_conn *c)
-{
-	if (c->dirty)
-		return;
-	c->dirty = true;
-	c->next_dirty = l->dirty;
-	l->dirty = c;
-}
-
-int ep_loop_send(struct ep_loop *l, struct ep_conn *c, struct ep_blob *blob)
-{
-	int rc;
-
-	if (!c || c->state != EP_CONN_READY)
-		return 0;
-	rc = ep_outq_push(&c->out, blob);
-	if (!rc && !c->out_armed)
-		mark_dirty(l, c);
-	return rc;
-}
-
-int ep_loop_post(struct ep_loop *l, struct ep_conn *c, const struct ep_frame *f, const void *body)
-{
-	struct ep_blob *blob = ep_blob_new(f, body);
-	int rc = blob ? ep_loop_send(l, c, blob) : -ENOMEM;
-
-	ep_blob_put(blob);
-	return rc;
-}
-
-void ep_loop_finish(struct ep_loop *l, struct ep_conn *c)
-{
-	if (c->state != EP_CONN_READY) {
-		ep_loop_drop(l, c);
-		return;
-	}
-	c->state = EP_CONN_FINISH;
-	mark_dirty(l, c);
-	ep_loop_arm(l, c, ep_deadline_ms(FINISH_MS));
-}
-
-void ep_loop_drop(struct ep_loop *l, struct ep_conn *c)
-{
-	if (c->state == EP_CONN_DEAD)
-		return;
-	if (c->server && c->state == EP_CONN_SHAKE)
-		l->strangers--;
-	if (c->prev)
-		c->prev->next = c->next;
-	else
-		l->conns = c->next;
-	if (c->next)
-		c->next->prev = c->prev;
-	c->state = EP_CONN_DEAD;
-	/* Closed now, so that the descriptor is free again; the memory stays until no event can point to it. */
-	ep_conn_close(l, c);
-	c->next = l->dead;
-	l->dead = c;
-}
-
-void ep_loop_flush(struct ep_loop *l, struct ep_conn *c)
-{
-	struct iovec iov[IOVS];
-	bool arm;
-
-	while (c->out.count) {
-		int n = ep_outq_fill(&c->out, iov, IOVS);
-		ssize_t put = ep_sock_send(c->fd, iov, n);
-
-		if (put == -EAGAIN)
-			break;
-		if (put < 0) {
-			/* What it sent before it closed may still be unread, and may say why: the reading side judges.
-			 */
-			ep_outq_clear(&c->out);
-			break;
-		}
-		ep_outq_sent(&c->out, (size_t)put);
-	}
-	arm = c->out.count > 0;
-	if (arm != c->out_armed) {
-		c->out_armed = arm;
-		ep_conn_watch(l, c, EPOLLIN | (arm ? EPOLLOUT : 0), false);
-	}
-	if (!arm && c->state == EP_CONN_FINISH && !c->shut) {
-		c->shut = true;
-		shutdown(c->fd, SHUT_WR);
-	}
 }
 
 static void flush_dirty(struct ep_loop *l)
@@ -287,7 +141,7 @@ int ep_loop_turn(struct ep_loop *l, uint64_t until, pthread_mutex_t *lock)
 	int n;
 
 	flush_dirty(l);
-	reap(l);
+	ep_conn_reap(l);
 	until = l->next_at < until ? l->next_at : until;
 	until = l->probe_at < until ? l->probe_at : until;
 	if (lock)

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* File descriptors for other processes of this host, each by one question over an abstract UNIX socket. */
+#include "plugin/boot/fd.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -10,7 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "plugin/boot/mesh.h"
+#include "plugin/boot/endpoint.h"
 #include "util/clock.h"
 #include "util/error.h"
 
@@ -113,11 +115,11 @@ void ep_fd_free(struct ep_boot *b)
 
 static int offer(struct ep_boot *b, uint64_t key, const void *note, size_t n, int fd)
 {
-	struct ep_fd_offer *o = malloc(sizeof(*o) + n);
+	struct ep_fd_offer *o = EP_CALLOC(EP_BOOT, 1, sizeof(*o) + n, "the offer of a file descriptor");
 	int rc = 0;
 
 	if (!o)
-		return EP_FAIL(EP_BOOT, ENOMEM, "no memory to offer a file descriptor");
+		return -ENOMEM;
 	*o = (struct ep_fd_offer){ .key = key, .bytes = (uint32_t)n, .fd = -1 };
 	if (n)
 		memcpy(o->note, note, n);

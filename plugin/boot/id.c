@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/boot/id.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -7,9 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "monocypher.h"
-#include "plugin/boot/evloop.h"
-#include "plugin/boot/root.h"
+#include "plugin/boot/mac.h"
+#include "plugin/boot/shake.h"
 #include "util/error.h"
 
 static const char magic[8] = "AnyEPid";
@@ -42,6 +43,16 @@ void ep_boot_addr_get(const struct ep_boot_addr *from, uint16_t port, union ep_s
 	}
 }
 
+int ep_boot_id_init(struct ep_boot_id *id)
+{
+	int rc;
+
+	*id = (struct ep_boot_id){ 0 };
+	memcpy(id->magic, magic, sizeof(magic));
+	rc = ep_random(id->secret, sizeof(id->secret));
+	return rc ? EP_FAIL(EP_BOOT, -rc, "no random bytes for the secret of the id: %s", strerror(-rc)) : 0;
+}
+
 int ep_boot_id_check(const struct ep_boot_id *id)
 {
 	bool ok = !memcmp(id->magic, magic, sizeof(magic)) && id->port && id->naddr && id->naddr <= EP_BOOT_ADDRS;
@@ -67,9 +78,8 @@ uint64_t ep_boot_cookie(const uint8_t *secret)
 	if (fd >= 0)
 		close(fd);
 	snprintf(text, sizeof(text), "%s %s %d", boot, ns, (int)getpid());
-	crypto_blake2b_keyed((uint8_t *)&cookie, sizeof(cookie), secret, EP_BOOT_SECRET, (const uint8_t *)text,
-			     strlen(text));
-	return cookie;
+	/* 0 without a MAC: the process of the meeting point is then not recognised, and its death has no rank. */
+	return ep_mac((uint8_t *)&cookie, sizeof(cookie), secret, text, strlen(text)) ? 0 : cookie;
 }
 
 int ep_boot_thread(pthread_t *out, void *(*fn)(void *), void *arg, bool detached)
@@ -93,34 +103,4 @@ int ep_boot_thread(pthread_t *out, void *(*fn)(void *), void *arg, bool detached
 	if (!rc && out)
 		*out = thread;
 	return -rc;
-}
-
-int ep_boot_id_create(struct ep_boot_id *out)
-{
-	union ep_sockaddr addr[EP_BOOT_ADDRS];
-	struct ep_boot_id id = { 0 };
-	char why[256], first[EP_SOCK_TEXT];
-	int n, rc, fds[EP_BOOT_ADDRS];
-
-	memcpy(id.magic, magic, sizeof(magic));
-	rc = ep_random(id.secret, sizeof(id.secret));
-	if (rc)
-		return EP_FAIL(EP_BOOT, -rc, "no random bytes for the secret of the id: %s", strerror(-rc));
-	n = ep_sock_pick(addr, EP_BOOT_ADDRS, why, sizeof(why));
-	if (n < 0)
-		return n;
-	rc = ep_sock_listen(addr, n, &id.port, fds);
-	if (rc)
-		return EP_FAIL(EP_BOOT, -rc, "the meeting point cannot listen on %s: %s", why, strerror(-rc));
-	id.naddr = (uint8_t)n;
-	for (int i = 0; i < n; i++)
-		ep_boot_addr_set(&id.addr[i], &addr[i]);
-	ep_boot_addr_get(&id.addr[0], id.port, &addr[0]);
-	EP_INFO(EP_BOOT, "meeting point at %s and %d other addresses (interface %s)",
-		ep_sock_text(&addr[0], first, sizeof(first)), n - 1, why);
-	rc = ep_root_start(&id, fds, n);
-	if (rc)
-		return rc;
-	*out = id;
-	return 0;
 }

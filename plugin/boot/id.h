@@ -5,8 +5,11 @@
 
 #include <pthread.h>
 
-#include "plugin/boot/boot.h"
+#include "plugin/boot/types.h"
 #include "util/sock.h"
+
+/* Magic and secret; the addresses are the caller's to fill in. */
+int ep_boot_id_init(struct ep_boot_id *id);
 
 /* -EP_EARG with its sentence for anything ep_boot_id_create did not make. */
 int ep_boot_id_check(const struct ep_boot_id *id);

@@ -3,11 +3,13 @@
 #include "plugin/boot/mesh.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "plugin/boot/fd.h"
+#include "plugin/boot/id.h"
+#include "plugin/boot/notice.h"
 #include "util/clock.h"
 #include "util/error.h"
 
@@ -15,31 +17,13 @@
 #define LEAVE_MS 2000 /* for neighbours to take note that we leave */
 #define STARVED_MS 1000
 
-void ep_mesh_fail(struct ep_boot *b, int err, uint32_t culprit, const char *fmt, ...)
-{
-	struct ep_frame f = { .type = EP_F_FAIL, .err = (uint16_t)err, .rank = culprit };
-	va_list ap;
-
-	if (b->err)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(b->why, sizeof(b->why), fmt, ap);
-	va_end(ap);
-	b->err = err;
-	f.bytes = (uint32_t)strlen(b->why);
-	/* Without memory for it the closed connection has to say it. */
-	if (b->phase == EP_MEETING && b->root)
-		ep_loop_post(&b->loop, b->root, &f, b->why);
-	pthread_cond_broadcast(&b->cond);
-}
-
 void ep_mesh_give_up(struct ep_boot *b, int err, const char *why)
 {
 	struct ep_frame f = { .type = EP_F_GONE, .rank = b->rank, .index = 1, .err = (uint16_t)err };
 	char sentence[EP_WHY_MAX];
 
 	snprintf(sentence, sizeof(sentence), "rank %u gave up: %s", b->rank, why);
-	ep_mesh_fail(b, err, b->rank, "%s", sentence);
+	ep_endpoint_fail(b, err, b->rank, "%s", sentence);
 	ep_notice_gone(b, &f, sentence, NULL);
 }
 
@@ -74,7 +58,7 @@ static void say_hello(struct ep_boot *b)
 	h.left_ms = (uint32_t)ep_left_ms(b->deadline);
 	h.self = b->self;
 	if (ep_loop_post(&b->loop, b->root, &f, &h))
-		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory to say hello", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to say hello", b->rank);
 }
 
 static void check_done(struct ep_boot *b)
@@ -85,27 +69,7 @@ static void check_done(struct ep_boot *b)
 		return;
 	b->said_done = true;
 	if (ep_loop_post(&b->loop, b->root, &f, NULL))
-		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory to report", b->rank);
-}
-
-/* A link-local address is good on any of its links; which one is the business of the host that dials. */
-static void fix_scope(const struct ep_boot *b, struct ep_dial *d)
-{
-	for (int i = 0; i < d->naddr && b->scope; i++)
-		if (d->addr[i].family == 6 && d->addr[i].ip[0] == 0xfe && (d->addr[i].ip[1] & 0xc0) == 0x80)
-			d->addr[i].scope = b->scope;
-}
-
-int ep_mesh_dial(struct ep_boot *b, const struct ep_peer *to, uint64_t give_up)
-{
-	struct ep_shake who = { .purpose = EP_TO_RANK, .from = b->rank, .to = to->rank };
-	struct ep_dial d = { .port = to->port, .naddr = to->naddr, .give_up = give_up };
-
-	if (!to->naddr || to->naddr > EP_BOOT_ADDRS || !to->port)
-		return -EPROTO;
-	memcpy(d.addr, to->addr, sizeof(d.addr));
-	fix_scope(b, &d);
-	return ep_loop_dial(&b->loop, &who, &d) ? 0 : -ENOMEM;
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to report", b->rank);
 }
 
 static int on_table(struct ep_boot *b, const struct ep_frame *f, const uint8_t *body)
@@ -121,7 +85,7 @@ static int on_table(struct ep_boot *b, const struct ep_frame *f, const uint8_t *
 		memcpy(&p, body + at, sizeof(p));
 		if (p.rank >= b->nranks || !ep_mesh_dials(b->rank, p.rank, b->nranks))
 			return -EPROTO;
-		rc = ep_mesh_dial(b, &p, b->deadline);
+		rc = ep_endpoint_dial(b, &p, b->deadline);
 	}
 	check_done(b);
 	return rc;
@@ -167,7 +131,7 @@ static int root_frame(struct ep_boot *b, const struct ep_frame *f, const uint8_t
 	default:		/* EP_F_FAIL */
 		b->root = NULL; /* it need not be told */
 		ep_loop_finish(&b->loop, root);
-		ep_mesh_fail(b, f->err ? f->err : EP_EREMOTE, f->rank, "%.*s", (int)f->bytes, (const char *)body);
+		ep_endpoint_fail(b, f->err ? f->err : EP_EREMOTE, f->rank, "%.*s", (int)f->bytes, (const char *)body);
 		return 0;
 	}
 }
@@ -179,30 +143,30 @@ static void root_lost(struct ep_boot *b, struct ep_conn *c, int err)
 	b->root = NULL;
 	ep_sock_text(&c->at, at, sizeof(at));
 	if (c->was_ready && b->host != EP_NO_RANK)
-		ep_mesh_fail(b, EP_EREMOTE, b->host,
-			     "rank %u died while the ranks were meeting, and its meeting point with it (%s: %s)",
-			     b->host, at, err ? strerror(-err) : "connection closed");
+		ep_endpoint_fail(b, EP_EREMOTE, b->host,
+				 "rank %u died while the ranks were meeting, and its meeting point with it (%s: %s)",
+				 b->host, at, err ? strerror(-err) : "connection closed");
 	else if (c->was_ready)
-		ep_mesh_fail(b, EP_EREMOTE, EP_NO_RANK,
-			     "the process that made the id died while the ranks were meeting (%s: %s)", at,
-			     err ? strerror(-err) : "connection closed");
+		ep_endpoint_fail(b, EP_EREMOTE, EP_NO_RANK,
+				 "the process that made the id died while the ranks were meeting (%s: %s)", at,
+				 err ? strerror(-err) : "connection closed");
 	else if (err == -ECONNREFUSED)
-		ep_mesh_fail(b, EP_EREMOTE, EP_NO_RANK,
-			     "rank %u finds no meeting point at %s: the process that made the id (often "
-			     "rank 0) has ended, or the meeting is over",
-			     b->rank, at);
+		ep_endpoint_fail(b, EP_EREMOTE, EP_NO_RANK,
+				 "rank %u finds no meeting point at %s: the process that made the id (often "
+				 "rank 0) has ended, or the meeting is over",
+				 b->rank, at);
 	else if (err == -EACCES || err == -EADDRNOTAVAIL)
-		ep_mesh_fail(b, EP_EARG, b->rank,
-			     "the meeting point at %s does not accept the id of rank %u: it is another job's", at,
-			     b->rank);
+		ep_endpoint_fail(b, EP_EARG, b->rank,
+				 "the meeting point at %s does not accept the id of rank %u: it is another job's", at,
+				 b->rank);
 	else if (err == -EMFILE || err == -ENFILE || err == -ENOMEM)
-		ep_mesh_fail(b, -err, b->rank, "rank %u cannot open a connection to the meeting point: %s", b->rank,
-			     strerror(-err));
+		ep_endpoint_fail(b, -err, b->rank, "rank %u cannot open a connection to the meeting point: %s", b->rank,
+				 strerror(-err));
 	else
-		ep_mesh_fail(b, EP_ETIMEOUT, EP_NO_RANK,
-			     "rank %u cannot reach the meeting point at %s (%s): check the network, and "
-			     "NCCL_EP_SOCKET_IFNAME where the id was made",
-			     b->rank, at, strerror(-err));
+		ep_endpoint_fail(b, EP_ETIMEOUT, EP_NO_RANK,
+				 "rank %u cannot reach the meeting point at %s (%s): check the network, and "
+				 "NCCL_EP_SOCKET_IFNAME where the id was made",
+				 b->rank, at, strerror(-err));
 }
 
 /* ---- edges ---- */
@@ -223,7 +187,7 @@ static void edge_up(struct ep_boot *b, struct ep_conn *c)
 	ep_notice_tell(b, c);
 	c->edge = ep_gather_edge_add(&b->gather, c->peer, c);
 	if (c->edge < 0)
-		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory for a connection", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory for a connection", b->rank);
 	check_done(b);
 }
 
@@ -306,8 +270,8 @@ static void edge_lost(struct ep_boot *b, struct ep_conn *c, int err)
 		return;
 	}
 	if (b->phase == EP_MEETING) {
-		ep_mesh_fail(b, err == -ETIMEDOUT ? EP_ETIMEOUT : EP_EREMOTE, c->peer,
-			     "rank %u cannot connect to rank %u at %s: %s", b->rank, c->peer, at, strerror(-err));
+		ep_endpoint_fail(b, err == -ETIMEDOUT ? EP_ETIMEOUT : EP_EREMOTE, c->peer,
+				 "rank %u cannot connect to rank %u at %s: %s", b->rank, c->peer, at, strerror(-err));
 		return;
 	}
 	/* A repair that failed. Refused: nobody listens there any more, and perhaps nobody alive but us knows. */
@@ -320,7 +284,7 @@ static void edge_lost(struct ep_boot *b, struct ep_conn *c, int err)
 	} else if (b->state[c->peer] == EP_RANK_ALIVE) {
 		b->state[c->peer] = EP_RANK_UNREACHABLE;
 	}
-	ep_mesh_repair(b);
+	ep_endpoint_repair(b);
 }
 
 /* ---- operations of the loop ---- */
@@ -441,7 +405,7 @@ int ep_mesh_start(struct ep_boot *b, const struct ep_boot_id *id)
 	if (rc)
 		goto free_gather;
 	memcpy(d.addr, id->addr, sizeof(d.addr));
-	fix_scope(b, &d);
+	ep_endpoint_scope(b, &d);
 	b->root = ep_loop_dial(&b->loop, &who, &d);
 	if (b->root)
 		return 0;
@@ -460,15 +424,15 @@ static void meeting_over(struct ep_boot *b, uint64_t now)
 	for (struct ep_conn *c = b->loop.conns; c && b->have_table; c = c->next) {
 		if (c->purpose != EP_TO_RANK || c->server || c->state > EP_CONN_SHAKE || c->state == EP_CONN_LISTEN)
 			continue;
-		ep_mesh_fail(b, EP_ETIMEOUT, c->peer, "rank %u could not connect to rank %u at %s in time (%s)",
-			     b->rank, c->peer, ep_sock_text(&c->at, at, sizeof(at)),
-			     strerror(c->dial.err ? -c->dial.err : ETIMEDOUT));
+		ep_endpoint_fail(b, EP_ETIMEOUT, c->peer, "rank %u could not connect to rank %u at %s in time (%s)",
+				 b->rank, c->peer, ep_sock_text(&c->at, at, sizeof(at)),
+				 strerror(c->dial.err ? -c->dial.err : ETIMEDOUT));
 		return;
 	}
 	if (now >= b->deadline + GRACE_MS * 1000000ull)
-		ep_mesh_fail(b, EP_ETIMEOUT, EP_NO_RANK,
-			     "rank %u waited %d ms for the meeting, and the meeting point says nothing", b->rank,
-			     b->timeout_ms);
+		ep_endpoint_fail(b, EP_ETIMEOUT, EP_NO_RANK,
+				 "rank %u waited %d ms for the meeting, and the meeting point says nothing", b->rank,
+				 b->timeout_ms);
 }
 
 uint64_t ep_mesh_tick(struct ep_boot *b)
@@ -476,8 +440,8 @@ uint64_t ep_mesh_tick(struct ep_boot *b)
 	uint64_t now = ep_now_ns();
 
 	if (b->loop.starved_since && now - b->loop.starved_since > STARVED_MS * 1000000ull && b->phase == EP_MEETING)
-		ep_mesh_fail(b, EMFILE, b->rank, "rank %u has no file descriptors left: raise the limit (ulimit -n)",
-			     b->rank);
+		ep_endpoint_fail(b, EMFILE, b->rank,
+				 "rank %u has no file descriptors left: raise the limit (ulimit -n)", b->rank);
 	if (b->loop.starved_since)
 		return ep_deadline_ms(STARVED_MS / 4);
 	if (b->phase == EP_LEAVING)
@@ -511,7 +475,7 @@ int ep_mesh_begin(struct ep_boot *b, const void *mine, size_t n)
 		ep_mesh_give_up(b, -rc, "out of memory");
 	} else {
 		ep_notice_check_left(b);
-		ep_mesh_repair(b);
+		ep_endpoint_repair(b);
 	}
 	return rc;
 }

@@ -5,15 +5,13 @@
  * becomes news for everybody when a collective needs the rank. (Telling all of it at once costs R * R * log R frames
  * when all leave, which is the normal end.)
  */
+#include "plugin/boot/notice.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "plugin/boot/mesh.h"
-#include "util/clock.h"
 #include "util/error.h"
-
-#define REPAIR_MS 10000
 
 static bool is_edge(const struct ep_conn *c)
 {
@@ -36,23 +34,23 @@ static void spread(struct ep_boot *b, const struct ep_frame *f, const char *why,
 		b->notices_tail = blob;
 	}
 	if (rc)
-		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass news on", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass news on", b->rank);
 }
 
 void ep_notice_tell(struct ep_boot *b, struct ep_conn *c)
 {
 	for (struct ep_blob *blob = b->notices; blob; blob = blob->next)
 		if (ep_loop_send(&b->loop, c, blob))
-			ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass news on", b->rank);
+			ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass news on", b->rank);
 }
 
 /* From now on the collectives do without the rank, or fail. */
 static void excuse(struct ep_boot *b, uint32_t rank, uint64_t from)
 {
 	if (ep_gather_gone(&b->gather, rank, from))
-		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass blocks on", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass blocks on", b->rank);
 	pthread_cond_broadcast(&b->cond);
-	ep_mesh_repair(b);
+	ep_endpoint_repair(b);
 }
 
 void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from)
@@ -66,7 +64,8 @@ void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why
 	out.bytes = (uint32_t)strnlen(why, EP_WHY_MAX - 1);
 	spread(b, &out, why, from);
 	if (rank == b->rank) {
-		ep_mesh_fail(b, EP_EREMOTE, rank, "the other ranks count rank %u, this one, as gone: %s", rank, why);
+		ep_endpoint_fail(b, EP_EREMOTE, rank, "the other ranks count rank %u, this one, as gone: %s", rank,
+				 why);
 		return;
 	}
 	if (b->failed_rank == EP_NO_RANK) {
@@ -76,7 +75,7 @@ void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why
 	if (b->survive)
 		excuse(b, rank, 0);
 	else
-		ep_mesh_fail(b, f->err ? f->err : EP_EREMOTE, rank, "%s", why);
+		ep_endpoint_fail(b, f->err ? f->err : EP_EREMOTE, rank, "%s", why);
 }
 
 /* Both live, and collectives go on with them: only the one that was lost has to know. */
@@ -123,8 +122,8 @@ void ep_notice_spread_left(struct ep_boot *b, uint32_t rank, uint64_t seq, struc
 
 void ep_notice_ended(struct ep_boot *b)
 {
-	ep_mesh_fail(b, EP_EREMOTE, b->end_rank, "rank %u has left the group, collective %llu needs it", b->end_rank,
-		     (unsigned long long)b->gather.seq);
+	ep_endpoint_fail(b, EP_EREMOTE, b->end_rank, "rank %u has left the group, collective %llu needs it",
+			 b->end_rank, (unsigned long long)b->gather.seq);
 }
 
 void ep_notice_check_left(struct ep_boot *b)
@@ -170,39 +169,4 @@ void ep_notice_callbacks(struct ep_boot *b)
 		b->gone_fn(b->gone_ctx, (int)rank, why);
 		pthread_mutex_lock(&b->lock);
 	}
-}
-
-/* Connected, or about to be. */
-static bool connected(const struct ep_boot *b, uint32_t rank)
-{
-	for (const struct ep_conn *c = b->loop.conns; c; c = c->next)
-		if (c->purpose == EP_TO_RANK && c->peer == rank && c->state <= EP_CONN_READY)
-			return true;
-	return false;
-}
-
-/*
- * With survive, enough deaths cut the mesh in pieces (8 ranks: 0 has no neighbour left when 1, 2, 4, 6, 7 are gone).
- * Whoever waits in a collective makes sure that it is connected to the next living rank; when all of them wait, the
- * living form a ring.
- */
-void ep_mesh_repair(struct ep_boot *b)
-{
-	int rc = -EPROTO;
-
-	while (b->survive && b->phase == EP_RUNNING && b->busy && b->peers && rc == -EPROTO) {
-		uint32_t to = b->rank;
-
-		do
-			to = (to + 1) % b->nranks;
-		while (to != b->rank && b->state[to] != EP_RANK_ALIVE);
-		if (to == b->rank || connected(b, to))
-			return;
-		EP_INFO(EP_BOOT, "rank %u connects to rank %u to close the gap in the mesh", b->rank, to);
-		rc = ep_mesh_dial(b, &b->peers[to], ep_deadline_ms(REPAIR_MS));
-		if (rc)
-			b->state[to] = EP_RANK_UNREACHABLE; /* it was gone before it could say where it lives */
-	}
-	if (rc == -ENOMEM)
-		ep_mesh_fail(b, ENOMEM, b->rank, "rank %u has no memory for a connection", b->rank);
 }

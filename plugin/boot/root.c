@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "monocypher.h"
+#include "plugin/boot/boot.h"
 #include "plugin/boot/evloop.h"
-#include "plugin/boot/root.h"
+#include "plugin/boot/id.h"
+#include "plugin/boot/mac.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -346,12 +347,13 @@ static void *root_main(void *arg)
 	EP_INFO(EP_BOOT, "the meeting point of %u ranks closes: %s", r->nranks, r->met ? "all have met" : r->why);
 	ep_loop_free(&r->loop);
 	free(r->member);
-	crypto_wipe(r->id.secret, sizeof(r->id.secret));
+	ep_wipe(r->id.secret, sizeof(r->id.secret));
 	free(r);
 	return NULL;
 }
 
-int ep_root_start(const struct ep_boot_id *id, const int *listeners, int n)
+/* In a thread of its own. The listening sockets become its, also on failure. */
+static int root_start(const struct ep_boot_id *id, const int *listeners, int n)
 {
 	struct ep_root *r = calloc(1, sizeof(*r));
 	int rc = r ? 0 : -ENOMEM, used = 0;
@@ -382,4 +384,35 @@ close_listeners:
 	while (used < n)
 		ep_sock_close(listeners[used++]);
 	return EP_FAIL(EP_BOOT, -rc, "the meeting point cannot start: %s", strerror(-rc));
+}
+
+int ep_boot_id_create(struct ep_boot_id *out)
+{
+	union ep_sockaddr addr[EP_BOOT_ADDRS];
+	struct ep_boot_id id;
+	char why[256], first[EP_SOCK_TEXT];
+	int n, rc, fds[EP_BOOT_ADDRS];
+
+	rc = ep_mac_check();
+	if (!rc)
+		rc = ep_boot_id_init(&id);
+	if (rc)
+		return rc;
+	n = ep_sock_pick(addr, EP_BOOT_ADDRS, why, sizeof(why));
+	if (n < 0)
+		return n;
+	rc = ep_sock_listen(addr, n, &id.port, fds);
+	if (rc)
+		return EP_FAIL(EP_BOOT, -rc, "the meeting point cannot listen on %s: %s", why, strerror(-rc));
+	id.naddr = (uint8_t)n;
+	for (int i = 0; i < n; i++)
+		ep_boot_addr_set(&id.addr[i], &addr[i]);
+	ep_boot_addr_get(&id.addr[0], id.port, &addr[0]);
+	EP_INFO(EP_BOOT, "meeting point at %s and %d other addresses (interface %s)",
+		ep_sock_text(&addr[0], first, sizeof(first)), n - 1, why);
+	rc = root_start(&id, fds, n);
+	if (rc)
+		return rc;
+	*out = id;
+	return 0;
 }

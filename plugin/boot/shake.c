@@ -5,7 +5,9 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "monocypher.h"
+#include "plugin/boot/mac.h"
+
+_Static_assert(EP_BOOT_SECRET == EP_MAC_KEY, "the secret is the key of the MAC");
 
 /* The digit is the version of everything that follows the greeting. */
 static const char magic[8] = "AnyEPb1";
@@ -25,7 +27,7 @@ int ep_random(void *buf, size_t n)
 	return 0;
 }
 
-static void mac(const struct ep_shake *s, const uint8_t *secret, const char who[8], uint8_t out[EP_MAC])
+static int mac(const struct ep_shake *s, const uint8_t *secret, const char who[8], uint8_t out[EP_MAC])
 {
 	struct {
 		char magic[8], who[8];
@@ -36,7 +38,7 @@ static void mac(const struct ep_shake *s, const uint8_t *secret, const char who[
 	memcpy(text.magic, magic, sizeof(magic));
 	memcpy(text.who, who, sizeof(text.who));
 	memcpy(text.nonce, s->nonce, sizeof(text.nonce));
-	crypto_blake2b_keyed(out, EP_MAC, secret, EP_BOOT_SECRET, (const uint8_t *)&text, sizeof(text));
+	return ep_mac(out, EP_MAC, secret, &text, sizeof(text));
 }
 
 int ep_shake_greet(struct ep_shake *s, struct ep_greet *out)
@@ -62,37 +64,41 @@ int ep_shake_claim(struct ep_shake *s, const uint8_t *secret, const struct ep_gr
 	memcpy(s->nonce[0], in->nonce, EP_NONCE);
 	*out = (struct ep_claim){ .purpose = s->purpose, .from = s->from, .to = s->to, .order = BYTE_ORDER_MARK };
 	memcpy(out->nonce, s->nonce[1], EP_NONCE);
-	mac(s, secret, client_says, out->mac);
-	return 0;
+	return mac(s, secret, client_says, out->mac);
 }
 
 int ep_shake_verify(struct ep_shake *s, const uint8_t *secret, const struct ep_claim *in)
 {
 	uint8_t want[EP_MAC];
+	int rc;
 
 	s->purpose = in->purpose;
 	s->from = in->from;
 	s->to = in->to;
 	memcpy(s->nonce[1], in->nonce, EP_NONCE);
-	mac(s, secret, client_says, want);
-	return in->order != BYTE_ORDER_MARK || crypto_verify32(want, in->mac) ? -EACCES : 0;
+	rc = mac(s, secret, client_says, want);
+	if (rc)
+		return rc;
+	return in->order != BYTE_ORDER_MARK || ep_mac_differ(want, in->mac, EP_MAC) ? -EACCES : 0;
 }
 
-void ep_shake_prove(const struct ep_shake *s, const uint8_t *secret, enum ep_shake_status status, struct ep_proof *out)
+int ep_shake_prove(const struct ep_shake *s, const uint8_t *secret, enum ep_shake_status status, struct ep_proof *out)
 {
 	*out = (struct ep_proof){ .status = status };
-	if (status == EP_SHAKE_OK)
-		mac(s, secret, server_says, out->mac);
+	return status == EP_SHAKE_OK ? mac(s, secret, server_says, out->mac) : 0;
 }
 
 int ep_shake_confirm(const struct ep_shake *s, const uint8_t *secret, const struct ep_proof *in)
 {
 	uint8_t want[EP_MAC];
+	int rc;
 
 	if (in->status == EP_SHAKE_SECRET)
 		return -EACCES;
 	if (in->status == EP_SHAKE_ADDRESSEE)
 		return -EADDRNOTAVAIL;
-	mac(s, secret, server_says, want);
-	return in->status != EP_SHAKE_OK || crypto_verify32(want, in->mac) ? -EPROTO : 0;
+	rc = mac(s, secret, server_says, want);
+	if (rc)
+		return rc;
+	return in->status != EP_SHAKE_OK || ep_mac_differ(want, in->mac, EP_MAC) ? -EPROTO : 0;
 }

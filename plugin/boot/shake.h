@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#include "plugin/boot/boot.h"
+#include "plugin/boot/types.h"
 
 #define EP_NONCE 16
 #define EP_MAC 32
@@ -60,7 +60,7 @@ int ep_shake_claim(struct ep_shake *s, const uint8_t *secret, const struct ep_gr
 
 /* Fills purpose, from and to; -EACCES when the MAC is wrong. */
 int ep_shake_verify(struct ep_shake *s, const uint8_t *secret, const struct ep_claim *in);
-void ep_shake_prove(const struct ep_shake *s, const uint8_t *secret, enum ep_shake_status status, struct ep_proof *out);
+int ep_shake_prove(const struct ep_shake *s, const uint8_t *secret, enum ep_shake_status status, struct ep_proof *out);
 
 /* 0; -EACCES: refused, the secret differs; -EADDRNOTAVAIL: not the one we wanted; -EPROTO: the server's MAC is wrong.
  */

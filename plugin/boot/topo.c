@@ -169,15 +169,13 @@ int ep_topo_build(struct ep_boot *boot, int rank, int nranks, int dev_kind, int 
 {
 	struct ep_topo topo = { .nranks = nranks };
 	struct card mine = { .pid = (int32_t)getpid(), .dev_kind = dev_kind, .dev_ordinal = dev_ordinal };
-	struct card *card = calloc((size_t)nranks, sizeof(*card));
-	int *home = calloc((size_t)nranks, sizeof(*home));
+	struct card *card = EP_CALLOC(EP_COMM, (size_t)nranks, sizeof(*card), "the topology");
+	int *home = EP_CALLOC(EP_COMM, (size_t)nranks, sizeof(*home), "the topology");
 	int rc = -ENOMEM;
 
-	topo.rank = calloc((size_t)nranks, sizeof(*topo.rank));
-	if (!card || !home || !topo.rank) {
-		EP_FAIL(EP_COMM, ENOMEM, "topology: no memory for %d ranks", nranks);
+	topo.rank = EP_CALLOC(EP_COMM, (size_t)nranks, sizeof(*topo.rank), "the topology");
+	if (!card || !home || !topo.rank)
 		goto out;
-	}
 	pthread_once(&process_once, process_init);
 	memcpy(mine.process, process_cookie, sizeof(mine.process));
 	read_boot_id(mine.boot_id);

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "plugin/boot/boot.h"
+#include "plugin/boot/types.h"
 
 #define EP_FRAME_MAX 65536u /* of a body; blobs are cut into pieces of this size */
 #define EP_WHY_MAX 400	    /* of a sentence in a frame, without a terminating zero */

@@ -199,12 +199,11 @@ static void task_run(void *arg)
 
 static int coll_enqueue(struct ncclComm *comm, const struct ep_coll *coll, struct ep_host_stream_head *stream)
 {
-	struct task *task = malloc(sizeof(*task));
+	struct task *task = EP_CALLOC(EP_COMM, 1, sizeof(*task), ep_sc_kind_name(coll->kind));
 	int rc;
 
 	if (!task)
-		return EP_FAIL(EP_COMM, ENOMEM, "rank %d: no memory to enqueue %s", comm->rank,
-			       ep_sc_kind_name(coll->kind));
+		return -ENOMEM;
 	*task = (struct task){ .comm = comm, .coll = *coll };
 	rc = ep_sc_ticket(comm, coll->kind, &task->ticket);
 	if (rc)

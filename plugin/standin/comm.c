@@ -237,11 +237,13 @@ static int mismatch(const struct ncclComm *comm, const struct ep_sc_call *a, int
 
 int ep_sc_meet(struct ncclComm *comm, const struct ep_sc_call *mine, struct ep_sc_call *all)
 {
-	struct ep_sc_call *calls = all ? all : calloc((size_t)comm->nranks, sizeof(*calls));
+	struct ep_sc_call *calls = all;
 	int rc;
 
 	if (!calls)
-		return ep_sc_give_up(comm, EP_FAIL(EP_COMM, ENOMEM, "rank %d: no memory for a collective", comm->rank));
+		calls = EP_CALLOC(EP_COMM, (size_t)comm->nranks, sizeof(*calls), "the calls of all ranks");
+	if (!calls)
+		return ep_sc_give_up(comm, -ENOMEM);
 	rc = ep_boot_allgather(comm->boot, mine, sizeof(*mine), calls);
 	if (rc)
 		ep_sc_break(comm, rc);
@@ -276,11 +278,11 @@ static int lsa_find(struct ncclComm *comm)
 
 static int comm_alloc(const struct ep_sc_opts *opts, struct ncclComm **out)
 {
-	struct ncclComm *comm = calloc(1, sizeof(*comm));
+	struct ncclComm *comm = EP_CALLOC(EP_COMM, 1, sizeof(*comm), "a communicator");
 	pthread_condattr_t attr;
 
 	if (!comm)
-		return EP_FAIL(EP_COMM, ENOMEM, "rank %d: no memory for a communicator", opts->rank);
+		return -ENOMEM;
 	comm->rank = opts->rank;
 	comm->nranks = opts->nranks;
 	comm->device = opts->device;

@@ -4,34 +4,53 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 #include "util/error.h"
 #include "util/param.h"
 
+/* The calling thread's device of this kind. A thread that has chosen none gets one only if the user insists: counting
+ * starts the driver, which a later fork would not survive. */
+static int pick_kind(enum ep_dev_kind kind, bool insist, struct ep_sc_device *out)
+{
+	const struct ep_dev_ops *row = ep_dev_row(kind);
+	int count = 0, ordinal = 0;
+
+	if (row->current(&ordinal)) {
+		if (!insist || row->count(&count) || !count)
+			return -ENODEV;
+		ordinal = 0;
+	}
+	*out = (struct ep_sc_device){ .kind = kind, .ordinal = ordinal };
+	return 0;
+}
+
 int ep_sc_device_pick(struct ep_sc_device *out)
 {
-	const struct ep_dev_ops *cuda = ep_dev_row(EP_DEV_CUDA);
 	const char *want = ep_param_str(EP_P_DEVICE);
-	bool insist = !strcasecmp(want, "cuda");
-	struct ep_sc_device device = { .kind = EP_DEV_HOST };
-	int count = 0, ordinal = 0;
-	char kept[512];
+	bool any = !strcasecmp(want, "auto"), known = any;
+	char kept[512], names[128] = "auto";
+	int rc = -ENODEV;
 
-	if (!insist && strcasecmp(want, "auto") && strcasecmp(want, "host"))
-		return EP_FAIL(EP_DEV, EP_EARG, "NCCL_EP_DEVICE=%s is none of auto, host and cuda", want);
 	snprintf(kept, sizeof(kept), "%s", ep_last_error());
-	/* A thread that has not chosen a GPU gets none: only who insists starts the driver, which a later fork would
-	 * not survive. */
-	if (strcasecmp(want, "host") && !cuda->current(&ordinal))
-		device = (struct ep_sc_device){ .kind = EP_DEV_CUDA, .ordinal = ordinal };
-	else if (insist && !cuda->count(&count) && count > 0)
-		device.kind = EP_DEV_CUDA;
-	else if (insist)
-		return EP_FAIL(EP_DEV, EP_EDEVICE, "NCCL_EP_DEVICE=cuda, but no GPU can be used here: %s",
+	/* The host is kind 0: last, and always there. */
+	for (int kind = EP_DEV_KINDS - 1; kind >= 0 && rc; kind--) {
+		const char *name = ep_dev_row((enum ep_dev_kind)kind)->name;
+		size_t n = strlen(names);
+
+		snprintf(names + n, sizeof(names) - n, ", %s", name);
+		if (!any && strcasecmp(want, name))
+			continue;
+		known = true;
+		rc = pick_kind((enum ep_dev_kind)kind, !any, out);
+	}
+	if (!known)
+		return EP_FAIL(EP_DEV, EP_EARG, "NCCL_EP_DEVICE=%s: expected one of %s", want, names);
+	if (rc)
+		return EP_FAIL(EP_DEV, EP_EDEVICE, "NCCL_EP_DEVICE=%s: no such device is usable: %s", want,
 			       ep_last_error());
 	ep_last_error_set(kept); /* that there is no GPU is not a failure */
-	*out = device;
 	return 0;
 }
 
@@ -50,11 +69,11 @@ static struct {
 /* Under the lock. */
 static int entry_open(const struct ep_sc_device *device, struct entry **out)
 {
-	struct entry *e = calloc(1, sizeof(*e));
+	struct entry *e = EP_CALLOC(EP_DEV, 1, sizeof(*e), "a device");
 	int rc;
 
 	if (!e)
-		return EP_FAIL(EP_DEV, ENOMEM, "no memory to open a device");
+		return -ENOMEM;
 	e->device = *device;
 	rc = ep_dev_row(device->kind)->open(device->ordinal, &e->dev);
 	if (rc) {

@@ -97,11 +97,11 @@ static int first_error(const struct queued *jobs, int count)
 static int jobs_run(struct queued *jobs, int count)
 {
 	struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER };
-	struct lane *lanes = calloc((size_t)count, sizeof(*lanes));
+	struct lane *lanes = EP_CALLOC(EP_COMM, (size_t)count, sizeof(*lanes), "the calls of a group");
 	int n, threads = 0, rc = 0;
 
 	if (!lanes)
-		return EP_FAIL(EP_COMM, ENOMEM, "no memory for a group of %d calls", count);
+		return -ENOMEM;
 	n = lanes_find(jobs, count, &gate, lanes);
 	/* The caller is the last lane's thread, so that a group of one needs none. */
 	pthread_mutex_lock(&gate.lock);
@@ -124,11 +124,11 @@ static int jobs_run(struct queued *jobs, int count)
 
 int ep_jobs_run(const struct ep_job *jobs, int n)
 {
-	struct queued *q = calloc((size_t)n, sizeof(*q));
+	struct queued *q = EP_CALLOC(EP_COMM, (size_t)n, sizeof(*q), "the calls of all ranks");
 	int rc;
 
 	if (!q)
-		return EP_FAIL(EP_COMM, ENOMEM, "no memory for %d ranks", n);
+		return -ENOMEM;
 	for (int i = 0; i < n; i++)
 		q[i].job = jobs[i];
 	rc = jobs_run(q, n);
@@ -143,7 +143,7 @@ static int queue_add(const struct ep_job *job)
 		struct queued *jobs = realloc(group.jobs, (size_t)room * sizeof(*jobs));
 
 		if (!jobs)
-			return EP_FAIL(EP_COMM, ENOMEM, "no memory for a group of %d calls", room);
+			return EP_FAIL(EP_COMM, ENOMEM, "out of memory for a group of %d calls", room);
 		group.jobs = jobs;
 		group.room = room;
 	}

@@ -102,8 +102,8 @@ static int device_of(int index, const int *devlist, struct ep_sc_device *out)
 
 	if (rc)
 		return rc;
-	if (device.kind == EP_DEV_CUDA) {
-		rc = ep_dev_row(EP_DEV_CUDA)->count(&count);
+	if (device.kind != EP_DEV_HOST) {
+		rc = ep_dev_row(device.kind)->count(&count);
 		if (rc)
 			return rc;
 		ordinal = devlist ? devlist[index] : index % count;
@@ -111,7 +111,7 @@ static int device_of(int index, const int *devlist, struct ep_sc_device *out)
 			return EP_FAIL(EP_COMM, EP_EARG, "ncclCommInitAll: devlist[%d] is %d, and there are %d devices",
 				       index, ordinal, count);
 		device = ordinal < 0 ? (struct ep_sc_device){ .kind = EP_DEV_HOST }
-				     : (struct ep_sc_device){ .kind = EP_DEV_CUDA, .ordinal = ordinal };
+				     : (struct ep_sc_device){ .kind = device.kind, .ordinal = ordinal };
 	}
 	*out = device;
 	return 0;
@@ -119,12 +119,12 @@ static int device_of(int index, const int *devlist, struct ep_sc_device *out)
 
 static int init_all(ncclComm_t *comms, int n, const int *devlist)
 {
-	struct ep_job *jobs = calloc((size_t)n, sizeof(*jobs));
+	struct ep_job *jobs = EP_CALLOC(EP_COMM, (size_t)n, sizeof(*jobs), "ncclCommInitAll");
 	struct ep_boot_id id;
 	int rc = 0;
 
 	if (!jobs)
-		return EP_FAIL(EP_COMM, ENOMEM, "ncclCommInitAll: no memory for %d ranks", n);
+		return -ENOMEM;
 	for (int i = 0; i < n && !rc; i++) {
 		jobs[i] = (struct ep_job){ .run = init_run, .lane = &comms[i], .new_comm = &comms[i] };
 		jobs[i].init.rank = i;

@@ -27,12 +27,12 @@ static struct {
 
 static int block_alloc(size_t size, struct block **out)
 {
-	struct block *b = calloc(1, sizeof(*b));
+	struct block *b = EP_CALLOC(EP_DEV, 1, sizeof(*b), "ncclMemAlloc");
 	struct ep_sc_device device;
 	int rc;
 
 	if (!b)
-		return EP_FAIL(EP_DEV, ENOMEM, "ncclMemAlloc: no memory");
+		return -ENOMEM;
 	b->size = size;
 	rc = ep_sc_device_pick(&device);
 	if (rc)

@@ -35,13 +35,13 @@ static int place(const struct ep_sc_call *all, int nranks, int rank, struct ep_s
 static int split_turn(struct ncclComm *comm, const struct ep_job *job, struct ep_sc_opts *opts)
 {
 	struct ep_sc_call call = { .kind = EP_SC_SPLIT, .arg = { [COLOR] = job->split.color, [KEY] = job->split.key } };
-	struct ep_sc_call *all = calloc((size_t)comm->nranks, sizeof(*all));
-	struct invitation mine = { 0 }, *from = calloc((size_t)comm->nranks, sizeof(*from));
+	struct ep_sc_call *all = EP_CALLOC(EP_COMM, (size_t)comm->nranks, sizeof(*all), "ncclCommSplit");
+	struct invitation mine = { 0 },
+			  *from = EP_CALLOC(EP_COMM, (size_t)comm->nranks, sizeof(*from), "ncclCommSplit");
 	int leader, rc;
 
 	if (!all || !from) {
-		rc = ep_sc_give_up(comm,
-				   EP_FAIL(EP_COMM, ENOMEM, "ncclCommSplit: no memory for %d ranks", comm->nranks));
+		rc = ep_sc_give_up(comm, -ENOMEM);
 		goto out;
 	}
 	rc = ep_sc_meet(comm, &call, all);

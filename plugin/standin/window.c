@@ -8,11 +8,11 @@
 static int window_turn(struct ncclComm *comm, const struct ep_job *job)
 {
 	struct ep_sc_call call = { .kind = EP_SC_WINDOW };
-	struct ncclWindow_vidmem *win = malloc(sizeof(*win));
+	struct ncclWindow_vidmem *win = EP_CALLOC(EP_COMM, 1, sizeof(*win), "a window");
 	int rc;
 
 	if (!win)
-		return ep_sc_give_up(comm, EP_FAIL(EP_COMM, ENOMEM, "rank %d: no memory for a window", comm->rank));
+		return ep_sc_give_up(comm, -ENOMEM);
 	rc = ep_sc_meet(comm, &call, NULL);
 	if (rc) {
 		free(win);

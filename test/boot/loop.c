@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "plugin/boot/evloop.h"
+#include "plugin/boot/id.h"
 #include "ranks.h"
 
 TestSuite(boot_loop, .timeout = 60);

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/boot/endpoint.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "util/clock.h"
+#include "util/error.h"
+
+#define REPAIR_MS 10000
+
+void ep_endpoint_fail(struct ep_boot *b, int err, uint32_t culprit, const char *fmt, ...)
+{
+	struct ep_frame f = { .type = EP_F_FAIL, .err = (uint16_t)err, .rank = culprit };
+	va_list ap;
+
+	if (b->err)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(b->why, sizeof(b->why), fmt, ap);
+	va_end(ap);
+	b->err = err;
+	f.bytes = (uint32_t)strlen(b->why);
+	/* Without memory for it the closed connection has to say it. */
+	if (b->phase == EP_MEETING && b->root)
+		ep_loop_post(&b->loop, b->root, &f, b->why);
+	pthread_cond_broadcast(&b->cond);
+}
+
+/* A link-local address is good on any of its links; which one is the business of the host that dials. */
+void ep_endpoint_scope(const struct ep_boot *b, struct ep_dial *d)
+{
+	for (int i = 0; i < d->naddr && b->scope; i++)
+		if (d->addr[i].family == 6 && d->addr[i].ip[0] == 0xfe && (d->addr[i].ip[1] & 0xc0) == 0x80)
+			d->addr[i].scope = b->scope;
+}
+
+int ep_endpoint_dial(struct ep_boot *b, const struct ep_peer *to, uint64_t give_up)
+{
+	struct ep_shake who = { .purpose = EP_TO_RANK, .from = b->rank, .to = to->rank };
+	struct ep_dial d = { .port = to->port, .naddr = to->naddr, .give_up = give_up };
+
+	if (!to->naddr || to->naddr > EP_BOOT_ADDRS || !to->port)
+		return -EPROTO;
+	memcpy(d.addr, to->addr, sizeof(d.addr));
+	ep_endpoint_scope(b, &d);
+	return ep_loop_dial(&b->loop, &who, &d) ? 0 : -ENOMEM;
+}
+
+/* Connected, or about to be. */
+static bool connected(const struct ep_boot *b, uint32_t rank)
+{
+	for (const struct ep_conn *c = b->loop.conns; c; c = c->next)
+		if (c->purpose == EP_TO_RANK && c->peer == rank && c->state <= EP_CONN_READY)
+			return true;
+	return false;
+}
+
+/*
+ * With survive, enough deaths cut the mesh in pieces (8 ranks: 0 has no neighbour left when 1, 2, 4, 6, 7 are gone).
+ * Whoever waits in a collective makes sure that it is connected to the next living rank; when all of them wait, the
+ * living form a ring.
+ */
+void ep_endpoint_repair(struct ep_boot *b)
+{
+	int rc = -EPROTO;
+
+	while (b->survive && b->phase == EP_RUNNING && b->busy && b->peers && rc == -EPROTO) {
+		uint32_t to = b->rank;
+
+		do
+			to = (to + 1) % b->nranks;
+		while (to != b->rank && b->state[to] != EP_RANK_ALIVE);
+		if (to == b->rank || connected(b, to))
+			return;
+		EP_INFO(EP_BOOT, "rank %u connects to rank %u to close the gap in the mesh", b->rank, to);
+		rc = ep_endpoint_dial(b, &b->peers[to], ep_deadline_ms(REPAIR_MS));
+		if (rc)
+			b->state[to] = EP_RANK_UNREACHABLE; /* it was gone before it could say where it lives */
+	}
+	if (rc == -ENOMEM)
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory for a connection", b->rank);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the layers of the bootstrap have in common: the id, addresses, tokens. */
+#ifndef EP_PLUGIN_BOOT_TYPES_H
+#define EP_PLUGIN_BOOT_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define EP_BOOT_ADDRS 4
+#define EP_BOOT_SECRET 16
+#define EP_BOOT_MAX_RANKS 65536
+#define EP_BOOT_NOTE 128 /* bytes */
+
+struct ep_boot_addr {
+	uint8_t family; /* 4 or 6, 0 = unused: AF_ values differ between systems, these travel */
+	uint8_t pad[3];
+	uint32_t scope;
+	uint8_t ip[16];
+};
+
+struct ep_boot_id {
+	char magic[8];
+	uint8_t secret[EP_BOOT_SECRET];
+	uint16_t port;
+	uint8_t naddr;
+	uint8_t pad[5];
+	struct ep_boot_addr addr[EP_BOOT_ADDRS];
+};
+_Static_assert(sizeof(struct ep_boot_id) == 128, "the unique id is 128 bytes");
+
+struct ep_boot;
+
+/* A rank that went away: by death (its connection closed), by ep_boot_abort or by ep_boot_parted (its own sentence).
+ * Called from the service thread, once per rank; must not block and must not call back into ep_boot_. */
+typedef void (*ep_boot_gone_fn)(void *ctx, int rank, const char *why);
+
+/* Where the file descriptors that a rank offers are to be had. */
+struct ep_fd_token {
+	uint8_t bytes[16];
+};
+
+#endif
