@@ -4,6 +4,8 @@
  * hold: 64 processes whose engines look every 20 us fill two cores by themselves. So an engine spins only as long as an
  * answer may be on its way, lets others run, and then sleeps longer and longer.
  */
+#include "proxy/engine.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -269,11 +271,11 @@ void ep_engine_give(struct ep_engine *engine)
 int ep_engine_attach(struct ep_engine *engine, struct ep_port *port)
 {
 	pthread_mutex_lock(&engine->lock);
-	if (port->engine) {
+	if (port->bell) {
 		pthread_mutex_unlock(&engine->lock);
 		return EP_FAIL(EP_PROXY, EP_EUSAGE, "rank %d: a port is turned by one engine at a time", port->o.rank);
 	}
-	__atomic_store_n(&port->engine, engine, __ATOMIC_RELEASE);
+	__atomic_store_n(&port->bell, &engine->bell, __ATOMIC_RELEASE);
 	port->next_attached = engine->attached;
 	engine->attached = port;
 	engine_ask(engine);
@@ -301,7 +303,7 @@ int ep_engine_detach(struct ep_engine *engine, struct ep_port *port, uint64_t de
 	if (!engine_is_ours(engine))
 		return 0;
 	pthread_mutex_lock(&engine->lock);
-	if (port->engine == engine) {
+	if (port->bell == &engine->bell) {
 		for (at = &engine->attached; *at && *at != port; at = &(*at)->next_attached)
 			;
 		if (*at)
@@ -309,7 +311,7 @@ int ep_engine_detach(struct ep_engine *engine, struct ep_port *port, uint64_t de
 		rc = engine_answer_wait(engine, engine_ask(engine), deadline);
 		__atomic_store_n(&engine->stuck, rc != 0, __ATOMIC_RELAXED);
 		if (!rc)
-			__atomic_store_n(&port->engine, NULL, __ATOMIC_RELEASE);
+			__atomic_store_n(&port->bell, NULL, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&engine->lock);
 	if (!rc)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/bell.h"
 #include "util/clock.h"
 #include "util/error.h"
 
@@ -253,14 +254,14 @@ static int port_wait(struct ep_port *port, const uint64_t *answered, uint64_t ti
 
 	/* A2: pairs with R2 in port_settle and ep_port_turn. */
 	while ((int64_t)(__atomic_load_n(answered, __ATOMIC_ACQUIRE) - ticket) < 0) {
-		struct ep_engine *engine = __atomic_load_n(&port->engine, __ATOMIC_ACQUIRE);
+		uint32_t *bell = __atomic_load_n(&port->bell, __ATOMIC_ACQUIRE);
 
-		if (!engine)
+		if (!bell)
 			return EP_FAIL(EP_PROXY, EP_EUSAGE, "rank %d: a port without an engine does nothing",
 				       port->o.rank);
 		if (ep_now_ns() > deadline)
 			return -EP_ETIMEOUT;
-		ep_engine_wake(engine);
+		ep_bell_ring(bell);
 		nanosleep(&nap, NULL);
 	}
 	return 0;

@@ -7,8 +7,8 @@
 #ifndef EP_PROXY_PORT_H
 #define EP_PROXY_PORT_H
 
-#include "proxy/engine.h"
 #include "proxy/order.h"
+#include "proxy/port_api.h"
 
 /* Of a ring, of a channel and of the net at a time, so that none of them starves the others. */
 #define PORT_BATCH 64
@@ -85,7 +85,7 @@ struct port_list {
 
 struct ep_port {
 	struct ep_port_opts o;
-	struct ep_engine *engine;		     /* atomic; NULL: detached */
+	uint32_t *bell;				     /* atomic: of the engine it is attached to; NULL: detached */
 	struct ep_port *next_attached, *next_turned; /* the engine's: under its lock, and its thread's */
 	uint32_t cover;				     /* one in so many puts asks for a completion */
 	uint32_t join_max;			     /* bytes */
