@@ -2,14 +2,12 @@
 /*
  * Commands from kernels into one thread of the CPU, claims and credits included; the rate of the stores alone beside
  * it; and the way from a kernel to the CPU and back.
- *
- *   ring_perf [-p producers] [-r rings] [-n commands] [-e entries] [-D host|cuda]
  */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "perf/perf_tool.h"
 #include "test/rig/ring_rig.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -18,9 +16,9 @@
 #define WARPS 4	   /* of a block */
 
 struct options {
-	uint32_t producers, rings, entries;
+	uint32_t producers, rings, entries; /* producers and rings 0: by device */
 	uint64_t commands;
-	enum ep_dev_kind kind;
+	int kind; /* enum ep_dev_kind; EP_DEV_KINDS: the first there is */
 };
 
 struct row {
@@ -196,49 +194,37 @@ static int run(const struct options *opt)
 		print_row(opt, &rows[i]);
 		wrong += rows[i].wrong;
 	}
-	printf("# Out of bounds values : %llu %s\n#\n", wrong + 0ull, wrong ? "FAILED" : "OK");
-	return wrong != 0;
+	return perf_end(-1, (long long)wrong);
 }
 
-/* 0, 1 after help, -1 for a mistake. */
+/* clang-format off */
+static const struct perf_arg args_rows[] = {
+#define AT(member) offsetof(struct options, member)
+	{ "producers", 'p', 0, ARG_INT, AT(producers), 0, 4096, NULL, "producing warps, CPU: threads (64, CPU 2)" },
+	{ "rings", 'r', 0, ARG_INT, AT(rings), 0, RIG_RINGS, NULL, "rings (8, CPU 2)" },
+	{ "entries", 'e', 0, ARG_INT, AT(entries), 1, 1 << 30, NULL, "entries of a ring, a power of two (4096)" },
+	{ "commands", 'n', 0, ARG_U64, AT(commands), 1000, 1000000000, NULL, "commands in all (4000000)" },
+	{ "device", 'D', 0, ARG_WORD, AT(kind), 0, EP_DEV_KINDS, "host cuda", "host or cuda (cuda if there is one)" },
+	{ "help", 'h', 0, ARG_HELP, 0, 0, 0, NULL, "this text" },
+#undef AT
+};
+/* clang-format on */
+_Static_assert(EP_DEV_HOST == 0 && EP_DEV_CUDA == 1, "the words of --device");
+
 static int parse(int argc, char **argv, struct options *opt)
 {
-	static const char *const usage =
-		"usage: ring_perf [-p producers] [-r rings] [-n commands] [-e entries] [-D device]\n"
-		"  -p  producing warps, or threads of the CPU device (64, CPU 2)\n"
-		"  -r  rings (8, CPU 2)         -e  entries of a ring, a power of two (4096)\n"
-		"  -n  commands in all (4000000)  -D  host or cuda (cuda where there is one)\n";
-	int c, gpus = 0, bad = 0;
+	struct perf_args args = { .program = "ring_perf", .rows = args_rows, .count = PERF_ARGS_COUNT(args_rows) };
+	int gpus = 0, rc;
 
 	*opt = (struct options){ .entries = 4096, .commands = 4000000, .kind = EP_DEV_KINDS };
-	while ((c = getopt(argc, argv, "p:r:n:e:D:h")) != -1) {
-		if (c == 'p')
-			opt->producers = (uint32_t)strtoul(optarg, NULL, 0);
-		else if (c == 'r')
-			opt->rings = (uint32_t)strtoul(optarg, NULL, 0);
-		else if (c == 'e')
-			opt->entries = (uint32_t)strtoul(optarg, NULL, 0);
-		else if (c == 'n')
-			opt->commands = strtoull(optarg, NULL, 0);
-		else if (c == 'D' && !strcmp(optarg, "host"))
-			opt->kind = EP_DEV_HOST;
-		else if (c == 'D' && !strcmp(optarg, "cuda"))
-			opt->kind = EP_DEV_CUDA;
-		else
-			bad = c == 'h' ? 1 : -1;
-	}
+	rc = perf_args_take(&args, opt, argc, argv);
 	if (opt->kind == EP_DEV_KINDS)
 		opt->kind = ep_dev_row(EP_DEV_CUDA)->count(&gpus) || gpus == 0 ? EP_DEV_HOST : EP_DEV_CUDA;
 	if (opt->producers == 0)
 		opt->producers = opt->kind == EP_DEV_CUDA ? 64 : 2;
 	if (opt->rings == 0)
 		opt->rings = opt->kind == EP_DEV_CUDA ? 8 : 2;
-	if (!bad && (opt->rings > RIG_RINGS || opt->producers > 4096 || opt->commands < 1000 ||
-		     opt->commands > 1000000000 || optind < argc))
-		bad = -1;
-	if (bad)
-		fprintf(bad > 0 ? stdout : stderr, "%s", usage);
-	return bad;
+	return rc;
 }
 
 int main(int argc, char **argv)
