@@ -197,9 +197,7 @@ static int look_job(struct seat *seat, const void *arg)
 	spy_prove(&mine, &rig);
 close:
 	rig_close(&rig); /* nobody launches any more: the spy goes with this frame */
-	if (rig.verdict.wrong)
-		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
-	return seat_failed(seat) ? -1 : 0;
+	return rig_tell(&rig);
 }
 
 static struct job job_make(enum ll_layout layout, bool mask, int per_node)

@@ -8,7 +8,6 @@
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,19 +45,6 @@ struct meet {
 	atomic_int survivors, all;
 	double told[RANKS]; /* when each had its error */
 };
-
-static int meet_wait(struct seat *seat, atomic_int *count, int want)
-{
-	double end = world_now() + 60;
-
-	atomic_fetch_add(count, 1);
-	while (atomic_load(count) < want) {
-		if (world_now() > end)
-			return seat_fail(seat, "waited a minute for %d others", want - atomic_load(count));
-		usleep(500);
-	}
-	return 0;
-}
 
 static void *killer(void *arg)
 {
@@ -106,34 +92,21 @@ static int lose(struct rig *rig, const struct job *job, struct meet *meet)
 
 /* ---- with masks ---- */
 
-static int mask_is(struct rig *rig, int lost, int value)
-{
-	int got[RANKS] = { 9, 9, 9, 9 }; /* the CPU's memory is the device's */
-
-	if (rig_expect(rig, "ncclEpMaskQuery", ncclEpMaskQuery(rig->group, got, rig->shim.stream)) || rig_sync(rig))
-		return -1;
-	for (int r = 0; r < RANKS; r++)
-		ll_wrong(&rig->verdict, got[r] != (r == lost ? value : 1), "rank %d: the mask of rank %d is %d",
-			 seat_rank(rig->seat), r, got[r]);
-	return 0;
-}
-
 static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	for (int i = 0; i < LOOSE; i++)
 		if (rig_expect(rig, "an operation beside a lost rank", round_loose(rig, job, i)))
 			return -1;
-	if (mask_is(rig, LOST, 0) || meet_wait(rig->seat, &meet->survivors, RANKS - 1))
+	rig->active[LOST] = false;
+	if (rig_check_mask(rig) || seat_meet(rig->seat, &meet->survivors, RANKS - 1))
 		return -1;
 	if (rig_expect(rig, "ncclEpErrorClear", ncclEpErrorClear(rig->group)))
 		return -1;
-	rig->active[LOST] = false;
-	rig->handle[0].loaded = rig->handle[0].rows_pending = rig->handle[0].sums_pending = false;
-	rig->handle[0].round = 100;
+	rig_set_round(rig, 100);
 	for (int i = 0; i < 5; i++)
 		if (rig_script(rig, i % 2 ? "dA xA cA xA" : "DA CA"))
 			return -1;
-	return mask_is(rig, LOST, 0);
+	return rig_check_mask(rig);
 }
 
 /* The lost rank, where it lives: whatever it is answered, it is answered. */
@@ -169,12 +142,10 @@ static int lost_job(struct seat *seat, const void *arg)
 	else
 		survive(&rig, job, meet);
 	if (!seat_failed(seat))
-		meet_wait(seat, &meet->all, present);
+		seat_meet(seat, &meet->all, present);
 close:
 	rig_close(&rig);
-	if (rig.verdict.wrong)
-		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
-	return seat_failed(seat) ? -1 : 0;
+	return rig_tell(&rig);
 }
 
 /* A new group on the same ranks, over a sound net. */
@@ -186,9 +157,7 @@ static int sound_job(struct seat *seat, const void *arg)
 	if (!rig_open(&rig, seat, &job->cfg) && !rig_script(&rig, "DA CA"))
 		rig_check_crossed(&rig);
 	rig_close(&rig);
-	if (rig.verdict.wrong)
-		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
-	return seat_failed(seat) ? -1 : 0;
+	return rig_tell(&rig);
 }
 
 struct run {

@@ -15,7 +15,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,19 +142,6 @@ static int hosts_make(void)
 
 /* ---- ranks ---- */
 
-static int meet_wait(struct seat *seat, atomic_int *count, int want)
-{
-	double end = world_now() + 60;
-
-	atomic_fetch_add(count, 1);
-	while (atomic_load(count) < want) {
-		if (world_now() > end)
-			return seat_fail(seat, "waited a minute for %d others", want - atomic_load(count));
-		usleep(500);
-	}
-	return 0;
-}
-
 /* The host knows. */
 static int link_down(int fd)
 {
@@ -261,24 +247,18 @@ static void lose(struct rig *rig, const struct job *job, struct meet *meet)
 /* The two ranks of the other host are masked, here and at the neighbour; sums are those of this host alone. */
 static int part(struct rig *rig, const struct job *job, struct meet *meet)
 {
-	int rank = seat_rank(rig->seat), host = rank / EACH, got[RANKS] = { 9, 9, 9, 9 };
+	int rank = seat_rank(rig->seat), host = rank / EACH;
 
 	if (rig_expect(rig, "an operation across the cut", rounds_loose(rig, job, LOOSE)))
 		return -1;
 	if (job->verbose)
 		fprintf(stderr, "  rank %d goes on %.2f s after the cut\n", rank, world_now() - meet->cut);
-	if (rig_expect(rig, "ncclEpMaskQuery", ncclEpMaskQuery(rig->group, got, rig->shim.stream)) || rig_sync(rig))
-		return -1;
-	for (int r = 0; r < RANKS; r++) {
+	for (int r = 0; r < RANKS; r++)
 		rig->active[r] = r / EACH == host;
-		ll_wrong(&rig->verdict, got[r] != rig->active[r], "rank %d: the mask of rank %d is %d", rank, r,
-			 got[r]);
-	}
-	if (meet_wait(rig->seat, &meet->host[host], EACH) ||
+	if (rig_check_mask(rig) || seat_meet(rig->seat, &meet->host[host], EACH) ||
 	    rig_expect(rig, "ncclEpErrorClear", ncclEpErrorClear(rig->group)))
 		return -1;
-	rig->handle[0].loaded = rig->handle[0].rows_pending = rig->handle[0].sums_pending = false;
-	rig->handle[0].round = 100;
+	rig_set_round(rig, 100);
 	for (int i = 0; i < 5; i++)
 		if (rig_script(rig, i % 2 ? "dA xA cA xA" : "DA CA"))
 			return -1;
@@ -309,12 +289,10 @@ static int netns_job(struct seat *seat, const void *arg)
 	else
 		lose(&rig, job, meet);
 	if (!seat_failed(seat))
-		meet_wait(seat, &meet->all, RANKS);
+		seat_meet(seat, &meet->all, RANKS);
 close:
 	rig_close(&rig);
-	if (rig.verdict.wrong)
-		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
-	return seat_failed(seat) ? -1 : 0;
+	return rig_tell(&rig);
 }
 
 /* ---- */

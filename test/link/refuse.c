@@ -51,9 +51,7 @@ static int sound_job(struct seat *seat, const void *arg)
 	if (!rig_open(&rig, seat, &job->cfg) && !rig_script(&rig, "DA CA"))
 		rig_check_crossed(&rig);
 	rig_close(&rig);
-	if (rig.verdict.wrong)
-		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
-	return seat_failed(seat) ? -1 : 0;
+	return rig_tell(&rig);
 }
 
 static void tell(struct told *told, enum where where)

@@ -86,9 +86,7 @@ static int stall_job(struct seat *seat, const void *arg)
 			recover(&rig, told);
 	}
 	rig_close(&rig);
-	if (rig.verdict.wrong)
-		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
-	return seat_failed(seat) ? -1 : 0;
+	return rig_tell(&rig);
 }
 
 /* ---- */

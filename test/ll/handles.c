@@ -41,13 +41,6 @@ static void want(struct rig *rig, const char *what, ncclResult_t want, ncclResul
 		 ncclGetErrorString(want), ncclEpGetLastError());
 }
 
-static int tell(struct rig *rig)
-{
-	if (rig->verdict.wrong)
-		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
-	return seat_failed(rig->seat) ? -1 : 0;
-}
-
 /* Small and large take turns; each has data of its own, so a row in the wrong place shows. */
 static int take_turns(struct rig *small, struct rig *large)
 {
@@ -84,7 +77,7 @@ close:
 	if (large.verdict.wrong && !small.verdict.wrong)
 		small.verdict = large.verdict;
 	rig_close(&small);
-	return tell(&small);
+	return rig_tell(&small);
 }
 
 /* The size is the caller's: what fits works, what does not is refused by every rank alone. */
@@ -106,7 +99,7 @@ static int fixed_job(struct seat *seat, const void *arg)
 			break;
 close:
 	rig_close(&rig);
-	return tell(&rig);
+	return rig_tell(&rig);
 }
 
 static int usage(FILE *out, int status)

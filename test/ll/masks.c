@@ -7,7 +7,6 @@
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,44 +34,10 @@ struct meet {
 	atomic_int survivors[2], all[2], dispatched, timeouts, woken;
 };
 
-/* A barrier of some, by hand: the world's own wants everybody. */
-static int meet_wait(struct seat *seat, atomic_int *count, int want)
-{
-	double end = world_now() + 60;
-
-	atomic_fetch_add(count, 1);
-	while (atomic_load(count) < want) {
-		if (world_now() > end)
-			return seat_fail(seat, "waited a minute for %d others", want - atomic_load(count));
-		usleep(500);
-	}
-	return 0;
-}
-
 static void is_answer(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
 	ll_wrong(&rig->verdict, got != want, "rank %d: %s answered %s, must be %s (%s)", seat_rank(rig->seat), what,
 		 ncclGetErrorString(got), ncclGetErrorString(want), ncclEpGetLastError());
-}
-
-static int mask_is(struct rig *rig, int victim, int value)
-{
-	int got[RANKS] = { 9, 9, 9, 9 };
-	void *device = NULL;
-
-	if (rig->shim.ops->alloc(&rig->shim, sizeof(got), &device) ||
-	    rig->shim.ops->fill(&rig->shim, device, 0x77, sizeof(got)))
-		return seat_fail(rig->seat, "%s", rig->shim.text);
-	if (rig_expect(rig, "ncclEpMaskQuery", ncclEpMaskQuery(rig->group, device, rig->shim.stream)))
-		return -1;
-	if (rig->shim.ops->get(&rig->shim, got, device, sizeof(got)))
-		return seat_fail(rig->seat, "%s", rig->shim.text);
-	for (int r = 0; r < RANKS; r++)
-		ll_wrong(&rig->verdict, got[r] != (r == victim ? value : 1),
-			 "rank %d: the mask of rank %d is %d, must be %d", seat_rank(rig->seat), r, got[r],
-			 r == victim ? value : 1);
-	rig->shim.ops->free(&rig->shim, device);
-	return 0;
 }
 
 static void flag_is(struct rig *rig, int want)
@@ -82,23 +47,6 @@ static void flag_is(struct rig *rig, int want)
 	is_answer(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &got));
 	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError says %d, must be %d", seat_rank(rig->seat),
 		 got, want);
-}
-
-/* All ranks draw the data of a round from its number, also those that were not there for some. */
-static void round_set(struct rig *rig, int round)
-{
-	for (int i = 0; i < rig->cfg.handles; i++) {
-		rig->handle[i].round = round;
-		rig->handle[i].loaded = rig->handle[i].rows_pending = rig->handle[i].sums_pending = false;
-		rig->handle[i].staged = 0;
-	}
-}
-
-static int verdict_tell(struct rig *rig)
-{
-	if (rig->verdict.wrong)
-		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
-	return seat_failed(rig->seat) ? -1 : 0;
 }
 
 /* ---- with masks ---- */
@@ -115,7 +63,7 @@ static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 			return -1;
 	} else if (job->when == BEFORE_COMBINE) {
 		rig->async = 0;
-		if (rig_script(rig, "DA") || meet_wait(rig->seat, &meet->dispatched, RANKS))
+		if (rig_script(rig, "DA") || seat_meet(rig->seat, &meet->dispatched, RANKS))
 			return -1;
 		rig->active[VICTIM] = false;
 		rig->async = NCCL_EP_ASYNC_TIMEOUT;
@@ -139,42 +87,42 @@ static int survivor(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	double start;
 
-	if (survive(rig, job, meet) || mask_is(rig, VICTIM, 0))
+	if (survive(rig, job, meet) || rig_check_mask(rig))
 		return -1;
 	is_answer(rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig->group));
 	flag_is(rig, 0);
 	rig->async = 0;
 	start = world_now();
-	round_set(rig, 50);
+	rig_set_round(rig, 50);
 	for (int i = 0; i < 3; i++)
 		if (rig_script(rig, i % 2 ? "dA DB xA CB CA" : "DA CA"))
 			return -1;
 	ll_wrong(&rig->verdict, world_now() - start > job->timeout, "rank %d: waits for a masked rank",
 		 seat_rank(rig->seat));
-	if (meet_wait(rig->seat, &meet->survivors[0], RANKS - 1))
+	if (seat_meet(rig->seat, &meet->survivors[0], RANKS - 1))
 		return -1;
 	if (job->wake_first && seat_rank(rig->seat) == 0)
 		kill(meet->pid[VICTIM], SIGCONT);
-	if (job->wake_first && meet_wait(rig->seat, &meet->all[0], RANKS))
+	if (job->wake_first && seat_meet(rig->seat, &meet->all[0], RANKS))
 		return -1;
 	is_answer(rig, "ncclEpMaskClean", ncclSuccess, ncclEpMaskClean(rig->group, rig->shim.stream));
-	if (rig_sync(rig) || mask_is(rig, VICTIM, 1) || meet_wait(rig->seat, &meet->survivors[1], RANKS - 1))
+	rig->active[VICTIM] = true;
+	if (rig_sync(rig) || rig_check_mask(rig) || seat_meet(rig->seat, &meet->survivors[1], RANKS - 1))
 		return -1;
 	if (!job->wake_first && seat_rank(rig->seat) == 0)
 		kill(meet->pid[VICTIM], SIGCONT);
-	rig->active[VICTIM] = true;
 	return 0;
 }
 
 static int victim(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	/* It stops with its engine, which may still have to send what the others must get. */
-	if (job->when == BEFORE_COMBINE && (rig_script(rig, "DA") || meet_wait(rig->seat, &meet->dispatched, RANKS)))
+	if (job->when == BEFORE_COMBINE && (rig_script(rig, "DA") || seat_meet(rig->seat, &meet->dispatched, RANKS)))
 		return -1;
 	raise(SIGSTOP);
 	/* Hours later, as far as this rank knows. */
 	if (job->wake_first)
-		return meet_wait(rig->seat, &meet->all[0], RANKS);
+		return seat_meet(rig->seat, &meet->all[0], RANKS);
 	if (job->when == BEFORE_COMBINE) {
 		is_answer(rig, "Combine of a rank that is behind", ncclRemoteError, rig_combine(rig, 0, false));
 		is_answer(rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig->group));
@@ -189,23 +137,23 @@ static int masked_job(struct seat *seat, const void *arg)
 	struct rig rig;
 
 	meet->pid[seat_rank(seat)] = getpid();
-	if (rig_open(&rig, seat, &job->cfg) || rig_script(&rig, "DA CA") || mask_is(&rig, -1, 1) || seat_barrier(seat))
+	if (rig_open(&rig, seat, &job->cfg) || rig_script(&rig, "DA CA") || rig_check_mask(&rig) || seat_barrier(seat))
 		goto close;
-	round_set(&rig, 10);
+	rig_set_round(&rig, 10);
 	if (seat_rank(seat) == VICTIM ? victim(&rig, job, meet) : survivor(&rig, job, meet))
 		goto close;
-	if (meet_wait(seat, &meet->all[1], RANKS))
+	if (seat_meet(seat, &meet->all[1], RANKS))
 		goto close;
 	/* The delayed rank takes part again. */
 	rig.async = seat_rank(seat) == VICTIM ? -1 : 0;
-	round_set(&rig, 100);
+	rig_set_round(&rig, 100);
 	for (int i = 0; i < 4; i++)
 		if (rig_script(&rig, i % 2 ? "dA DB xA CB cA xA" : "DA DB CA CB"))
 			goto close;
-	mask_is(&rig, -1, 1);
+	rig_check_mask(&rig);
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- stopped in the middle of an operation ---- */
@@ -265,11 +213,11 @@ static int in_flight_job(struct seat *seat, const void *arg)
 	    seat_barrier(seat) || loose_rounds(&rig, job, meet))
 		goto close;
 	if (seat_rank(seat) != VICTIM) {
-		if (mask_is(&rig, VICTIM, 0) || meet_wait(seat, &meet->survivors[0], RANKS - 1))
+		rig.active[VICTIM] = false;
+		if (rig_check_mask(&rig) || seat_meet(seat, &meet->survivors[0], RANKS - 1))
 			goto close;
 		is_answer(&rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig.group));
-		rig.active[VICTIM] = false;
-		round_set(&rig, 50);
+		rig_set_round(&rig, 50);
 		for (int i = 0; i < 60; i++) {
 			/* It wakes in the middle of these and goes on writing where it was. */
 			if (i == 20 && seat_rank(seat) == 0) {
@@ -280,7 +228,7 @@ static int in_flight_job(struct seat *seat, const void *arg)
 				goto close;
 		}
 	}
-	if (meet_wait(seat, &meet->all[0], RANKS))
+	if (seat_meet(seat, &meet->all[0], RANKS))
 		goto close;
 	if (seat_rank(seat) != VICTIM) {
 		is_answer(&rig, "ncclEpMaskClean", ncclSuccess, ncclEpMaskClean(rig.group, rig.shim.stream));
@@ -288,16 +236,16 @@ static int in_flight_job(struct seat *seat, const void *arg)
 	} else {
 		is_answer(&rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig.group));
 	}
-	if (rig_sync(&rig) || meet_wait(seat, &meet->all[1], RANKS))
+	if (rig_sync(&rig) || seat_meet(seat, &meet->all[1], RANKS))
 		goto close;
-	round_set(&rig, 200);
+	rig_set_round(&rig, 200);
 	for (int i = 0; i < 5; i++)
 		if (rig_script(&rig, i % 2 ? "DA CA" : "dA DB xA CA CB"))
 			goto close;
-	mask_is(&rig, -1, 1);
+	rig_check_mask(&rig);
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* Masks by hand: nobody waits for the rank, nobody raises a flag, and Clean brings it back. */
@@ -316,8 +264,8 @@ static int by_hand_job(struct seat *seat, const void *arg)
 		is_answer(&rig, "ncclEpMaskUpdate", ncclSuccess, ncclEpMaskUpdate(rig.group, mask, rig.shim.stream));
 		rig.active[VICTIM] = false;
 		start = world_now();
-		round_set(&rig, 20);
-		if (mask_is(&rig, VICTIM, 0) || rig_script(&rig, "DA CA") || rig_script(&rig, "dA dB xA xB CA CB"))
+		rig_set_round(&rig, 20);
+		if (rig_check_mask(&rig) || rig_script(&rig, "DA CA") || rig_script(&rig, "dA dB xA xB CA CB"))
 			goto close;
 		ll_wrong(&rig.verdict, world_now() - start > job->timeout, "rank %d: waits for a masked rank",
 			 seat_rank(seat));
@@ -325,18 +273,18 @@ static int by_hand_job(struct seat *seat, const void *arg)
 		is_answer(&rig, "ncclEpMaskClean", ncclSuccess, ncclEpMaskClean(rig.group, rig.shim.stream));
 		rig.active[VICTIM] = true;
 	}
-	if (meet_wait(seat, &meet->all[0], RANKS))
+	if (seat_meet(seat, &meet->all[0], RANKS))
 		goto close;
-	round_set(&rig, 100);
+	rig_set_round(&rig, 100);
 	for (int i = 0; i < 3; i++)
 		if (rig_script(&rig, "DA CA"))
 			goto close;
-	mask_is(&rig, -1, 1);
+	rig_check_mask(&rig);
 	mask[0] = 7;
 	is_answer(&rig, "a mask of 7", ncclInvalidArgument, ncclEpMaskUpdate(rig.group, mask, rig.shim.stream));
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- without masks ---- */
@@ -384,16 +332,16 @@ static int lost_job(struct seat *seat, const void *arg)
 		 seat_rank(seat), world_now() - start);
 	is_lost(&rig, meet, rc, sentence);
 	is_answer(&rig, "Dispatch on a lost group", rc, rig_dispatch(&rig, 0, false));
-	if (seat_rank(seat) != VICTIM && meet_wait(seat, &meet->survivors[0], RANKS - 1))
+	if (seat_rank(seat) != VICTIM && seat_meet(seat, &meet->survivors[0], RANKS - 1))
 		goto close;
 	if (seat_rank(seat) == 0) {
 		ll_wrong(&rig.verdict, atomic_load(&meet->timeouts) == 0, "nobody says which rank is late");
 		kill(meet->pid[VICTIM], SIGCONT);
 	}
-	meet_wait(seat, &meet->all[0], RANKS);
+	seat_meet(seat, &meet->all[0], RANKS);
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- */

@@ -7,24 +7,7 @@
 #include <string.h>
 
 #include "test/oracle/check.h"
-
-static int failures;
-
-#define EXPECT(what)                                                               \
-	do {                                                                       \
-		if (!(what)) {                                                     \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-			failures++;                                                \
-		}                                                                  \
-	} while (0)
-/* What follows would make no sense. */
-#define ASSERT(what)                  \
-	do {                          \
-		if (!(what)) {        \
-			EXPECT(what); \
-			exit(1);      \
-		}                     \
-	} while (0)
+#include "test/oracle/expect.h"
 
 static void bf16_by_hand(void)
 {

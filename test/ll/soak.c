@@ -43,18 +43,6 @@ static const char *const orders[] = {
 	"dB xB DA cB CA xB",
 };
 
-static long resident_kib(void)
-{
-	long pages = 0, ignored;
-	FILE *in = fopen("/proc/self/statm", "r");
-
-	if (!in || fscanf(in, "%ld %ld", &ignored, &pages) != 2)
-		pages = 0;
-	if (in)
-		fclose(in);
-	return pages * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
 /* What the round is: alike on all ranks, for the seed alone decides. */
 static const char *round_draw(struct rig *rig, uint64_t *random)
 {
@@ -87,11 +75,11 @@ static int soak_job(struct seat *seat, const void *arg)
 			uint64_t now = ll_seed(random, 9, (uint64_t)round);
 
 			if (round == WARM)
-				first = resident_kib();
+				first = world_resident_kib();
 			if (rig_script(&rig, round_draw(&rig, &now)) || rig.verdict.wrong)
 				break;
 		}
-	last = resident_kib();
+	last = world_resident_kib();
 	if (round == job->rounds)
 		rig_check_crossed(&rig);
 	if (rig.verdict.wrong)

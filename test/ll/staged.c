@@ -52,13 +52,6 @@ static struct rig_cfg cfg_make(enum ll_layout layout, uint64_t seed, int nodes)
 	return cfg;
 }
 
-static int verdict_tell(struct rig *rig)
-{
-	if (rig->verdict.wrong)
-		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
-	return seat_failed(rig->seat) ? -1 : 0;
-}
-
 static int order_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -70,7 +63,7 @@ static int order_job(struct seat *seat, const void *arg)
 	if (!seat_failed(seat))
 		rig_check_crossed(&rig);
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* The last rank comes late on purpose: the others' first send halves are back before it calls anything. */
@@ -105,7 +98,7 @@ static int held_back_job(struct seat *seat, const void *arg)
 		rig_script(&rig, "dA dB xA CA xB CB");
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 static void want(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
@@ -141,7 +134,7 @@ static int limits_job(struct seat *seat, const void *arg)
 	want(&rig, "Complete after all is done", ncclSuccess, rig_complete(&rig, 0));
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- captured ---- */
@@ -220,7 +213,7 @@ close:
 	if (rig.shim.ops)
 		rig.shim.ops->graph_destroy(&rig.shim, graph);
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- */

@@ -243,6 +243,43 @@ int rig_settle(struct rig *rig)
 	return rig_sync(rig) || async_check(rig) ? -1 : 0;
 }
 
+int rig_check_mask(struct rig *rig)
+{
+	int ranks = rig->cfg.shape.ranks, *got = calloc((size_t)ranks, sizeof(*got)), rc = -1;
+	size_t size = (size_t)ranks * sizeof(*got);
+	const struct shim_ops *ops = rig->shim.ops;
+	void *device = NULL;
+
+	if (!got || ops->alloc(&rig->shim, size, &device) || ops->fill(&rig->shim, device, 0x77, size)) {
+		seat_fail(rig->seat, "%s", got ? rig->shim.text : "out of memory");
+		goto out;
+	}
+	if (rig_expect(rig, "ncclEpMaskQuery", ncclEpMaskQuery(rig->group, device, rig->shim.stream)) || rig_sync(rig))
+		goto out;
+	if (ops->get(&rig->shim, got, device, size)) {
+		seat_fail(rig->seat, "%s", rig->shim.text);
+		goto out;
+	}
+	for (int r = 0; r < ranks; r++)
+		ll_wrong(&rig->verdict, got[r] != rig->active[r], "rank %d: the mask of rank %d is %d, must be %d",
+			 seat_rank(rig->seat), r, got[r], rig->active[r]);
+	rc = 0;
+out:
+	if (device)
+		ops->free(&rig->shim, device);
+	free(got);
+	return rc;
+}
+
+void rig_set_round(struct rig *rig, int round)
+{
+	for (int i = 0; i < rig->cfg.handles; i++) {
+		rig->handle[i].round = round;
+		rig->handle[i].loaded = rig->handle[i].rows_pending = rig->handle[i].sums_pending = false;
+		rig->handle[i].staged = 0;
+	}
+}
+
 /* ---- scripts ---- */
 
 static int do_dispatch(struct rig *rig, int handle, bool send_only)
@@ -469,5 +506,12 @@ int rig_close(struct rig *rig)
 	free(rig->active);
 	if (!rig->guest)
 		shim_close(&rig->shim);
+	return seat_failed(rig->seat) ? -1 : 0;
+}
+
+int rig_tell(struct rig *rig)
+{
+	if (rig->verdict.wrong)
+		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
 	return seat_failed(rig->seat) ? -1 : 0;
 }
