@@ -201,7 +201,7 @@ static int engine_make(int number, const char *cpus, struct ep_engine **out)
 	int rc;
 
 	if (!e)
-		return EP_FAIL(EP_PROXY, ENOMEM, "no memory for engine %d", number);
+		return EP_FAIL(EP_PROXY, ENOMEM, "out of memory: engine %d", number);
 	memset(e, 0, sizeof(*e));
 	e->number = number;
 	e->pid = getpid();

@@ -37,11 +37,11 @@ int ep_order_init(struct ep_order *order, uint32_t channels, uint32_t window, ui
 			       "ranks per engine or a smaller put limit",
 			       channels, window);
 	o.seq_bits = 31 - channel_bits;
-	o.channel = calloc(channels, sizeof(*o.channel));
-	o.bits = calloc((size_t)channels * 2, window / 8);
-	if (!o.channel || !o.bits) {
+	o.channel = EP_CALLOC(EP_PROXY, channels, sizeof(*o.channel), "channels of an unordered net");
+	o.bits = o.channel ? EP_CALLOC(EP_PROXY, (size_t)channels * 2, window / 8, "windows of puts") : NULL;
+	if (!o.bits) {
 		ep_order_free(&o);
-		return EP_FAIL(EP_PROXY, ENOMEM, "no memory for %u channels with %u puts on the way", channels, window);
+		return -ENOMEM;
 	}
 	for (uint32_t c = 0; c < channels; c++)
 		o.channel[c] = (struct ep_order_channel){ .prefix = start, .taken = start };

@@ -33,32 +33,39 @@ uint32_t ep_port_window(int nranks, uint32_t want)
 	return window;
 }
 
+/* More nodes: all but the first go to the pool. */
+static union port_node *slab_add(struct ep_port *p)
+{
+	union port_node *node;
+
+	if (p->slabs == p->slabs_room) {
+		uint32_t room = p->slabs_room ? 2 * p->slabs_room : 8;
+		union port_node **slab = realloc(p->slab, room * sizeof(*slab));
+
+		if (!slab) {
+			EP_FAIL(EP_PROXY, ENOMEM, "rank %d: out of memory: %u slabs of commands", p->o.rank, room);
+			return NULL;
+		}
+		p->slab = slab;
+		p->slabs_room = room;
+	}
+	node = EP_CALLOC(EP_PROXY, SLAB_NODES, sizeof(*node), "queued commands");
+	if (!node)
+		return NULL;
+	p->slab[p->slabs++] = node;
+	for (int i = SLAB_NODES - 1; i > 0; i--)
+		port_node_put(p, &node[i]);
+	return node;
+}
+
 union port_node *port_node_get(struct ep_port *p)
 {
 	union port_node *node = p->spare;
 
 	if (__builtin_expect(!node, 0)) {
-		union port_node **slab = p->slab;
-
-		if (p->slabs == p->slabs_room) {
-			uint32_t room = p->slabs_room ? 2 * p->slabs_room : 8;
-
-			slab = realloc(p->slab, room * sizeof(*slab));
-			if (slab) {
-				p->slab = slab;
-				p->slabs_room = room;
-			}
-		}
-		node = slab ? calloc(SLAB_NODES, sizeof(*node)) : NULL;
-		if (!node) {
-			port_break(p,
-				   EP_FAIL(EP_PROXY, ENOMEM, "rank %d: no memory for more than %u commands that wait",
-					   p->o.rank, p->slabs * SLAB_NODES));
-			return NULL;
-		}
-		p->slab[p->slabs++] = node;
-		for (int i = SLAB_NODES - 1; i > 0; i--)
-			port_node_put(p, &node[i]);
+		node = slab_add(p);
+		if (!node)
+			port_break(p, -ENOMEM);
 		return node;
 	}
 	p->spare = node->next;
@@ -202,13 +209,13 @@ int ep_port_open(const struct ep_port_opts *opts, struct ep_port **out)
 
 	if (rc)
 		return rc;
-	p = calloc(1, sizeof(*p));
+	p = EP_CALLOC(EP_PROXY, 1, sizeof(*p), "a port");
 	if (!p)
-		return EP_FAIL(EP_PROXY, ENOMEM, "rank %d: no memory for a port", opts->rank);
-	p->channel = calloc((size_t)opts->nranks, sizeof(*p->channel));
-	p->ring = calloc((size_t)opts->rings + 1, sizeof(*p->ring));
-	if (!p->channel || !p->ring)
-		rc = EP_FAIL(EP_PROXY, ENOMEM, "rank %d: no memory for a port to %d ranks", opts->rank, opts->nranks);
+		return -ENOMEM;
+	p->channel = EP_CALLOC(EP_PROXY, (size_t)opts->nranks, sizeof(*p->channel), "channels");
+	p->ring = p->channel ? EP_CALLOC(EP_PROXY, (size_t)opts->rings, sizeof(*p->ring), "rings") : NULL;
+	if (!p->ring)
+		rc = -ENOMEM;
 	else if (!opts->ordered)
 		rc = ep_order_init(&p->order, (uint32_t)opts->nranks, opts->window, opts->start);
 	if (rc) {

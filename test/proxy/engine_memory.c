@@ -44,8 +44,8 @@ static void waiting(void)
 		CHECK(eng_put(me, 1, 4096 + 64 * (i % 64), 32768, 32) == 0, "push %u", i);
 	while (!__atomic_load_n(&me->failed, __ATOMIC_ACQUIRE) && ep_now_ns() < end)
 		usleep(100);
-	CHECK(me->failed == 1 && me->failed_err == -ENOMEM && strstr(me->failed_why, "no memory"), "%d: %s", me->failed,
-	      me->failed_why);
+	CHECK(me->failed == 1 && me->failed_err == -ENOMEM && strstr(me->failed_why, "out of memory"), "%d: %s",
+	      me->failed, me->failed_why);
 	CHECK(eng_signal(me, 2, 0, 2) == 0, "push");
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
 	c = eng_counts(me);
