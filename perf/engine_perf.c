@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands through one engine thread: this thread pushes as a kernel does, the engine pops, puts and completes, until
- * the ring is quiet. Beside it the rate of the net alone, driven by a loop of this thread with a completion every 32nd
- * put, in the same run. "apart": no put continues another; "neighbours": all do, and are joined.
+ * Command rate of one engine: this thread pushes as a kernel does, the engine pops, puts and completes, until the ring
+ * is quiet. For comparison, in the same run, the net alone, driven by a loop of this thread with a completion every 32
+ * puts. "apart": no two puts are adjacent; "neighbours": all are, and get merged.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -16,9 +16,9 @@
 #include "util/error.h"
 
 #define COVER 32u
-#define AREA ((size_t)4 << 20)	 /* at least: more than the caches hold of one core */
+#define AREA ((size_t)4 << 20)	 /* larger than one core's caches */
 #define BYTES_MAX (256ull << 20) /* per row */
-#define BATCH 32u		 /* commands for each claim */
+#define BATCH 32u		 /* commands per claim */
 
 struct options {
 	const char *net;
@@ -31,11 +31,11 @@ struct row {
 	bool apart;
 	unsigned long n;
 	double raw, rate; /* puts per second */
-	uint64_t puts;	  /* that the net was given */
+	uint64_t puts;	  /* given to the net */
 	long wrong;
 };
 
-/* Where put i goes; between puts that are apart there is one that nobody writes. */
+/* Destination of put i; puts that are apart leave a gap of their size. */
 static uint64_t place_of(const struct row *r, unsigned long i)
 {
 	size_t step = r->apart ? 2 * r->size : r->size;
@@ -95,7 +95,7 @@ static double engine_run(struct eng_rank *me, const struct row *r)
 		if (eng_push_all(me, 1, cmd, n))
 			return 0;
 	}
-	/* Asleep: who spins here may have the engine's core. */
+	/* Sleep: spinning might take the engine's core. */
 	while (__atomic_load_n(&ring->tail->done, __ATOMIC_ACQUIRE) != ring->head->claim) {
 		if (ep_now_ns() > end)
 			return 0;

@@ -97,7 +97,7 @@ static int take(const struct perf_arg *row, const char *value, void *opts)
 	}
 }
 
-/* The value of a switch, if the next word is one. */
+/* The value of a switch: optional, 0 or 1 as the next word. */
 static const char *switch_value(int argc, char **argv)
 {
 	if (optarg)

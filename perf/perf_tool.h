@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every program here shares: command lines by table (one row per option, whose value is stored in a member of the
- * program's struct of options), and the last line of a table.
+ * Shared by all programs here: command lines by table (one row per option, whose value is stored in a member of the
+ * program's options struct), and the last line of the output.
  */
 #ifndef EP_PERF_PERF_TOOL_H
 #define EP_PERF_PERF_TOOL_H
@@ -29,7 +29,7 @@ struct perf_arg {
 	enum perf_arg_kind kind;
 	size_t offset;
 	long min, max;
-	const char *words; /* separated by blanks */
+	const char *words; /* separated by spaces */
 	const char *text;  /* in the usage, and after "must be" in an error */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long ranks take to meet, and what a window gives: rows copied into every peer's window, a signal behind them, and
- * the rows copied out there (the rowsig kernel), on the CPU device. Ranks are processes, or threads with -t.
+ * Time of the bootstrap, and bandwidth of windows: rows copied into every peer's window, a signal after them, and the
+ * rows copied out by the peer (the rowsig kernel), on the CPU device. Ranks are processes, or threads with -t.
  */
 #include <limits.h>
 #include <pthread.h>
@@ -208,7 +208,7 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-/* Children are forked before the id exists: forking a process that already has threads is asking for trouble. */
+/* Children are forked before the id is created, which starts threads. */
 static int run_processes(struct run *run)
 {
 	int fds[MAX_RANKS], pipefd[2];
@@ -221,7 +221,7 @@ static int run_processes(struct run *run)
 		if (pid[r] == 0) {
 			ssize_t n;
 
-			/* Else nobody's pipe would ever end when the parent does. */
+			/* Otherwise no pipe would close when the parent exits. */
 			close(pipefd[1]);
 			for (int q = 0; q < r; q++)
 				close(fds[q]);
@@ -236,7 +236,7 @@ static int run_processes(struct run *run)
 		return -1;
 	for (int r = 0; r < run->nranks; r++) {
 		if (write(fds[r], &run->id, sizeof(run->id)) != (ssize_t)sizeof(run->id))
-			fprintf(stderr, "window_perf: rank %d is gone\n", r);
+			fprintf(stderr, "window_perf: rank %d has exited\n", r);
 		close(fds[r]);
 	}
 	for (int r = 0; r < run->nranks; r++)
@@ -260,7 +260,7 @@ static int run_threads(struct run *run)
 	return 0;
 }
 
-/* Slowest rank, as nccl-tests' default; bytes are what one rank sends to all others and itself. */
+/* Slowest rank, as in nccl-tests; bytes are those one rank sends to all ranks, including itself. */
 static int print_run(const struct run *run)
 {
 	size_t size[MAX_SIZES];
@@ -297,12 +297,12 @@ static int print_run(const struct run *run)
 static const struct perf_arg args_rows[] = {
 #define AT(member) offsetof(struct options, member)
 	{ "threads", 't', 0, ARG_SWITCH, AT(threads), 0, 1, NULL, "ranks are threads (0: processes)" },
-	{ "ranks", 'n', 0, ARG_TEXT, AT(ranks), 0, 0, NULL, "ranks, one table for each number (2,8)" },
+	{ "ranks", 'n', 0, ARG_TEXT, AT(ranks), 0, 0, NULL, "numbers of ranks, one table each (2,8)" },
 	{ "minbytes", 'b', 0, ARG_SIZE, AT(first), 1, LONG_MAX, NULL, "bytes per peer, first row (16)" },
 	{ "maxbytes", 'e', 0, ARG_SIZE, AT(last), 1, LONG_MAX, NULL, "bytes per peer, last row (1 MiB)" },
 	{ "stepfactor", 'f', 0, ARG_SIZE, AT(factor), 2, LONG_MAX, NULL, "factor between rows (4)" },
 	{ "iters", 'i', 0, ARG_INT, AT(iterations), 1, INT_MAX, NULL, "timed iterations (200)" },
-	{ "warmup_iters", 'w', 0, ARG_INT, AT(warmup), 0, INT_MAX, NULL, "iterations before them (20)" },
+	{ "warmup_iters", 'w', 0, ARG_INT, AT(warmup), 0, INT_MAX, NULL, "warm-up iterations (20)" },
 	{ "help", 'h', 0, ARG_HELP, 0, 0, 0, NULL, "this text" },
 #undef AT
 };
