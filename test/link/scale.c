@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many ranks on many pretended nodes, as threads of one process: dispatch and combine against the oracle, the bytes
- * that cross, and what a rank costs in memory. Exit status 0 or 1.
+ * Many ranks on many simulated nodes, as threads of one process: dispatch and combine against the oracle, the bytes
+ * between nodes, and the memory per rank. Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ struct job {
 	int rounds;
 };
 
-/* Rank 0's words for all: they are alike, but for what the net and the engines share. */
+/* Rank 0 for all: ranks are alike, except for what transport and engines share. */
 static int cost_tell(struct rig *rig, double before, double opened)
 {
 	int ranks = rig->cfg.shape.ranks;
@@ -75,8 +75,8 @@ static struct job job_make(enum ll_layout layout, int ranks, int nodes, int roun
 static int usage(FILE *out, int status)
 {
 	fprintf(out, "usage: link_scale [-r RANKS] [-N NODES] [-k NET] [-n ROUNDS]\n"
-		     "  -r  ranks (64)   -N  pretended nodes (8)   -n  rounds of each layout (4)\n"
-		     "  -k  net between them: loop, unordered, faulty or NCCL_EP_NET's\n");
+		     "  -r  ranks (64)   -N  simulated nodes (8)   -n  rounds per layout (4)\n"
+		     "  -k  transport between them: loop, unordered, faulty or as NCCL_EP_NET\n");
 	return status;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank that stops for longer than the deadline (SIGSTOP, so ranks are processes). With masks the others go on with
- * the right sums for what arrived, see the flag, and take the rank back after MaskClean; without masks they get an
- * error that names it. And masks set by hand. Exit status 0 or 1.
+ * A rank that stops for longer than the deadline (by SIGSTOP, so ranks are processes). With masks the others continue
+ * with correct sums of what arrived, see the async error, and include the rank again after ncclEpMaskClean; without
+ * masks they get an error that names it. And masks set by ncclEpMaskUpdate. Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <pthread.h>
@@ -23,7 +23,7 @@ enum when { BEFORE_DISPATCH, BEFORE_COMBINE, IN_COMPLETE };
 struct job {
 	struct rig_cfg cfg;
 	enum when when;
-	bool wake_first; /* before the others clean their masks, else after */
+	bool wake_first; /* before the others clear their masks, else after */
 	double timeout;	 /* seconds */
 	pid_t victim;
 };
@@ -36,7 +36,7 @@ struct meet {
 
 static void is_answer(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
-	ll_wrong(&rig->verdict, got != want, "rank %d: %s answered %s, must be %s (%s)", seat_rank(rig->seat), what,
+	ll_wrong(&rig->verdict, got != want, "rank %d: %s returned %s, must be %s (%s)", seat_rank(rig->seat), what,
 		 ncclGetErrorString(got), ncclGetErrorString(want), ncclEpGetLastError());
 }
 
@@ -45,13 +45,13 @@ static void flag_is(struct rig *rig, int want)
 	int got = -1;
 
 	is_answer(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &got));
-	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError says %d, must be %d", seat_rank(rig->seat),
+	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError gives %d, must be %d", seat_rank(rig->seat),
 		 got, want);
 }
 
 /* ---- with masks ---- */
 
-/* The operation in which the victim does not answer. */
+/* The operation in which the victim does not respond. */
 static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	double start = world_now();
@@ -75,7 +75,7 @@ static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 		if (rig_script(rig, "dA xA cA xA"))
 			return -1;
 	}
-	/* One deadline for the operation, not one per wait: but a send half and a receive half have one each. */
+	/* One deadline per operation, not per wait; a send half and a receive half have one each. */
 	ll_wrong(&rig->verdict, world_now() - start > 3.5 * job->timeout, "rank %d: %.1f s for a deadline of %.1f s",
 		 seat_rank(rig->seat), world_now() - start, job->timeout);
 	ll_wrong(&rig->verdict, world_now() - start < 0.5 * job->timeout, "rank %d: masked after %.2f s of %.1f",
@@ -116,15 +116,15 @@ static int survivor(struct rig *rig, const struct job *job, struct meet *meet)
 
 static int victim(struct rig *rig, const struct job *job, struct meet *meet)
 {
-	/* It stops with its engine, which may still have to send what the others must get. */
+	/* It stops together with its engine, which may still have to send what the others need. */
 	if (job->when == BEFORE_COMBINE && (rig_script(rig, "DA") || seat_meet(rig->seat, &meet->dispatched, RANKS)))
 		return -1;
 	raise(SIGSTOP);
-	/* Hours later, as far as this rank knows. */
+	/* Awake again. */
 	if (job->wake_first)
 		return seat_meet(rig->seat, &meet->all[0], RANKS);
 	if (job->when == BEFORE_COMBINE) {
-		is_answer(rig, "Combine of a rank that is behind", ncclRemoteError, rig_combine(rig, 0, false));
+		is_answer(rig, "Combine of a delayed rank", ncclRemoteError, rig_combine(rig, 0, false));
 		is_answer(rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig->group));
 	}
 	return 0;
@@ -158,9 +158,9 @@ close:
 
 /* ---- stopped in the middle of an operation ---- */
 
-#define LOOSE 200 /* rounds in which the stop falls: who got what of them nobody can say */
+#define LOOSE 200 /* rounds during which the rank is stopped: their results are undefined */
 #define STOP 20
-#define LAST 4 /* rounds after it at least */
+#define LAST 4 /* minimum rounds after the stop */
 
 static void *stopper(void *arg)
 {
@@ -172,7 +172,7 @@ static void *stopper(void *arg)
 	return NULL;
 }
 
-/* Operations whose values nobody looks at; the victim's end when it finds that it has slept. */
+/* Operations with unchecked results; the victim ends them when it was woken. */
 static int loose_rounds(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	bool is_victim = seat_rank(rig->seat) == VICTIM;
@@ -185,7 +185,7 @@ static int loose_rounds(struct rig *rig, const struct job *job, struct meet *mee
 	for (int i = 0; i < LOOSE && !rc && !(is_victim && atomic_load(&meet->woken)); i++) {
 		if (seat_rank(rig->seat) == 0 && i == STOP)
 			started = !pthread_create(&thread, NULL, stopper, &mine);
-		/* On a busy machine the rounds may be over sooner: the others wait for this rank meanwhile. */
+		/* On a busy machine the stop may come late: wait for it, and with us the others. */
 		if (started && i == LOOSE - LAST) {
 			pthread_join(thread, NULL);
 			stopped = true;
@@ -195,8 +195,8 @@ static int loose_rounds(struct rig *rig, const struct job *job, struct meet *mee
 	if (started && !stopped)
 		pthread_join(thread, NULL);
 	else if (!started && seat_rank(rig->seat) == 0)
-		return seat_fail(rig->seat, "nobody was stopped: %s", ncclEpGetLastError());
-	/* A rank that was masked may be told so; a survivor never is. */
+		return seat_fail(rig->seat, "no rank was stopped: %s", ncclEpGetLastError());
+	/* The masked rank may get an error; the others must not. */
 	if (rc && !is_victim)
 		return seat_fail(rig->seat, "%s", ncclEpGetLastError());
 	return 0;
@@ -219,7 +219,7 @@ static int in_flight_job(struct seat *seat, const void *arg)
 		is_answer(&rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig.group));
 		rig_set_round(&rig, 50);
 		for (int i = 0; i < 60; i++) {
-			/* It wakes in the middle of these and goes on writing where it was. */
+			/* The victim wakes during these and continues its interrupted writes. */
 			if (i == 20 && seat_rank(seat) == 0) {
 				atomic_store(&meet->woken, 1);
 				kill(meet->pid[VICTIM], SIGCONT);
@@ -248,7 +248,7 @@ close:
 	return rig_tell(&rig);
 }
 
-/* Masks by hand: nobody waits for the rank, nobody raises a flag, and Clean brings it back. */
+/* ncclEpMaskUpdate: no wait for the masked rank, no async error, and ncclEpMaskClean includes it again. */
 static int by_hand_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -295,14 +295,14 @@ static void is_lost(struct rig *rig, struct meet *meet, ncclResult_t got, const 
 	int flag = -1;
 
 	snprintf(name, sizeof(name), "rank %d", VICTIM);
-	ll_wrong(&rig->verdict, got != ncclTimeout && got != ncclRemoteError, "rank %d: answered %s, must be a timeout",
+	ll_wrong(&rig->verdict, got != ncclTimeout && got != ncclRemoteError, "rank %d: returned %s, must be a timeout",
 		 seat_rank(rig->seat), ncclGetErrorString(got));
 	ll_wrong(&rig->verdict, got == ncclTimeout && !strstr(sentence, name), "rank %d: \"%s\" does not name %s",
 		 seat_rank(rig->seat), sentence, name);
 	atomic_fetch_add(&meet->timeouts, got == ncclTimeout);
 	is_answer(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &flag));
 	ll_wrong(&rig->verdict, flag != NCCL_EP_ASYNC_TIMEOUT && flag != NCCL_EP_ASYNC_REMOTE,
-		 "rank %d: ncclEpGetAsyncError says %d", seat_rank(rig->seat), flag);
+		 "rank %d: ncclEpGetAsyncError gives %d", seat_rank(rig->seat), flag);
 	is_answer(rig, "ncclEpErrorClear of a lost group", ncclInvalidUsage, ncclEpErrorClear(rig->group));
 }
 
@@ -323,7 +323,7 @@ static int lost_job(struct seat *seat, const void *arg)
 		raise(SIGSTOP);
 	start = world_now();
 	rc = rig_dispatch(&rig, 0, false);
-	if (rc == ncclSuccess) { /* on a GPU the failure comes later, and the next call tells of it */
+	if (rc == ncclSuccess) { /* on a GPU the next call reports the failure */
 		rig_sync(&rig);
 		rc = rig_dispatch(&rig, 0, false);
 	}
@@ -335,7 +335,8 @@ static int lost_job(struct seat *seat, const void *arg)
 	if (seat_rank(seat) != VICTIM && seat_meet(seat, &meet->survivors[0], RANKS - 1))
 		goto close;
 	if (seat_rank(seat) == 0) {
-		ll_wrong(&rig.verdict, atomic_load(&meet->timeouts) == 0, "nobody says which rank is late");
+		ll_wrong(&rig.verdict, atomic_load(&meet->timeouts) == 0,
+			 "no rank got a timeout that names the late rank");
 		kill(meet->pid[VICTIM], SIGCONT);
 	}
 	seat_meet(seat, &meet->all[0], RANKS);
@@ -368,7 +369,7 @@ static void run_job(struct run *run, const char *name, world_fn fn, const struct
 	run->failed += rc != 0;
 	if (!rc)
 		return;
-	/* Whatever state the ranks are in, the next case starts with new ones. */
+	/* The next case starts with new ranks. */
 	for (int r = 0; r < RANKS; r++)
 		kill(world_pid(run->world, r), SIGCONT);
 	world_close(run->world);
@@ -407,7 +408,7 @@ static void run_layout(struct run *run, enum ll_layout layout)
 	}
 	for (int i = 0; i < run->repeats; i++) {
 		job.cfg.data.seed++;
-		run_job(run, "stops in the middle of something", in_flight_job, &job);
+		run_job(run, "stops during an operation", in_flight_job, &job);
 	}
 	run_job(run, "masks by hand", by_hand_job, &job);
 	job.cfg.mask = false;
@@ -416,10 +417,11 @@ static void run_layout(struct run *run, enum ll_layout layout)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ll_masks [-T SECONDS] [-n COUNT] [-N NODES [-k NET]]\n"
-		     "  -T  the deadline of every wait (1.5)\n"
-		     "  -n  stops in the middle of an operation, per layout (3)\n"
-		     "  -N  pretended nodes (1)   -k  net between them: loop, unordered, faulty or NCCL_EP_NET's\n");
+	fprintf(out,
+		"usage: ll_masks [-T SECONDS] [-n COUNT] [-N NODES [-k NET]]\n"
+		"  -T  deadline of every operation (1.5)\n"
+		"  -n  stops during an operation, per layout (3)\n"
+		"  -N  simulated nodes (1)   -k  transport between them: loop, unordered, faulty or as NCCL_EP_NET\n");
 	return status;
 }
 

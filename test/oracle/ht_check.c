@@ -243,7 +243,8 @@ static int view_open(struct view *v)
 	v->term = calloc(k, sizeof(*v->term));
 	v->idx = calloc(k, sizeof(*v->idx));
 	v->weight = calloc(k, sizeof(*v->weight));
-	return v->sum && v->terms && v->at && v->term && v->idx && v->weight ? 0 : seat_fail(v->rig->seat, "out of memory");
+	return v->sum && v->terms && v->at && v->term && v->idx && v->weight ? 0
+									     : seat_fail(v->rig->seat, "out of memory");
 }
 
 static void view_close(struct view *v)
