@@ -1,30 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands through one engine thread: this thread pushes as a kernel does, the engine pops, puts and completes, until
- * the ring is quiet. Beside it the rate of the net alone, driven by a loop of this thread with a completion every 32nd
- * put, in the same run. "apart": no put continues another; "neighbours": all do, and are joined.
- *
- *   engine_perf [-n net] [-b bytes] [-e bytes] [-f factor] [-i puts]
+ * Command rate of one engine: this thread pushes as a kernel does, the engine pops, puts and completes, until the ring
+ * is quiet. For comparison, in the same run, the net alone, driven by a loop of this thread with a completion every 32
+ * puts. "apart": no two puts are adjacent; "neighbours": all are, and get merged.
  */
-#include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "perf/perf_tool.h"
 #include "test/rig/engine_rig.h"
 #include "util/clock.h"
 #include "util/error.h"
 
 #define COVER 32u
-#define AREA ((size_t)4 << 20)	 /* at least: more than the caches hold of one core */
+#define AREA ((size_t)4 << 20)	 /* larger than one core's caches */
 #define BYTES_MAX (256ull << 20) /* per row */
-#define BATCH 32u		 /* commands for each claim */
+#define BATCH 32u		 /* commands per claim */
 
 struct options {
 	const char *net;
 	size_t first, last, factor;
-	unsigned long puts;
+	size_t puts;
 };
 
 struct row {
@@ -32,11 +31,11 @@ struct row {
 	bool apart;
 	unsigned long n;
 	double raw, rate; /* puts per second */
-	uint64_t puts;	  /* that the net was given */
+	uint64_t puts;	  /* given to the net */
 	long wrong;
 };
 
-/* Where put i goes; between puts that are apart there is one that nobody writes. */
+/* Destination of put i; puts that are apart leave a gap of their size. */
 static uint64_t place_of(const struct row *r, unsigned long i)
 {
 	size_t step = r->apart ? 2 * r->size : r->size;
@@ -96,7 +95,7 @@ static double engine_run(struct eng_rank *me, const struct row *r)
 		if (eng_push_all(me, 1, cmd, n))
 			return 0;
 	}
-	/* Asleep: who spins here may have the engine's core. */
+	/* Sleep: spinning might take the engine's core. */
 	while (__atomic_load_n(&ring->tail->done, __ATOMIC_ACQUIRE) != ring->head->claim) {
 		if (ep_now_ns() > end)
 			return 0;
@@ -149,43 +148,31 @@ static void print(const struct row *r)
 	       r->rate / 1e6, r->rate * (double)r->size / 1e9, (double)r->n / (double)r->puts, r->wrong);
 }
 
+/* clang-format off */
+static const struct perf_arg args_rows[] = {
+#define AT(member) offsetof(struct options, member)
+	{ "net", 'n', 0, ARG_TEXT, AT(net), 0, 0, NULL, "as NCCL_EP_NET (loop)" },
+	{ "minbytes", 'b', 0, ARG_SIZE, AT(first), EP_CMD_UNIT, AREA / 2, NULL, "bytes per put, first row (64)" },
+	{ "maxbytes", 'e', 0, ARG_SIZE, AT(last), EP_CMD_UNIT, AREA / 2, NULL, "bytes per put, last row (32768)" },
+	{ "stepfactor", 'f', 0, ARG_SIZE, AT(factor), 2, 1 << 20, NULL, "factor between rows (8)" },
+	{ "puts", 'i', 0, ARG_SIZE, AT(puts), 1, LONG_MAX, NULL, "puts per row at most (2000000)" },
+	{ "help", 'h', 0, ARG_HELP, 0, 0, 0, NULL, "this text" },
+#undef AT
+};
+/* clang-format on */
+
 static int parse(int argc, char **argv, struct options *opt)
 {
-	static const char *const usage =
-		"engine_perf [-n net] [-b bytes] [-e bytes] [-f factor] [-i puts]\n"
-		"  -n  as NCCL_EP_NET, default loop             -i  puts per row, at most, default 2000000\n"
-		"  -b, -e, -f  bytes per put from, to, times; multiples of 16\n";
-	int c;
+	struct perf_args args = { .program = "engine_perf", .rows = args_rows, .count = PERF_ARGS_COUNT(args_rows) };
+	int rc;
 
 	*opt = (struct options){ .net = "loop", .first = 64, .last = 32768, .factor = 8, .puts = 2000000 };
-	while ((c = getopt(argc, argv, "n:b:e:f:i:h")) != -1) {
-		switch (c) {
-		case 'n':
-			opt->net = optarg;
-			break;
-		case 'b':
-			opt->first = strtoul(optarg, NULL, 0);
-			break;
-		case 'e':
-			opt->last = strtoul(optarg, NULL, 0);
-			break;
-		case 'f':
-			opt->factor = strtoul(optarg, NULL, 0);
-			break;
-		case 'i':
-			opt->puts = strtoul(optarg, NULL, 0);
-			break;
-		default:
-			fprintf(c == 'h' ? stdout : stderr, "%s", usage);
-			return c == 'h' ? 1 : -1;
-		}
-	}
-	if (!opt->first || opt->first % EP_CMD_UNIT || opt->last < opt->first || opt->last > AREA / 2 ||
-	    opt->factor < 2 || !opt->puts) {
-		fprintf(stderr, "engine_perf: an option is out of range\n%s", usage);
+	rc = perf_args_take(&args, opt, argc, argv);
+	if (!rc && (opt->first % EP_CMD_UNIT || opt->last < opt->first)) {
+		fprintf(stderr, "engine_perf: -b must be a multiple of %u, and -e at least -b\n", EP_CMD_UNIT);
 		return -1;
 	}
-	return 0;
+	return rc;
 }
 
 int main(int argc, char **argv)
@@ -214,6 +201,5 @@ int main(int argc, char **argv)
 			print(&r);
 			wrong += r.wrong;
 		}
-	printf("# Out of bounds values : %ld %s\n#\n", wrong, wrong ? "FAILED" : "OK");
-	return wrong != 0;
+	return perf_end(-1, wrong);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this library is, what it finds on this machine, and every knob it has; comment lines start with #. */
+/* Prints the version, what the library finds on this machine, and its parameters; comment lines start with #. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ static void print_devices(void)
 	}
 }
 
-/* Where ranks of other processes would reach this one. */
+/* The address at which other processes would reach the bootstrap of this one. */
 static void print_addresses(void)
 {
 	union ep_sockaddr addr[EP_BOOT_ADDRS];
@@ -77,7 +77,7 @@ static bool is_param(const char *name, size_t n)
 	return false;
 }
 
-/* All parameters with their sentences, or only those that something sets; then the names nobody knows. */
+/* All parameters with descriptions, or only those that are set; then unknown NCCL_EP_ names. */
 static void print_params(bool all)
 {
 	printf("#\n# %-30s %-7s %-10s %-20s %s\n", all ? "parameter" : "parameter that is set", "type", "default",
@@ -96,10 +96,10 @@ static void print_params(bool all)
 static int usage(FILE *out, int status)
 {
 	fprintf(out, "usage: ep_info [-e] [-n] [-p] [-h]\n"
-		     "  version, devices, addresses of the bootstrap, and the parameters that are set\n"
-		     "  -e  every parameter: type, default, value, what sets it, and what it does\n"
-		     "  -n  every net: its devices, or why it has none, and what a rank here would use\n"
-		     "  -p  kinds of NICs that the net verbs knows, and what it does about them\n"
+		     "  version, devices, bootstrap addresses, and the parameters that are set\n"
+		     "  -e  every parameter: type, default, value, source, description\n"
+		     "  -n  every transport: its devices, or why it has none, and what a rank here would use\n"
+		     "  -p  NIC profiles of the verbs transport\n"
 		     "  -h  this text\n");
 	return status;
 }
@@ -109,7 +109,7 @@ static void print_profiles(void)
 	if (ep_info_profiles)
 		ep_info_profiles();
 	else
-		printf("#\n# there is no net verbs in this library\n");
+		printf("#\n# this library was built without the verbs transport\n");
 }
 
 int main(int argc, char **argv)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ep_info between its files. */
+/* Shared by the files of ep_info. */
 #ifndef EP_PERF_INFO_H
 #define EP_PERF_INFO_H
 
-/* Before anything else: what nets say of themselves in the log is kept, for ep_info_nets. */
+/* Call first: captures what transports log, for ep_info_nets. */
 void ep_info_listen(void);
-/* Every net: its devices, or why it has none; and what one rank here would use. */
+/* Every transport: its devices, or why it has none; and what a rank here would use. */
 void ep_info_nets(void);
-/* Kinds of NICs the net verbs knows. Weak: there may be no such net in this library. */
+/* NIC profiles of the verbs transport. Weak: it may not be built in. */
 void ep_info_profiles(void) __attribute__((weak));
 
 #endif

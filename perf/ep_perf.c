@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Time and bandwidth of dispatch and combine, in the manner of nccl-tests: sizes from -b to -e, a line each, a check of
- * every value against the oracle, JSON on request. Exit status 0; 1 when a value was wrong or a call failed; 2 for a
- * bad option.
+ * Time and bandwidth of dispatch and combine, in the style of nccl-tests: one line per size from -b to -e, every value
+ * checked against the oracle, JSON on request. Exit status 0; 1 for a wrong value or a failed call; 2 for a bad option.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@ struct table {
 	struct perf_facts facts;
 };
 
-/* What the first communicator says of the device: sizes to start with depend on it. */
+/* The device of the first communicator: the default sizes depend on it. */
 static int probe_job(struct seat *seat, const void *arg)
 {
 	struct perf_rank *out = perf_board_rank(seat_board(seat), seat_rank(seat));

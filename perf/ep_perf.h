@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of ep_perf share: the jobs, the memory in which ranks leave their figures, the clock. */
+/* Shared by the files of ep_perf: jobs, the board on which ranks leave their results, timing. */
 #ifndef EP_PERF_EP_PERF_H
 #define EP_PERF_EP_PERF_H
 
@@ -11,12 +11,12 @@ struct perf_sample {
 	double device, host; /* device < 0: not measured there */
 };
 
-/* What a rank leaves behind. */
+/* A rank's results. */
 struct perf_rank {
-	double bytes[PERF_PHASES];	     /* of rows, received or sent back */
-	double traffic[PERF_PHASES];	     /* that its memory cannot do without reading or writing; 0: not known */
+	double bytes[PERF_PHASES];	     /* of rows received or returned */
+	double traffic[PERF_PHASES];	     /* minimum memory traffic of the phase; 0: not known */
 	int64_t wrong[PERF_PHASES];	     /* -1: not checked */
-	uint64_t window;		     /* bytes; UINT64_MAX: the library does not say */
+	uint64_t window;		     /* bytes; UINT64_MAX: unknown */
 	double group_us, first_us, later_us; /* as in struct perf_facts */
 	int device;			     /* -1: the CPU */
 };
@@ -26,12 +26,12 @@ size_t perf_board_size(const struct perf_opts *opts);
 struct perf_rank *perf_board_rank(void *board, int rank);
 struct perf_sample *perf_board_sample(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration,
 				      int rank);
-/* The plain program's times, beside the others. */
+/* The same for the reference program. */
 struct perf_sample *perf_board_plain(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration,
 				     int rank);
-/* Bytes of a rank's window in the plain program. */
+/* Bytes of a rank's window in the reference program. */
 size_t perf_window_bytes(const struct perf_opts *opts);
-/* Shared memory of the plain program: the window of a rank, or its card (ep_perf_wire.h). */
+/* Shared memory of the reference program: a rank's window, or its card (ep_perf_wire.h). */
 uint8_t *perf_board_window(void *board, const struct perf_opts *opts, int rank);
 
 void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum perf_phase phase, struct perf_row *out);
@@ -45,12 +45,12 @@ struct perf_job {
 
 int perf_ll_job(struct seat *seat, const void *job);
 int perf_ht_job(struct seat *seat, const void *job);
-int perf_plain_job(struct seat *seat, const void *job); /* LL's copies by memcpy, and by puts */
+int perf_plain_job(struct seat *seat, const void *job); /* the copies of LL by memcpy or by puts */
 
-/* Nothing counted yet; the device of the job's communicator. */
+/* Clears the results; sets the device of the job's communicator. */
 void perf_rank_init(const struct perf_opts *opts, int device, struct perf_rank *out);
 
-/* What is timed: a phase of one rank, launched and not waited for. 0, or -1 after seat_fail. */
+/* Launches a phase of one rank without waiting. 0, or -1 after seat_fail. */
 struct perf_play {
 	struct seat *seat;
 	struct shim *shim;
@@ -59,7 +59,7 @@ struct perf_play {
 	void *rig;
 };
 
-/* All phases, warm-up and iterations, into the board: seen by the host, and on a GPU by the device. */
+/* Times all phases, warm-up and iterations, into the board: on the host, and on a GPU on the device too. */
 int perf_time(const struct perf_play *play);
 /* Waits for the stream. */
 int perf_sync(const struct perf_play *play);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where ranks leave their figures, and how rows are made of them. */
+/* Results of the ranks in shared memory, and the table rows made of them. */
 #include "perf/ep_perf.h"
 #include "perf/ep_perf_wire.h"
 
@@ -33,7 +33,7 @@ static size_t head_bytes(const struct perf_opts *opts)
 			2 * samples(opts) * sizeof(struct perf_sample));
 }
 
-/* Dispatch: a row from every token of every rank. Combine: a row for every choice of this rank's tokens. */
+/* Dispatch: one row per token of every rank. Combine: one row per expert choice of this rank's tokens. */
 size_t perf_window_bytes(const struct perf_opts *opts)
 {
 	struct ll_shape shape;
@@ -112,7 +112,7 @@ static double average(void *board, const struct perf_opts *opts, enum perf_phase
 	return sum / opts->iterations;
 }
 
-/* Ranks that share a GPU share its memory, and their bytes add up. Of several GPUs nothing is said. */
+/* Ranks that share a GPU share its memory bandwidth, so their bytes add up. With several GPUs there is no limit. */
 static bool has_limit(const struct perf_opts *opts, void *board)
 {
 	int device = perf_board_rank(board, 0)->device;

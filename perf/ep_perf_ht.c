@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HT, one size of the table on one rank: what creation takes, a checked round, the timed ones, a checked round. */
+/* HT, one size on one rank: creation times, a checked round, the timed rounds, a checked round. */
 #include <stdio.h>
 
 #include "perf/ep_perf.h"
@@ -11,7 +11,7 @@ struct ht_play {
 	struct ht_rig rig;
 	const struct perf_opts *opts;
 	struct perf_rank *out;
-	struct ht_args args[HT_OPS]; /* of the round: made ahead, they are no part of what is timed */
+	struct ht_args args[HT_OPS]; /* of the round, made in advance: not part of what is timed */
 	void *graph;
 };
 
@@ -33,8 +33,8 @@ static const char *const call_of[HT_OPS] = {
 	[HT_COMBINE_BWD] = "ncclEpCombine, backward",
 };
 
-/* Flat: whatever comes. Expert-major: twice what comes on average, where that is less; the worst case is a copy for
- * every expert of a rank, 4 GB a rank for 8 ranks of 4096 tokens. */
+/* Flat: the worst case. Expert-major: twice the average if less, since the worst case is a copy per local expert: 4 GB
+ * per rank for 8 ranks of 4096 tokens. */
 static int capacity_of(const struct perf_opts *opts, const struct ht_shape *shape)
 {
 	long bound = ht_bound(shape), average = (long)opts->last * opts->topk + (long)ht_local(shape) * opts->align;
@@ -89,13 +89,13 @@ static int graph_make(struct ht_play *play)
 	return rig->shim.ops->capture_end(&rig->shim, &play->graph) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
 }
 
-/* The operations of the run, in order; HT_OPS is behind the last. */
+/* The operations of the run, in order; ends with HT_OPS. */
 static enum ht_op ops_end(const struct ht_play *play)
 {
 	return play->opts->bwd ? HT_OPS : HT_DISPATCH_BWD;
 }
 
-/* Data of a round for all operations: answers too, for in HT every row has its place before it is there. */
+/* Data of a round for all operations, including combine's inputs: in HT the position of every row is known before. */
 static int prepare(struct ht_play *play)
 {
 	struct ht_rig *rig = &play->rig;
@@ -107,10 +107,10 @@ static int prepare(struct ht_play *play)
 			return -1;
 	for (enum ht_op op = HT_UPDATE; op < ops_end(play); op++)
 		ht_args(rig, 0, op, &play->args[op]);
-	/* A graph outlives the routing it was made with: what it combines must be high enough for the next one too. */
+	/* A graph outlives its routing: combine's inputs must be large enough for the next routing too. */
 	if (play->opts->graph)
 		play->args[HT_COMBINE].tensor[HT_ANSWERS].sizes[0] = ht_rows_max(rig, HT_ANSWERS);
-	rig->handle[0].op[HT_UPDATE].loaded = false; /* the next round is another one */
+	rig->handle[0].op[HT_UPDATE].loaded = false; /* a new round */
 	return ht_sync(rig) || seat_barrier(rig->seat) ? -1 : 0;
 }
 
@@ -132,7 +132,7 @@ static int judge(struct ht_play *play, enum ht_op op)
 	return 0;
 }
 
-/* Making a graph may wait for what runs on the device: nothing of a rank runs while another one still makes its own. */
+/* Instantiating a graph may wait for the device: no rank launches while another one still instantiates its own. */
 static int round_graph(struct ht_play *play)
 {
 	if ((!play->opts->graph_update && (step(play, PERF_UPDATE) || ht_sync(&play->rig))) ||
@@ -145,7 +145,7 @@ static int round_graph(struct ht_play *play)
 	return 0;
 }
 
-/* One round, looked at. */
+/* One checked round. */
 static int round_play(struct ht_play *play)
 {
 	if (prepare(play))
@@ -160,7 +160,7 @@ static int round_play(struct ht_play *play)
 
 /* ---- */
 
-/* Dispatch: own rows read once, every copy written. Combine: every copy read, own rows written. */
+/* Dispatch reads own rows once and writes every copy. Combine reads every copy and writes own rows. */
 static void facts_bytes(struct ht_play *play)
 {
 	const struct ht_rig *rig = &play->rig;
@@ -180,7 +180,7 @@ static void facts_bytes(struct ht_play *play)
 	traffic[PERF_GRAPH] = traffic[PERF_DISPATCH] + traffic[PERF_COMBINE];
 }
 
-/* A handle more on the same group; its windows are there. */
+/* One more handle of the same group, whose windows exist. */
 static int facts_handle(struct ht_play *play)
 {
 	struct ht_rig *rig = &play->rig;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LL, one size of the table on one rank: a checked round, the timed ones, a checked round. */
+/* LL, one size on one rank: a checked round, the timed rounds, a checked round. */
 #include <stdio.h>
 
 #include "perf/ep_perf.h"
 #include "test/oracle/rig.h"
 
-/* A library that has no such query yet leaves the figure out. */
+/* Weak: a library without this query leaves the figure out. */
 #pragma weak anyEpGroupWindowBytes
 
 struct ll_play {
@@ -27,7 +27,7 @@ static struct rig_cfg cfg_make(const struct perf_job *job)
 			       .data = perf_data(opts, job->tokens) };
 
 	perf_shape(opts, &cfg.shape);
-	/* In a graph an expert answers with what it got: a copy is all that fits between dispatch and combine. */
+	/* In a graph experts return what they received: only a copy fits between dispatch and combine. */
 	cfg.data.numeric = cfg.data.echo = opts->graph && opts->quant == LL_QUANT_NONE;
 	return cfg;
 }
@@ -62,7 +62,7 @@ static void graph_drop(struct ll_play *play)
 	play->graph = NULL;
 }
 
-/* With `copy` the experts answer in it; without it is what is timed. */
+/* With `copy` the experts' copy is part of it; the graph without it is timed. */
 static int graph_make(struct ll_play *play, bool copy)
 {
 	struct rig *rig = &play->rig;
@@ -82,7 +82,7 @@ static int graph_make(struct ll_play *play, bool copy)
 
 /* ---- values ---- */
 
-/* What has been found wrong since the last call goes to a phase. */
+/* Attributes the errors found since the last call to a phase. */
 static void charge(struct ll_play *play, enum perf_phase phase)
 {
 	struct ll_verdict *verdict = &play->rig.verdict;
@@ -145,8 +145,8 @@ static double pairs_of(const struct ll_shape *shape, const struct ll_input *in)
 	return pairs;
 }
 
-/* Dispatch: own rows read, window written and read, outputs written. Combine: inputs read, window written and read,
- * sums written. */
+/* Dispatch reads own rows, writes and reads the window, writes outputs. Combine reads inputs, writes and reads the
+ * window, writes sums. */
 static void facts(struct ll_play *play)
 {
 	const struct rig_handle *h = &play->rig.handle[0];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The yardstick on the CPU: the copies that dispatch and combine cannot do without, by memcpy, with the same data, the
- * same ranks and the same cores. A token goes once to each other rank's window and from there to its experts' rows; own
- * rows go straight. Back, each row goes to its home, which adds them up. No headers, no counts, no handshake but a
- * barrier where receivers must wait. With puts what crosses is staged in memory of the net, put one by one, and waited
- * for by its immediates.
+ * The reference on the CPU: the minimum copies of dispatch and combine by memcpy, with the same data, ranks and cores.
+ * A token is copied once to each other rank's window and from there to its experts' rows; own rows are copied directly.
+ * In combine each row is copied to its home rank, which sums them. No headers, no counts, no handshake except a barrier
+ * where receivers must wait. With puts, these rows are staged in registered memory, put one by one, and waited for by
+ * their immediates.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +19,14 @@ struct plain {
 	struct ll_shape shape;
 	struct ll_input *in;
 	struct ll_expect expect;
-	uint8_t *out, *answers, *own, *sums; /* own: the answers to own tokens */
+	uint8_t *out, *answers, *own, *sums; /* own: results for own tokens */
 	size_t out_size, answers_size, own_size, sums_size;
 	float *tile;
 	struct wire *wire;	      /* NULL: windows are shared memory */
-	uint64_t rows_in, answers_in; /* that come from others */
+	uint64_t rows_in, answers_in; /* expected from other ranks */
 };
 
-/* Untouched pages cost nothing: outputs are as large as the library's and as empty. */
+/* Outputs are as large as the library's; untouched pages cost nothing. */
 static uint8_t *pages(size_t size)
 {
 	void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -39,7 +39,7 @@ static size_t row_bytes(const struct plain *p)
 	return ll_out_bytes(&p->shape) + ll_scale_bytes(&p->shape);
 }
 
-/* In a window. */
+/* Offset in a window. */
 static size_t row_at(const struct plain *p, int src, int token)
 {
 	return ((size_t)src * (size_t)p->shape.tmax + (size_t)token) * row_bytes(p);
@@ -73,7 +73,7 @@ static int rows_wait(const struct plain *p, uint64_t rows)
 	return p->wire ? wire_wait(p->wire, rows) : seat_barrier(p->seat);
 }
 
-/* The first k of a token that names a rank; -1 none. */
+/* The first k of a token on this rank, or -1. */
 static int first_of(const struct plain *p, const struct ll_input *in, int token, int rank)
 {
 	for (int k = 0; k < p->shape.topk; k++)
@@ -82,7 +82,7 @@ static int first_of(const struct plain *p, const struct ll_input *in, int token,
 	return -1;
 }
 
-/* Quantising has no memcpy: its rows are copied at the size they have on the way. */
+/* memcpy does not quantise: rows are copied at their size on the wire. */
 static const uint8_t *token_row(const struct plain *p, int token)
 {
 	return p->in[seat_rank(p->seat)].tokens + (size_t)token * ll_in_bytes(&p->shape);
@@ -144,7 +144,7 @@ static void store_row(uint8_t *row, const float *sum, size_t n, enum num_type ty
 		num_store(type, row + h * num_info[type].size, sum[h]);
 }
 
-/* Where the row of zone z for a token of `src` stands among its choices. */
+/* Which of the token's choices the row of zone z is. */
 static int place_of(const struct plain *p, int z, struct ll_row row)
 {
 	int me = seat_rank(p->seat), local = p->shape.experts / p->shape.ranks;
@@ -182,7 +182,7 @@ static int plain_combine(struct plain *p)
 
 			if (owner < 0 || (p->shape.layout == LL_RANK_MAJOR && first_of(p, in, t, owner) != k))
 				continue;
-			/* Own rows are read where they lie: each from memory of its own, as it is there. */
+			/* Own rows are read in place, each from its own memory. */
 			add_row(p->tile,
 				owner == me ? p->own + (size_t)(t * p->shape.topk + k) * bytes
 					    : window(p) + home_at(p, t, k),
@@ -201,7 +201,7 @@ static int plain_open(struct plain *p, const struct perf_job *job)
 	perf_shape(p->opts, &p->shape);
 	p->in = ll_inputs_make(&p->shape, &data);
 	if (!p->in || ll_expect_dispatch(&p->shape, p->in, NULL, seat_rank(p->seat), &p->expect))
-		return seat_fail(p->seat, "no memory");
+		return seat_fail(p->seat, "out of memory");
 	rows = (size_t)p->expect.zones * (size_t)p->expect.cap;
 	p->out_size = rows * row_bytes(p);
 	p->answers_size = rows * ll_combine_bytes(&p->shape);
@@ -213,11 +213,11 @@ static int plain_open(struct plain *p, const struct perf_job *job)
 	p->sums = pages(p->sums_size);
 	p->tile = malloc(p->shape.hidden * sizeof(*p->tile));
 	if (!p->out || !p->answers || !p->own || !p->sums || !p->tile)
-		return seat_fail(p->seat, "no memory");
+		return seat_fail(p->seat, "out of memory");
 	return 0;
 }
 
-/* Staged: a row for every rank and token, or an answer to each of its choices. */
+/* Staging: one row per rank and token, or one result per choice. */
 static int plain_connect(struct plain *p)
 {
 	size_t row = row_bytes(p), answer = ll_combine_bytes(&p->shape) * (size_t)p->shape.topk;
@@ -276,8 +276,7 @@ int perf_plain_job(struct seat *seat, const void *arg)
 	struct plain p = { .seat = seat, .opts = &job->opts };
 
 	if (!plain_open(&p, job) && (!job->opts.puts || !plain_connect(&p))) {
-		/* Rows that were written before, as an expert's would be: a page that was never touched is no memory.
-		 */
+		/* Rows written before, as an expert would: untouched pages are not real memory. */
 		for (int z = 0; z < p.expect.zones; z++)
 			memset(p.answers + (size_t)z * (size_t)p.expect.cap * ll_combine_bytes(&p.shape), 1,
 			       (size_t)p.expect.count[z] * ll_combine_bytes(&p.shape));

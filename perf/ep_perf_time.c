@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock: every phase as the caller sees it, and as the device does. */
+/* Timing of every phase, on the host and on the device. */
 #include <stdlib.h>
 
 #include "perf/ep_perf.h"
@@ -18,7 +18,7 @@ int perf_sync(const struct perf_play *play)
 	return shim_said(play, play->shim->ops->sync(play->shim, SYNC_SECONDS));
 }
 
-/* Ranks start each phase together, and it is over when the stream is idle. */
+/* Ranks start each phase together; it ends when the stream is idle. */
 static int time_host(const struct perf_play *play)
 {
 	const struct perf_opts *opts = play->opts;
@@ -44,7 +44,7 @@ static int event_at(const struct perf_play *play, void *event)
 	return shim_said(play, play->shim->ops->event_record(play->shim, event));
 }
 
-/* All of them ahead: making one takes longer than an operation. */
+/* Created in advance: creating one takes longer than an operation. */
 static int events_make(const struct perf_play *play, void *(*event)[STEPS_MAX + 1], int rounds)
 {
 	for (int i = 0; i < rounds; i++)
@@ -72,7 +72,7 @@ static int events_read(const struct perf_play *play, void *(*event)[STEPS_MAX + 
 	return 0;
 }
 
-/* Everything is launched ahead, with an event before and behind each phase. */
+/* Everything is launched at once, with an event before and after each phase. */
 static int time_device(const struct perf_play *play)
 {
 	const enum perf_phase *phases = perf_phases(play->opts);
@@ -80,7 +80,7 @@ static int time_device(const struct perf_play *play)
 	void *(*event)[STEPS_MAX + 1] = calloc((size_t)rounds, sizeof(*event));
 
 	if (!event)
-		return seat_fail(play->seat, "no memory");
+		return seat_fail(play->seat, "out of memory");
 	if (events_make(play, event, rounds) || seat_barrier(play->seat))
 		goto destroy;
 	for (int i = 0; i < rounds; i++) {

@@ -14,7 +14,7 @@
 #include "util/error.h"
 
 #define QUEUE 4096u /* a power of two */
-#define COVER 32u   /* one in so many puts asks for a completion */
+#define COVER 32u   /* one put in this many requests a completion */
 #define BATCH 64
 #define WAIT_SECONDS 60.0
 
@@ -47,11 +47,11 @@ _Static_assert(sizeof(struct wire_card) <= WIRE_CARD, "a card holds it");
 
 /* ---- the thread ---- */
 
-/* What the thread has for itself. */
+/* State of the thread. */
 struct wire_turn {
 	unsigned long given;
 	uint32_t quiet;
-	void *request[BATCH]; /* a ring, in the order of the puts */
+	void *request[BATCH]; /* ring buffer, in the order of the puts */
 	uint32_t first, last;
 };
 
@@ -230,7 +230,7 @@ int wire_open(struct seat *seat, uint8_t *cards, size_t window, size_t send, str
 	if (!w || !all) {
 		free(w);
 		free(all);
-		return seat_fail(seat, "no memory");
+		return seat_fail(seat, "out of memory");
 	}
 	memset(w, 0, sizeof(*w));
 	w->seat = seat;
@@ -243,10 +243,10 @@ int wire_open(struct seat *seat, uint8_t *cards, size_t window, size_t send, str
 	if (rc)
 		return seat_fail(seat, "no net: %s", ep_last_error());
 	w->running = !pthread_create(&w->thread, NULL, wire_main, w);
-	return w->running ? seat_barrier(seat) : seat_fail(seat, "no thread for the net");
+	return w->running ? seat_barrier(seat) : seat_fail(seat, "pthread_create failed");
 }
 
-/* Nobody puts any more when all have come; the thread runs on until then, as others may need its progress. */
+/* After the barrier nobody puts any more; the thread runs until then, since others may need its progress. */
 void wire_close(struct wire *w)
 {
 	if (!w)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The yardstick for HT on the CPU: MPI_Alltoallv of the rows that a flat dispatch of the same options moves. MPI is
- * given what dispatch has to find out: counts are known, and rows lie packed by destination. No ids or weights go with
- * them. Run by mpirun; exit status as ep_perf's.
+ * The reference for HT on the CPU: MPI_Alltoallv of the rows that a flat dispatch with the same options moves. MPI is
+ * given what dispatch has to compute: the counts, and rows packed by destination. No ids or weights are sent. Run by
+ * mpirun; exit status as ep_perf.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ struct exchange {
 	double *sample; /* [iterations] */
 };
 
-/* MPI's own handler ends the job when a call fails. */
+/* MPI's error handler aborts the job when a call fails. */
 static void stop(const char *text)
 {
 	fprintf(stderr, "mpi_alltoallv_perf: %s\n", text);
@@ -36,7 +36,7 @@ static void *need(size_t size)
 	void *at = NULL;
 
 	if (posix_memalign(&at, 4096, size ? size : 1))
-		stop("no memory");
+		stop("out of memory");
 	memset(at, 0, size);
 	return at;
 }
@@ -47,7 +47,7 @@ static struct ll_input input_of(const struct exchange *x, int rank)
 	struct ll_input in;
 
 	if (ll_input_make(&x->shape, &data, rank, &in))
-		stop("no memory");
+		stop("out of memory");
 	return in;
 }
 
@@ -60,7 +60,7 @@ static void row_copy(const struct exchange *x, const struct ll_input *in, int to
 		memcpy(row + bytes, in->scales + (size_t)token * scale, scale);
 }
 
-/* Rows of `in` for a rank, in the order of its tokens; at NULL: only counted. */
+/* Rows of `in` for a rank, in token order; at NULL: only counted. */
 static int rows_pack(const struct exchange *x, const struct ll_input *in, int rank, uint8_t *at)
 {
 	int rows = 0;
@@ -98,7 +98,7 @@ static void exchange_open(struct exchange *x)
 	x->recv_count = need((size_t)ranks * sizeof(int));
 	x->recv_first = need((size_t)ranks * sizeof(int));
 	x->sample = need((size_t)x->opts->iterations * sizeof(double));
-	/* Counts of rows, not of bytes: those outgrow an int. */
+	/* In rows: byte counts would overflow an int. */
 	MPI_Type_contiguous((int)x->row, MPI_BYTE, &x->type);
 	MPI_Type_commit(&x->type);
 	in = input_of(x, x->rank);
@@ -138,7 +138,7 @@ static void exchange_time(struct exchange *x)
 	}
 }
 
-/* Rows that are not what their sources sent. */
+/* Counts rows that differ from what was sent. */
 static long wrong_rows(const struct exchange *x)
 {
 	long wrong = 0;

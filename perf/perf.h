@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs with a table of sizes share: options, one row of the table, how it is printed. */
+/* Shared by ep_perf and mpi_alltoallv_perf: options, table rows, printing. */
 #ifndef EP_PERF_PERF_H
 #define EP_PERF_PERF_H
 
@@ -24,57 +24,57 @@ enum perf_phase {
 };
 extern const char *const perf_phase_names[PERF_PHASES];
 
-/* Who takes an option; ep_perf is the first two. */
+/* Which programs take an option; ep_perf is the first two. */
 enum perf_use { PERF_FOR_LL = 1 << PERF_LL, PERF_FOR_HT = 1 << PERF_HT, PERF_FOR_MPI = 1 << 2 };
 
 struct perf_opts {
-	const char *program, *title;			/* title NULL: the algorithm's */
-	bool quiet;					/* no word about mistakes: another rank has said it */
-	uint64_t given;					/* rows of the table of options */
+	const char *program, *title;			/* title NULL: the algorithm's name */
+	bool quiet;					/* print no errors: another rank does */
+	uint64_t given;					/* bits: rows of the option table */
 	int algorithm, layout, dtype, quant, zero_copy; /* enums; zero_copy as ncclEpZeroCopyMode_t */
 	int first, last, factor;			/* tokens */
 	int ranks;
 	bool processes;
 	size_t hidden;
 	int topk, experts;
-	int align, max_recv; /* HT; max_recv 0: room for what may come */
+	int align, max_recv; /* HT; max_recv 0: room for the worst case */
 	bool eager, drop, bwd;
 	bool staged, graph, graph_update, windows, check;
-	bool memcpy, puts; /* a plain program beside it; puts: rows cross by the net, every rank is a node */
+	bool memcpy, puts; /* run the reference too; puts: by the net, one rank per node */
 	int sms, iterations, warmup;
-	double bandwidth; /* GB/s of the device, for the limit by bytes */
+	double bandwidth; /* memory bandwidth of the device in GB/s, for the limit */
 	uint64_t seed;
 	char device[16];
 	const char *json;
 };
 
-/* 0, 1 after help, -1 for a mistake that was said. `use` is what the program can do: enum perf_use. */
+/* 0; 1 after help; -1 for an error, which has been printed. use: enum perf_use. */
 int perf_opts_take(struct perf_opts *opts, unsigned use, int argc, char **argv);
-/* Fills in what was not given, which depends on the device, and looks whether it fits together; 0, or -1 as above. */
+/* Sets the defaults, which depend on the device, and checks the combination; 0, or -1 as above. */
 int perf_opts_settle(struct perf_opts *opts, unsigned use, bool gpu);
 
-/* The phases of a run of ep_perf, in the order of the table; PERF_PHASES ends the list. */
+/* The phases of a run of ep_perf, in table order; ends with PERF_PHASES. */
 const enum perf_phase *perf_phases(const struct perf_opts *opts);
 
-/* A row of the table: maxima over ranks, averaged over iterations. Times are microseconds everywhere. */
+/* A row of the table: maxima over ranks, averaged over iterations. Times are in microseconds. */
 struct perf_row {
 	int tokens;
 	enum perf_phase phase;
-	double bytes;	  /* per rank; 0: a phase that carries none */
+	double bytes;	  /* per rank; 0: the phase moves no rows */
 	double device_us; /* < 0: not measured there */
 	double host_us, algbw;
-	double beside_us;		/* CPU: the plain program; GPU: the limit by bytes; < 0: none */
-	double best_us, beside_best_us; /* the fastest iterations: what is left when nobody else uses the machine */
+	double beside_us;		/* CPU: the reference; GPU: the bandwidth limit; < 0: none */
+	double best_us, beside_best_us; /* the fastest iteration: least disturbed by other load */
 	int64_t wrong;			/* -1: not checked */
 };
 
-/* What is known once the first size is through. */
+/* Known after the first size. */
 struct perf_facts {
 	const char *device; /* "cuda", "host" */
-	const char *beside; /* what the column is called, or "" */
-	uint64_t window;    /* bytes; UINT64_MAX: the library does not say */
+	const char *beside; /* title of that column, or "" */
+	uint64_t window;    /* bytes; UINT64_MAX: unknown */
 	double group_us, first_us,
-		later_us; /* creation of the group, of its first handle, of one more; < 0: not taken */
+		later_us; /* creation of the group, its first and a later handle; < 0: not measured */
 };
 
 void perf_print_head(const struct perf_opts *opts);

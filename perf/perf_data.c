@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the options mean to the oracle: the same rows and routing, whoever asks. */
+/* The oracle's shape, data and routing for the given options. */
 #include "perf/perf_data.h"
 
 void perf_shape(const struct perf_opts *opts, struct ll_shape *shape)

@@ -5,12 +5,12 @@
 #include "perf/perf.h"
 #include "test/oracle/data.h"
 
-/* LL's; HT's is built on it. */
+/* For LL; that of HT contains it. */
 void perf_shape(const struct perf_opts *opts, struct ll_shape *shape);
-/* What a rig is given, and what its first handle makes of it in its first round, which is the one that is timed. */
+/* Data of a rig, and of its first handle in its first round, which is the one timed. */
 struct ll_data perf_data(const struct perf_opts *opts, int tokens);
 struct ll_data perf_data_first(const struct perf_opts *opts, int tokens);
-/* Does the token have an expert on the rank? */
+/* Whether the token has an expert on the rank. */
 bool perf_goes_to(const struct ll_shape *shape, const struct ll_input *in, int token, int rank);
 
 #endif

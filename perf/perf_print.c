@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table, and the same figures as JSON. */
+/* The table, and the same results as JSON. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,7 +54,7 @@ void perf_print_head(const struct perf_opts *opts)
 	if (opts->align > 1)
 		printf("# rows of an expert padded to %d\n", opts->align);
 	if (opts->eager)
-		printf("# eager: outputs as high as the update says\n");
+		printf("# eager: outputs sized by the update\n");
 	if (opts->max_recv)
 		printf("# room for %d rows per rank%s\n", opts->max_recv, opts->drop ? ", the rest is dropped" : "");
 	printf("# %d iterations after %d of warm-up; times are the slowest rank's, averaged\n", opts->iterations,
@@ -94,7 +94,7 @@ void perf_print_row(const struct perf_opts *opts, const struct perf_row *row)
 	print_or(row->host_us, 10);
 	print_or(row->bytes > 0 ? row->algbw : -1, 9);
 	print_or(row->beside_us, 10);
-	if (opts->puts) /* of the fastest iterations: of two programs one after the other the averages say little */
+	if (opts->puts) /* of the fastest iterations: the two run one after the other, so averages compare badly */
 		print_or(row->beside_best_us > 0 ? 100 * row->beside_best_us / row->best_us : -1, 9);
 	if (row->wrong < 0)
 		printf(" %7s\n", "N/A");
@@ -103,7 +103,7 @@ void perf_print_row(const struct perf_opts *opts, const struct perf_row *row)
 	fflush(stdout);
 }
 
-/* Of the largest size, in the fastest iterations. */
+/* For the largest size, by the fastest iterations. */
 static void print_ratios(const struct perf_row *rows, int count, const char *beside)
 {
 	for (int i = 0; *beside && i < count; i++)

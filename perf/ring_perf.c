@@ -1,38 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands from kernels into one thread of the CPU, claims and credits included; the rate of the stores alone beside
- * it; and the way from a kernel to the CPU and back.
- *
- *   ring_perf [-p producers] [-r rings] [-n commands] [-e entries] [-D host|cuda]
+ * Rate of commands from kernels into one host thread, including claims and credits; the rate of the stores alone for
+ * comparison; and the round trip from a kernel to the host and back.
  */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "perf/perf_tool.h"
 #include "test/rig/ring_rig.h"
 #include "util/clock.h"
 #include "util/error.h"
 
-#define POP_MAX 64 /* what an engine takes at a time */
-#define WARPS 4	   /* of a block */
+#define POP_MAX 64 /* as an engine */
+#define WARPS 4	   /* per block */
 
 struct options {
-	uint32_t producers, rings, entries;
+	uint32_t producers, rings, entries; /* producers and rings 0: by device */
 	uint64_t commands;
-	enum ep_dev_kind kind;
+	int kind; /* enum ep_dev_kind; EP_DEV_KINDS: CUDA if available */
 };
 
 struct row {
 	const char *name;
 	uint32_t mode, batch;
-	uint32_t producers; /* 0: as many as asked for */
-	uint64_t fraction;  /* of the commands asked for: slow ways take fewer */
-	double us, rate;    /* of all; commands per microsecond */
+	uint32_t producers; /* 0: as given by -p */
+	uint64_t fraction;  /* divides the number of commands, for slow modes */
+	double us, rate;    /* total time; commands per microsecond */
 	uint64_t count, wrong;
 };
 
-/* Of all commands whatever their order: cheap enough to run beside the popping. */
+/* An order-independent checksum, cheap enough to compute while popping. */
 struct sum {
 	uint64_t count, bits, src;
 };
@@ -44,7 +42,7 @@ static void sum_add(struct sum *s, const struct ep_cmd *cmd)
 	s->src += cmd->half[1];
 }
 
-/* Pops until all have come or the kernels have ended without them; the time from the first to the last. */
+/* Pops until all have arrived or the kernels have ended; the time from the first to the last. */
 static uint64_t consume(struct ring_rig *rig, const struct rig_job *job, int jobs, uint64_t total, struct sum *s)
 {
 	struct ep_cmd cmd[POP_MAX];
@@ -71,7 +69,7 @@ static uint64_t consume(struct ring_rig *rig, const struct rig_job *job, int job
 		}
 		for (int j = 0; j < jobs; j++)
 			ended += rig_ended(&job[j]);
-		/* One more look: what was pushed last may have come meanwhile. */
+		/* Poll once more: the last commands may have arrived meanwhile. */
 		if (ended == jobs && late++)
 			break;
 	}
@@ -93,7 +91,7 @@ static uint64_t count_wrong(const struct sum *got, uint32_t producers, uint32_t 
 	return got->bits != must.bits || got->src != must.src;
 }
 
-/* On the CPU device a launch is a thread; a GPU takes all producers in one. */
+/* On the CPU device each launch is a thread; on a GPU one launch has all producers. */
 static int start_jobs(struct ring_rig *rig, const struct row *row, uint32_t producers, uint32_t count,
 		      struct rig_job *job)
 {
@@ -113,7 +111,7 @@ static int start_jobs(struct ring_rig *rig, const struct row *row, uint32_t prod
 							  .mode = row->mode,
 							  .timeout_ns = 10000000000ull };
 		first += items;
-		/* Whatever did not start is missed by who counts. */
+		/* Producers that did not start show up in the count. */
 		if (rig_start(&job[j]))
 			return (int)j;
 	}
@@ -142,7 +140,7 @@ static int measure(const struct options *opt, struct row *row, uint64_t commands
 		most = job[j].wall_ns > most ? job[j].wall_ns : most;
 	}
 	if (row->mode == EP_PUSH_RAW)
-		ns = most; /* the launch in it: some microseconds of milliseconds */
+		ns = most; /* includes the launch: microseconds of milliseconds */
 	if (row->mode == EP_PUSH_ECHO)
 		ns = rig_page(&rig)->report[0].echo_ns;
 	row->wrong = row->mode == EP_PUSH_RAW ? 0 : count_wrong(&got, producers, count);
@@ -182,13 +180,12 @@ static int run(const struct options *opt)
 
 	printf("# ring_perf " EP_VERSION ", device %s, %u entries per ring, one consuming thread, %d at a time\n",
 	       ep_dev_row(opt->kind)->name, opt->entries, POP_MAX);
-	printf("# time is from the first command popped to the last; of stores alone the kernel's, of round trips "
-	       "their "
-	       "sum\n#\n");
+	printf("# time is from the first command popped to the last; for stores alone the kernel's, for round trips "
+	       "their sum\n#\n");
 	printf("# %-24s %9s %6s %10s %12s %10s %10s %7s\n# %-24s %9s %6s %10s %12s %10s %10s %7s\n", "way", "producers",
 	       "rings", "commands", "time", "rate", "each", "#wrong", "", "", "", "", "(us)", "(M/s)", "(us)", "");
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		/* A short one first: code, pages and clocks are warm then. */
+		/* A short warm-up first. */
 		if (measure(opt, &rows[i], opt->commands / 10) || measure(opt, &rows[i], opt->commands)) {
 			fprintf(stderr, "ring_perf: %s: %s\n", rows[i].name, ep_last_error());
 			return 1;
@@ -196,49 +193,37 @@ static int run(const struct options *opt)
 		print_row(opt, &rows[i]);
 		wrong += rows[i].wrong;
 	}
-	printf("# Out of bounds values : %llu %s\n#\n", wrong + 0ull, wrong ? "FAILED" : "OK");
-	return wrong != 0;
+	return perf_end(-1, (long long)wrong);
 }
 
-/* 0, 1 after help, -1 for a mistake. */
+/* clang-format off */
+static const struct perf_arg args_rows[] = {
+#define AT(member) offsetof(struct options, member)
+	{ "producers", 'p', 0, ARG_INT, AT(producers), 0, 4096, NULL, "producing warps, CPU: threads (64, CPU 2)" },
+	{ "rings", 'r', 0, ARG_INT, AT(rings), 0, RIG_RINGS, NULL, "rings (8, CPU 2)" },
+	{ "entries", 'e', 0, ARG_INT, AT(entries), 1, 1 << 30, NULL, "entries per ring, a power of two (4096)" },
+	{ "commands", 'n', 0, ARG_U64, AT(commands), 1000, 1000000000, NULL, "total commands (4000000)" },
+	{ "device", 'D', 0, ARG_WORD, AT(kind), 0, EP_DEV_KINDS, "host cuda", "host or cuda (cuda if there is one)" },
+	{ "help", 'h', 0, ARG_HELP, 0, 0, 0, NULL, "this text" },
+#undef AT
+};
+/* clang-format on */
+_Static_assert(EP_DEV_HOST == 0 && EP_DEV_CUDA == 1, "--device is an index");
+
 static int parse(int argc, char **argv, struct options *opt)
 {
-	static const char *const usage =
-		"usage: ring_perf [-p producers] [-r rings] [-n commands] [-e entries] [-D device]\n"
-		"  -p  producing warps, or threads of the CPU device (64, CPU 2)\n"
-		"  -r  rings (8, CPU 2)         -e  entries of a ring, a power of two (4096)\n"
-		"  -n  commands in all (4000000)  -D  host or cuda (cuda where there is one)\n";
-	int c, gpus = 0, bad = 0;
+	struct perf_args args = { .program = "ring_perf", .rows = args_rows, .count = PERF_ARGS_COUNT(args_rows) };
+	int gpus = 0, rc;
 
 	*opt = (struct options){ .entries = 4096, .commands = 4000000, .kind = EP_DEV_KINDS };
-	while ((c = getopt(argc, argv, "p:r:n:e:D:h")) != -1) {
-		if (c == 'p')
-			opt->producers = (uint32_t)strtoul(optarg, NULL, 0);
-		else if (c == 'r')
-			opt->rings = (uint32_t)strtoul(optarg, NULL, 0);
-		else if (c == 'e')
-			opt->entries = (uint32_t)strtoul(optarg, NULL, 0);
-		else if (c == 'n')
-			opt->commands = strtoull(optarg, NULL, 0);
-		else if (c == 'D' && !strcmp(optarg, "host"))
-			opt->kind = EP_DEV_HOST;
-		else if (c == 'D' && !strcmp(optarg, "cuda"))
-			opt->kind = EP_DEV_CUDA;
-		else
-			bad = c == 'h' ? 1 : -1;
-	}
+	rc = perf_args_take(&args, opt, argc, argv);
 	if (opt->kind == EP_DEV_KINDS)
 		opt->kind = ep_dev_row(EP_DEV_CUDA)->count(&gpus) || gpus == 0 ? EP_DEV_HOST : EP_DEV_CUDA;
 	if (opt->producers == 0)
 		opt->producers = opt->kind == EP_DEV_CUDA ? 64 : 2;
 	if (opt->rings == 0)
 		opt->rings = opt->kind == EP_DEV_CUDA ? 8 : 2;
-	if (!bad && (opt->rings > RIG_RINGS || opt->producers > 4096 || opt->commands < 1000 ||
-		     opt->commands > 1000000000 || optind < argc))
-		bad = -1;
-	if (bad)
-		fprintf(bad > 0 ? stdout : stderr, "%s", usage);
-	return bad;
+	return rc;
 }
 
 int main(int argc, char **argv)

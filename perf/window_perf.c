@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long ranks take to meet, and what a window gives: rows copied into every peer's window, a signal behind them, and
- * the rows copied out there (the rowsig kernel), on the CPU device. Ranks are processes, or threads with -t.
- *
- *   window_perf [-t] [-n ranks[,ranks...]] [-b bytes] [-e bytes] [-f factor] [-i iterations] [-w warm-up]
+ * Time of the bootstrap, and bandwidth of windows: rows copied into every peer's window, a signal after them, and the
+ * rows copied out by the peer (the rowsig kernel), on the CPU device. Ranks are processes, or threads with -t.
  */
-#include <getopt.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/args.h"
+#include "perf/perf_tool.h"
 #include "plugin/boot/boot.h"
 #include "plugin/boot/topo.h"
 #include "plugin/group/window.h"
@@ -23,10 +22,12 @@
 
 #define MAX_RANKS 1024
 #define MAX_SIZES 64
+#define MAX_COUNTS 16
 
 struct options {
 	bool threads;
-	int counts[16], ncounts;
+	const char *ranks; /* as given */
+	int counts[MAX_COUNTS], ncounts;
 	size_t first, last, factor;
 	int iterations, warmup;
 };
@@ -207,7 +208,7 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-/* Children are forked before the id exists: forking a process that already has threads is asking for trouble. */
+/* Children are forked before the id is created, which starts threads. */
 static int run_processes(struct run *run)
 {
 	int fds[MAX_RANKS], pipefd[2];
@@ -220,7 +221,7 @@ static int run_processes(struct run *run)
 		if (pid[r] == 0) {
 			ssize_t n;
 
-			/* Else nobody's pipe would ever end when the parent does. */
+			/* Otherwise no pipe would close when the parent exits. */
 			close(pipefd[1]);
 			for (int q = 0; q < r; q++)
 				close(fds[q]);
@@ -235,7 +236,7 @@ static int run_processes(struct run *run)
 		return -1;
 	for (int r = 0; r < run->nranks; r++) {
 		if (write(fds[r], &run->id, sizeof(run->id)) != (ssize_t)sizeof(run->id))
-			fprintf(stderr, "window_perf: rank %d is gone\n", r);
+			fprintf(stderr, "window_perf: rank %d has exited\n", r);
 		close(fds[r]);
 	}
 	for (int r = 0; r < run->nranks; r++)
@@ -259,7 +260,7 @@ static int run_threads(struct run *run)
 	return 0;
 }
 
-/* Slowest rank, as nccl-tests' default; bytes are what one rank sends to all others and itself. */
+/* Slowest rank, as in nccl-tests; bytes are those one rank sends to all ranks, including itself. */
 static int print_run(const struct run *run)
 {
 	size_t size[MAX_SIZES];
@@ -289,67 +290,57 @@ static int print_run(const struct run *run)
 		total += bytes / us / 1e3;
 		all_wrong += wrong;
 	}
-	printf("# Avg algbw (GB/s) : %.3f   Out of bounds values : %ld %s\n#\n", n ? total / n : 0, all_wrong,
-	       all_wrong ? "FAILED" : "OK");
-	return all_wrong != 0;
+	return perf_end(n ? total / n : 0, all_wrong);
+}
+
+/* clang-format off */
+static const struct perf_arg args_rows[] = {
+#define AT(member) offsetof(struct options, member)
+	{ "threads", 't', 0, ARG_SWITCH, AT(threads), 0, 1, NULL, "ranks are threads (0: processes)" },
+	{ "ranks", 'n', 0, ARG_TEXT, AT(ranks), 0, 0, NULL, "numbers of ranks, one table each (2,8)" },
+	{ "minbytes", 'b', 0, ARG_SIZE, AT(first), 1, LONG_MAX, NULL, "bytes per peer, first row (16)" },
+	{ "maxbytes", 'e', 0, ARG_SIZE, AT(last), 1, LONG_MAX, NULL, "bytes per peer, last row (1 MiB)" },
+	{ "stepfactor", 'f', 0, ARG_SIZE, AT(factor), 2, LONG_MAX, NULL, "factor between rows (4)" },
+	{ "iters", 'i', 0, ARG_INT, AT(iterations), 1, INT_MAX, NULL, "timed iterations (200)" },
+	{ "warmup_iters", 'w', 0, ARG_INT, AT(warmup), 0, INT_MAX, NULL, "warm-up iterations (20)" },
+	{ "help", 'h', 0, ARG_HELP, 0, 0, 0, NULL, "this text" },
+#undef AT
+};
+/* clang-format on */
+
+/* "2,8" into counts; false: malformed, too many or out of range. */
+static bool counts_take(struct options *opt)
+{
+	const char *at = opt->ranks;
+	char *end;
+
+	for (opt->ncounts = 0; opt->ncounts < MAX_COUNTS; at = end + 1) {
+		long n = strtol(at, &end, 10);
+
+		if (end == at || n < 1 || n > MAX_RANKS)
+			return false;
+		opt->counts[opt->ncounts++] = (int)n;
+		if (*end != ',')
+			return *end == '\0';
+	}
+	return false;
 }
 
 static int parse(int argc, char **argv, struct options *opt)
 {
-	static const char *const usage =
-		"window_perf [-t] [-n ranks[,ranks...]] [-b bytes] [-e bytes] [-f factor] [-i iterations] [-w "
-		"warm-up]\n"
-		"  -t  ranks are threads (default: processes)     -n  ranks, default 2,8\n"
-		"  -b, -e, -f  bytes per peer from, to, times     -i, -w  iterations and warm-up, default 200 and 20\n";
-	char *save = NULL;
-	int c;
+	struct perf_args args = { .program = "window_perf", .rows = args_rows, .count = PERF_ARGS_COUNT(args_rows) };
+	int rc;
 
-	*opt = (struct options){ .counts = { 2, 8 },
-				 .ncounts = 2,
-				 .first = 16,
-				 .last = 1 << 20,
-				 .factor = 4,
-				 .iterations = 200,
-				 .warmup = 20 };
-	while ((c = getopt(argc, argv, "tn:b:e:f:i:w:h")) != -1) {
-		switch (c) {
-		case 't':
-			opt->threads = true;
-			break;
-		case 'b':
-			opt->first = strtoul(optarg, NULL, 0);
-			break;
-		case 'e':
-			opt->last = strtoul(optarg, NULL, 0);
-			break;
-		case 'f':
-			opt->factor = strtoul(optarg, NULL, 0);
-			break;
-		case 'i':
-			opt->iterations = atoi(optarg);
-			break;
-		case 'w':
-			opt->warmup = atoi(optarg);
-			break;
-		case 'n':
-			opt->ncounts = 0;
-			for (char *s = strtok_r(optarg, ",", &save); s && opt->ncounts < 16;
-			     s = strtok_r(NULL, ",", &save))
-				opt->counts[opt->ncounts++] = atoi(s);
-			break;
-		default:
-			fprintf(c == 'h' ? stdout : stderr, "%s", usage);
-			return c == 'h' ? 1 : -1;
-		}
-	}
-	for (int i = 0; i < opt->ncounts; i++)
-		if (opt->counts[i] < 1 || opt->counts[i] > MAX_RANKS)
-			opt->first = 0;
-	if (!opt->first || opt->last < opt->first || opt->factor < 2 || opt->iterations < 1 || opt->warmup < 0) {
-		fprintf(stderr, "window_perf: an option is out of range\n%s", usage);
+	*opt = (struct options){
+		.ranks = "2,8", .first = 16, .last = 1 << 20, .factor = 4, .iterations = 200, .warmup = 20
+	};
+	rc = perf_args_take(&args, opt, argc, argv);
+	if (!rc && (!counts_take(opt) || opt->last < opt->first)) {
+		fprintf(stderr, "window_perf: -n must be up to %d numbers from 1 to %d, and -e at least -b\n",
+			MAX_COUNTS, MAX_RANKS);
 		return -1;
 	}
-	return 0;
+	return rc;
 }
 
 int main(int argc, char **argv)

@@ -8,7 +8,7 @@
 
 #include "util/error.h"
 
-/* On a few CPUs the scheduler knows better: a pinned thread that naps loses its place to those that are not pinned. */
+/* With few CPUs pinning hurts: a pinned thread that naps loses its CPU to threads that are not pinned. */
 #define CPUS_TOO_FEW 4
 
 static bool number_take(const char **text, unsigned long *out)
@@ -44,7 +44,8 @@ int ep_cpus_parse(const char *list, struct ep_cpus *out)
 	return 0;
 
 malformed:
-	return EP_FAIL(EP_PROXY, EP_EARG, "\"%.80s\" is no list of CPUs below %d, as \"0-3,8\" is", list, EP_CPUS_MAX);
+	return EP_FAIL(EP_PROXY, EP_EARG, "\"%.80s\" is not a CPU list such as \"0-3,8\" with CPUs below %d", list,
+		       EP_CPUS_MAX);
 }
 
 void ep_cpus_pin(pthread_t thread, int engine, const char *list)
@@ -55,15 +56,15 @@ void ep_cpus_pin(pthread_t thread, int engine, const char *list)
 	if (!list || !*list || ep_cpus_parse(list, &want))
 		return;
 	memset(&may, 0, sizeof(may));
-	/* The process's, that is its first thread's: the caller may be bound to a core, which is the last to take. */
+	/* The process's, not the caller's: the core a caller is bound to is the last that an engine should take. */
 	if (sched_getaffinity(getpid(), sizeof(may), may.set) || CPU_COUNT_S(sizeof(may), may.set) <= CPUS_TOO_FEW)
 		return;
 	CPU_AND_S(sizeof(want), want.set, want.set, may.set);
 	if (!CPU_COUNT_S(sizeof(want), want.set)) {
-		EP_INFO(EP_PROXY, "engine %d runs anywhere: the process may use none of the CPUs %s", engine, list);
+		EP_INFO(EP_PROXY, "engine %d is not pinned: the process may use none of the CPUs %s", engine, list);
 		return;
 	}
 	rc = pthread_setaffinity_np(thread, sizeof(want), want.set);
 	if (rc)
-		EP_INFO(EP_PROXY, "engine %d runs anywhere: %s", engine, strerror(rc));
+		EP_INFO(EP_PROXY, "engine %d is not pinned: %s", engine, strerror(rc));
 }

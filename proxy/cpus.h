@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a thread should run, inside what the process may use. */
+/* CPU affinity of engines, within that of the process. */
 #ifndef EP_PROXY_CPUS_H
 #define EP_PROXY_CPUS_H
 
@@ -12,10 +12,10 @@ struct ep_cpus {
 	cpu_set_t set[EP_CPUS_MAX / CPU_SETSIZE];
 };
 
-/* A list as in sysfs: "0-3,8". Refused with a sentence: anything else, and CPUs from EP_CPUS_MAX on. */
+/* A list as in sysfs: "0-3,8". Anything else, or a CPU >= EP_CPUS_MAX, fails with a message. */
 int ep_cpus_parse(const char *list, struct ep_cpus *out);
 
-/* Pins an engine's thread to those of the list that the process may use. A failure costs speed only: it is logged. */
+/* Pins an engine's thread to the CPUs of the list that the process may use. Failures cost speed only and are logged. */
 void ep_cpus_pin(pthread_t thread, int engine, const char *list);
 
 #endif

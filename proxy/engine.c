@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engines: threads that turn ports. What a turn costs when there is nothing to do decides how many ranks a machine can
- * hold: 64 processes whose engines look every 20 us fill two cores by themselves. So an engine spins only as long as an
- * answer may be on its way, lets others run, and then sleeps longer and longer.
+ * The cost of an idle turn limits the ranks per machine: 64 processes whose engines poll every 20 us fill two cores. So
+ * an engine spins only while an answer may be in flight, then yields, then sleeps for increasing times.
  */
+#include "proxy/engine.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -17,47 +18,47 @@
 #include "util/bell.h"
 #include "util/error.h"
 
-/* Since something last moved: until SPIN the thread looks without a pause, until YIELD it lets others run between two
- * looks, then it sleeps: NAP first, twice as long each time, NAP_MAX at most. A GPU cannot end a nap, and a model's
- * layers are 100 us and more apart: for its rings YIELD is as long as a few of them. */
+/* Time since something last moved: the thread spins until SPIN, yields until YIELD, then sleeps: NAP, doubled each time
+ * up to NAP_MAX. A GPU cannot wake it, and a model's layers are 100 us or more apart: with GPU rings YIELD covers a few
+ * layers. */
 #define SPIN_NS 3000u
 #define YIELD_NS 50000u
 #define YIELD_GPU_NS 1000000u
 #define NAP_NS 20000u
 #define NAP_MAX_NS 100000u
-/* With nobody who could push without ringing: after LONG_NS the naps grow on. What a peer sends rings no bell, and must
- * not wait so long while an operation runs. */
+/* If every producer rings the bell, naps grow up to NAP_LONG_NS after LONG_NS; not earlier, because arrivals from peers
+ * ring no bell and must not wait that long during an operation. */
 #define LONG_NS 10000000u
 #define NAP_LONG_NS 1000000u
 
 struct ep_engine {
-	uint32_t bell __attribute__((aligned(64)));  /* alone in its line: producers look at it with every push */
-	uint32_t asked __attribute__((aligned(64))); /* atomic: changes of the list below, or the end */
+	uint32_t bell __attribute__((aligned(64)));  /* own cache line: producers read it at every push */
+	uint32_t asked __attribute__((aligned(64))); /* atomic: tickets for changes of `attached` or `end` */
 	struct ep_engine *next;
 	int number, users;
-	bool stuck; /* atomic: it did not answer in time; who comes new gets another of this number */
+	bool stuck; /* atomic: a detach timed out; later takes of this number start a new engine */
 	pid_t pid;
 	pthread_t thread;
-	pthread_mutex_t lock; /* of all that follows */
+	pthread_mutex_t lock; /* protects what follows */
 	pthread_cond_t changed;
 	struct ep_port *attached; /* by next_attached */
-	uint32_t answered;	  /* the thread goes by this state of the list */
+	uint32_t answered;	  /* last ticket the thread has applied */
 	bool end;
 };
 
-/* The process's engines. Unavoidably global: ranks of one process that know nothing of each other share them. */
+/* Global by necessity: ranks of one process that do not know each other share engines. */
 static struct {
 	pthread_mutex_t lock;
 	struct ep_engine *first;
 } engines = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* What the thread has for itself. */
+/* State of the thread. */
 struct shift {
 	struct ep_engine *engine;
-	struct ep_port *ports; /* as of the last change, by next_turned: who is attached may change under it */
-	bool rung;	       /* nobody pushes to them without ringing */
+	struct ep_port *ports; /* by next_turned: `attached` as of the last change */
+	bool rung;	       /* all their producers ring the bell */
 	uint32_t seen;
-	uint64_t since; /* nothing has moved; 0: something has just now */
+	uint64_t since; /* idle since; 0: the last turn moved something */
 	uint64_t nap;
 };
 
@@ -70,8 +71,8 @@ static int ports_turn(const struct shift *s)
 	return moved;
 }
 
-/* The longest nap: short while the net owes us something, long where nobody can come without ringing; a net that owes
- * it for long is no reason to stay awake. */
+/* The longest nap: short while requests are in flight, long if all producers ring. After LONG_NS requests in flight no
+ * longer keep it short. */
 static uint64_t nap_max(const struct shift *s, uint64_t idle)
 {
 	bool waits = false;
@@ -99,7 +100,7 @@ static void shift_sleep(struct shift *s, uint64_t idle)
 	ep_bell_stand_up(&e->bell);
 }
 
-/* Nothing has moved in the last turn. */
+/* After a turn that moved nothing. */
 static void shift_rest(struct shift *s)
 {
 	uint64_t now = ep_now_ns(), idle;
@@ -115,7 +116,7 @@ static void shift_rest(struct shift *s)
 		sched_yield();
 }
 
-/* Takes over the list as it is now and says so. False: the end. */
+/* Applies the current list and acknowledges it. False: end of the thread. */
 static bool shift_change(struct shift *s)
 {
 	struct ep_engine *e = s->engine;
@@ -140,7 +141,7 @@ static void *engine_main(void *arg)
 {
 	struct shift s = { .engine = arg };
 
-	/* The kernel would add 50 us to a nap of 20. */
+	/* The default timer slack would add 50 us to a nap of 20. */
 	prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
 	for (;;) {
 		/* A1: pairs with R1 in engine_ask. */
@@ -153,7 +154,7 @@ static void *engine_main(void *arg)
 	}
 }
 
-/* With the lock: the thread must look at the list, or at the end. */
+/* With the lock held: makes the thread reload the list and `end`. */
 static uint32_t engine_ask(struct ep_engine *e)
 {
 	uint32_t ticket = __atomic_add_fetch(&e->asked, 1, __ATOMIC_RELEASE); /* R1: pairs with A1 in engine_main */
@@ -162,8 +163,8 @@ static uint32_t engine_ask(struct ep_engine *e)
 	return ticket;
 }
 
-/* Whoever forks has the memory of an engine, not its thread; its lists and locks may be in the middle of a change, so a
- * child leaves them alone. */
+/* A forked child has the engine's memory but not its thread, and its lists and locks may be mid-change: it must not
+ * touch them. */
 static bool engine_is_ours(const struct ep_engine *e)
 {
 	return e->pid == getpid();
@@ -185,7 +186,7 @@ static int engine_start(struct ep_engine *e, const char *cpus)
 	rc = pthread_create(&e->thread, NULL, engine_main, e);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (rc)
-		return EP_FAIL(EP_PROXY, rc, "no thread for engine %d: %s", e->number, strerror(rc));
+		return EP_FAIL(EP_PROXY, rc, "engine %d: pthread_create failed: %s", e->number, strerror(rc));
 	snprintf(name, sizeof(name), "ep-engine-%d", e->number);
 	pthread_setname_np(e->thread, name);
 	ep_cpus_pin(e->thread, e->number, cpus);
@@ -199,7 +200,7 @@ static int engine_make(int number, const char *cpus, struct ep_engine **out)
 	int rc;
 
 	if (!e)
-		return EP_FAIL(EP_PROXY, ENOMEM, "no memory for engine %d", number);
+		return EP_FAIL(EP_PROXY, ENOMEM, "out of memory: engine %d", number);
 	memset(e, 0, sizeof(*e));
 	e->number = number;
 	e->pid = getpid();
@@ -224,7 +225,7 @@ int ep_engine_take(int number, const char *cpus, struct ep_engine **out)
 	int rc = 0;
 
 	if (number < 0)
-		return EP_FAIL(EP_PROXY, EP_EARG, "engine %d: numbers start at 0", number);
+		return EP_FAIL(EP_PROXY, EP_EARG, "engine number %d is negative", number);
 	pthread_mutex_lock(&engines.lock);
 	for (e = engines.first; e && (e->number != number || !engine_is_usable(e)); e = e->next)
 		;
@@ -269,11 +270,11 @@ void ep_engine_give(struct ep_engine *engine)
 int ep_engine_attach(struct ep_engine *engine, struct ep_port *port)
 {
 	pthread_mutex_lock(&engine->lock);
-	if (port->engine) {
+	if (port->bell) {
 		pthread_mutex_unlock(&engine->lock);
-		return EP_FAIL(EP_PROXY, EP_EUSAGE, "rank %d: a port is turned by one engine at a time", port->o.rank);
+		return EP_FAIL(EP_PROXY, EP_EUSAGE, "rank %d: the port is already attached to an engine", port->o.rank);
 	}
-	__atomic_store_n(&port->engine, engine, __ATOMIC_RELEASE);
+	__atomic_store_n(&port->bell, &engine->bell, __ATOMIC_RELEASE);
 	port->next_attached = engine->attached;
 	engine->attached = port;
 	engine_ask(engine);
@@ -281,7 +282,7 @@ int ep_engine_attach(struct ep_engine *engine, struct ep_port *port)
 	return 0;
 }
 
-/* With the lock: until the thread goes by the list of this ticket. */
+/* With the lock held: until the thread has applied this ticket. */
 static int engine_answer_wait(struct ep_engine *e, uint32_t ticket, uint64_t deadline)
 {
 	struct timespec until = ep_timespec(deadline);
@@ -292,7 +293,7 @@ static int engine_answer_wait(struct ep_engine *e, uint32_t ticket, uint64_t dea
 	return 0;
 }
 
-/* The wait ends with the thread's turn, and nothing in a turn waits; what a net blocks in cannot be taken from it. */
+/* A turn never waits, so only a transport that blocks makes this time out. */
 int ep_engine_detach(struct ep_engine *engine, struct ep_port *port, uint64_t deadline)
 {
 	struct ep_port **at;
@@ -301,7 +302,7 @@ int ep_engine_detach(struct ep_engine *engine, struct ep_port *port, uint64_t de
 	if (!engine_is_ours(engine))
 		return 0;
 	pthread_mutex_lock(&engine->lock);
-	if (port->engine == engine) {
+	if (port->bell == &engine->bell) {
 		for (at = &engine->attached; *at && *at != port; at = &(*at)->next_attached)
 			;
 		if (*at)
@@ -309,14 +310,13 @@ int ep_engine_detach(struct ep_engine *engine, struct ep_port *port, uint64_t de
 		rc = engine_answer_wait(engine, engine_ask(engine), deadline);
 		__atomic_store_n(&engine->stuck, rc != 0, __ATOMIC_RELAXED);
 		if (!rc)
-			__atomic_store_n(&port->engine, NULL, __ATOMIC_RELEASE);
+			__atomic_store_n(&port->bell, NULL, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&engine->lock);
 	if (!rc)
 		return 0;
-	return EP_FAIL(EP_PROXY, -rc,
-		       "rank %d: engine %d does not come back from the net: it and what it uses is left behind",
-		       port->o.rank, engine->number);
+	return EP_FAIL(EP_PROXY, -rc, "rank %d: engine %d is stuck in the transport; leaking its port", port->o.rank,
+		       engine->number);
 }
 
 uint32_t *ep_engine_bell(struct ep_engine *engine)

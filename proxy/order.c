@@ -5,7 +5,7 @@
 
 #include "util/error.h"
 
-/* Channels are few and windows small: 1024 channels of 512 puts take 144 KiB, found by one multiplication. */
+/* A flat array: 1024 channels of 512 puts take 144 KiB. */
 static uint64_t *order_arrived(const struct ep_order *o, uint32_t channel)
 {
 	return o->bits + (size_t)channel * 2 * (o->window / 64);
@@ -28,20 +28,19 @@ int ep_order_init(struct ep_order *order, uint32_t channels, uint32_t window, ui
 
 	if (channels == 0 || window < 64 || window & (window - 1))
 		return EP_FAIL(EP_PROXY, EP_EARG,
-			       "%u channels with %u puts on the way: must be 1 or more with a power of "
-			       "two from 64",
+			       "%u channels with a window of %u puts: must be at least 1, and a power of two >= 64",
 			       channels, window);
 	if (channel_bits > 31 || 1ull << (31 - channel_bits) < 2ull * window)
 		return EP_FAIL(EP_PROXY, EP_EUSAGE,
-			       "%u channels with %u puts on the way do not fit into 32 bits: use fewer "
-			       "ranks per engine or a smaller put limit",
+			       "%u channels with a window of %u puts do not fit into a 32-bit immediate: use fewer "
+			       "ranks or a smaller window",
 			       channels, window);
 	o.seq_bits = 31 - channel_bits;
-	o.channel = calloc(channels, sizeof(*o.channel));
-	o.bits = calloc((size_t)channels * 2, window / 8);
-	if (!o.channel || !o.bits) {
+	o.channel = EP_CALLOC(EP_PROXY, channels, sizeof(*o.channel), "channels of an unordered net");
+	o.bits = o.channel ? EP_CALLOC(EP_PROXY, (size_t)channels * 2, window / 8, "windows of puts") : NULL;
+	if (!o.bits) {
 		ep_order_free(&o);
-		return EP_FAIL(EP_PROXY, ENOMEM, "no memory for %u channels with %u puts on the way", channels, window);
+		return -ENOMEM;
 	}
 	for (uint32_t c = 0; c < channels; c++)
 		o.channel[c] = (struct ep_order_channel){ .prefix = start, .taken = start };
@@ -70,7 +69,7 @@ struct ep_order_put ep_order_unpack(const struct ep_order *order, uint32_t imm)
 				      .signal = imm & 1 };
 }
 
-/* Moves the prefix over what is there. It cannot pass the window: a whole lap of set bits ends there. */
+/* Advances the prefix over set bits, up to the end of the window: a full lap of set bits must stop there. */
 static void order_advance(const struct ep_order *o, uint32_t channel)
 {
 	struct ep_order_channel *ch = &o->channel[channel];
@@ -97,15 +96,14 @@ int ep_order_arrive(struct ep_order *order, struct ep_order_put put)
 	uint32_t delta, at;
 
 	if (put.channel >= order->channels)
-		return EP_FAIL(EP_PROXY, EP_EARG, "a put for channel %u of %u", put.channel, order->channels);
+		return EP_FAIL(EP_PROXY, EP_EARG, "put for channel %u of %u", put.channel, order->channels);
 	ch = &order->channel[put.channel];
 	delta = (put.seq - (uint32_t)ch->taken) & seq_mask(order);
-	/* The upper half of the numbers is the past: the sender cannot be so far ahead. */
+	/* The upper half of the numbers is the past: the sender cannot be that far ahead. */
 	if (delta > seq_mask(order) / 2)
 		return -EALREADY;
 	if (delta >= order->window)
-		return EP_FAIL(EP_PROXY, ERANGE,
-			       "put %u of channel %u is %u ahead of the first that is open, %u are allowed", put.seq,
+		return EP_FAIL(EP_PROXY, ERANGE, "put %u of channel %u is %u ahead, outside the window of %u", put.seq,
 			       put.channel, delta, order->window);
 	at = ((uint32_t)ch->taken + delta) & (order->window - 1);
 	arrived = order_arrived(order, put.channel);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A port's life: made, turned, failed, asked, ended. */
+/* Open, turn, failure, quiet, close. */
 #include "proxy/port.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/bell.h"
 #include "util/clock.h"
 #include "util/error.h"
 
@@ -13,7 +14,7 @@
 #define COVER_MAX 32u
 #define JOIN_MAX (1u << 20)
 #define QUIET_POLL_NS 20000
-#define ASK_TURNS 256u /* between questions to the net: a quarter of a second where nothing moves at all */
+#define ASK_TURNS 256u /* between polls of peer_error: a quarter of a second when idle */
 
 size_t ep_port_mail_size(int nranks, uint32_t window)
 {
@@ -32,32 +33,39 @@ uint32_t ep_port_window(int nranks, uint32_t want)
 	return window;
 }
 
+/* More nodes: all but the first go to the pool. */
+static union port_node *slab_add(struct ep_port *p)
+{
+	union port_node *node;
+
+	if (p->slabs == p->slabs_room) {
+		uint32_t room = p->slabs_room ? 2 * p->slabs_room : 8;
+		union port_node **slab = realloc(p->slab, room * sizeof(*slab));
+
+		if (!slab) {
+			EP_FAIL(EP_PROXY, ENOMEM, "rank %d: out of memory: %u slabs of commands", p->o.rank, room);
+			return NULL;
+		}
+		p->slab = slab;
+		p->slabs_room = room;
+	}
+	node = EP_CALLOC(EP_PROXY, SLAB_NODES, sizeof(*node), "queued commands");
+	if (!node)
+		return NULL;
+	p->slab[p->slabs++] = node;
+	for (int i = SLAB_NODES - 1; i > 0; i--)
+		port_node_put(p, &node[i]);
+	return node;
+}
+
 union port_node *port_node_get(struct ep_port *p)
 {
 	union port_node *node = p->spare;
 
 	if (__builtin_expect(!node, 0)) {
-		union port_node **slab = p->slab;
-
-		if (p->slabs == p->slabs_room) {
-			uint32_t room = p->slabs_room ? 2 * p->slabs_room : 8;
-
-			slab = realloc(p->slab, room * sizeof(*slab));
-			if (slab) {
-				p->slab = slab;
-				p->slabs_room = room;
-			}
-		}
-		node = slab ? calloc(SLAB_NODES, sizeof(*node)) : NULL;
-		if (!node) {
-			port_break(p,
-				   EP_FAIL(EP_PROXY, ENOMEM, "rank %d: no memory for more than %u commands that wait",
-					   p->o.rank, p->slabs * SLAB_NODES));
-			return NULL;
-		}
-		p->slab[p->slabs++] = node;
-		for (int i = SLAB_NODES - 1; i > 0; i--)
-			port_node_put(p, &node[i]);
+		node = slab_add(p);
+		if (!node)
+			port_break(p, -ENOMEM);
 		return node;
 	}
 	p->spare = node->next;
@@ -85,7 +93,7 @@ static void channel_drop(struct ep_port *p, struct port_channel *ch)
 		port_node_put(p, cmd);
 	}
 	ch->cmd_end = &ch->cmd;
-	/* Nobody will tell of these: the net is done with them when its failed queue is. */
+	/* No completion will cover these: the net drops them with the failed queue. */
 	port_done(p, ch, ch->quiet.commands);
 	port_load_sub(&p->out, &ch->quiet);
 	ch->quiet = (struct port_load){ 0 };
@@ -153,16 +161,16 @@ static int opts_check(const struct ep_port_opts *o)
 	const struct ep_region *mail = &o->regions->region[o->mail % EP_REGIONS];
 
 	if (o->nranks < 1 || o->rank < 0 || o->rank >= o->nranks || (uint32_t)o->nranks > EP_CMD_CHANNELS)
-		return EP_FAIL(EP_PROXY, EP_EARG, "a port of rank %d of %d", o->rank, o->nranks);
+		return EP_FAIL(EP_PROXY, EP_EARG, "invalid port: rank %d of %d", o->rank, o->nranks);
 	if (o->rings < 0 || o->max_put < EP_CMD_UNIT)
-		return EP_FAIL(EP_PROXY, EP_EARG, "a port with %d rings and puts of %llu bytes", o->rings,
-			       o->max_put + 0ull);
+		return EP_FAIL(EP_PROXY, EP_EARG, "rank %d: invalid port: %d rings, puts of up to %llu bytes", o->rank,
+			       o->rings, o->max_put + 0ull);
 	if (o->ordered && o->max_inline >= sizeof(uint64_t))
 		return 0;
 	if (o->window < 64 || o->window & (o->window - 1))
-		return EP_FAIL(EP_PROXY, EP_EARG, "a window of %u puts: must be a power of two from 64", o->window);
+		return EP_FAIL(EP_PROXY, EP_EARG, "a window of %u puts: must be a power of two >= 64", o->window);
 	if (o->mail >= n || !mail->host || mail->size < ep_port_mail_size(o->nranks, o->window))
-		return EP_FAIL(EP_PROXY, EP_EARG, "region %u of %u holds no mail: it must be host memory of %zu bytes",
+		return EP_FAIL(EP_PROXY, EP_EARG, "region %u of %u cannot hold mail: must be host memory of %zu bytes",
 			       o->mail, n, ep_port_mail_size(o->nranks, o->window));
 	return 0;
 }
@@ -174,7 +182,7 @@ static void port_init(struct ep_port *p, const struct ep_port_opts *o)
 	p->o = *o;
 	p->cover = o->flow.maxPuts / 2 < COVER_MAX && o->flow.maxPuts ? o->flow.maxPuts / 2 : COVER_MAX;
 	p->cover = p->cover ? p->cover : 1;
-	/* A quarter: one put that is all there may be in flight leaves the wire idle until it is completed. */
+	/* A quarter: a put that uses the whole flow limit leaves the wire idle until it completes. */
 	if (o->flow.maxBytes && o->flow.maxBytes / 4 < join)
 		join = o->flow.maxBytes / 4;
 	p->join_max = (uint32_t)join;
@@ -201,13 +209,13 @@ int ep_port_open(const struct ep_port_opts *opts, struct ep_port **out)
 
 	if (rc)
 		return rc;
-	p = calloc(1, sizeof(*p));
+	p = EP_CALLOC(EP_PROXY, 1, sizeof(*p), "a port");
 	if (!p)
-		return EP_FAIL(EP_PROXY, ENOMEM, "rank %d: no memory for a port", opts->rank);
-	p->channel = calloc((size_t)opts->nranks, sizeof(*p->channel));
-	p->ring = calloc((size_t)opts->rings + 1, sizeof(*p->ring));
-	if (!p->channel || !p->ring)
-		rc = EP_FAIL(EP_PROXY, ENOMEM, "rank %d: no memory for a port to %d ranks", opts->rank, opts->nranks);
+		return -ENOMEM;
+	p->channel = EP_CALLOC(EP_PROXY, (size_t)opts->nranks, sizeof(*p->channel), "channels");
+	p->ring = p->channel ? EP_CALLOC(EP_PROXY, (size_t)opts->rings, sizeof(*p->ring), "rings") : NULL;
+	if (!p->ring)
+		rc = -ENOMEM;
 	else if (!opts->ordered)
 		rc = ep_order_init(&p->order, (uint32_t)opts->nranks, opts->window, opts->start);
 	if (rc) {
@@ -246,21 +254,21 @@ void ep_port_counts(const struct ep_port *port, struct ep_port_counts *out)
 	};
 }
 
-/* Until the thread has answered the ticket. */
+/* Until the engine has answered the ticket. */
 static int port_wait(struct ep_port *port, const uint64_t *answered, uint64_t ticket, uint64_t deadline)
 {
 	struct timespec nap = ep_timespec(QUIET_POLL_NS);
 
 	/* A2: pairs with R2 in port_settle and ep_port_turn. */
 	while ((int64_t)(__atomic_load_n(answered, __ATOMIC_ACQUIRE) - ticket) < 0) {
-		struct ep_engine *engine = __atomic_load_n(&port->engine, __ATOMIC_ACQUIRE);
+		uint32_t *bell = __atomic_load_n(&port->bell, __ATOMIC_ACQUIRE);
 
-		if (!engine)
-			return EP_FAIL(EP_PROXY, EP_EUSAGE, "rank %d: a port without an engine does nothing",
+		if (!bell)
+			return EP_FAIL(EP_PROXY, EP_EUSAGE, "rank %d: the port is not attached to an engine",
 				       port->o.rank);
 		if (ep_now_ns() > deadline)
 			return -EP_ETIMEOUT;
-		ep_engine_wake(engine);
+		ep_bell_ring(bell);
 		nanosleep(&nap, NULL);
 	}
 	return 0;
@@ -268,7 +276,7 @@ static int port_wait(struct ep_port *port, const uint64_t *answered, uint64_t ti
 
 int ep_port_quiet(struct ep_port *port, uint64_t deadline)
 {
-	/* R1: pairs with A1 in ep_port_turn: a turn that sees the ticket sees what was pushed before. */
+	/* R1: pairs with A1 in ep_port_turn; a turn that sees the ticket sees what was pushed before. */
 	uint64_t ticket = __atomic_add_fetch(&port->asked, 1, __ATOMIC_RELEASE);
 
 	return port_wait(port, &port->answered, ticket, deadline);
@@ -283,7 +291,7 @@ int ep_port_look(struct ep_port *port, uint64_t deadline)
 	return port_wait(port, &port->looked, ticket, deadline);
 }
 
-/* What is completed is told once for all of a turn; a port with nothing left answers who asked before the turn. */
+/* Publishes the turn's completions at once, and answers quiet tickets taken before the turn if nothing is left. */
 static void port_settle(struct ep_port *p, uint64_t asked)
 {
 	bool quiet = p->drained;
@@ -300,7 +308,7 @@ static void port_settle(struct ep_port *p, uint64_t asked)
 		__atomic_store_n(&p->answered, asked, __ATOMIC_RELEASE); /* R2: pairs with A2 in ep_port_quiet */
 }
 
-/* Not by a put to see whether it arrives: that would be traffic between all pairs, where most are idle. */
+/* No probe puts: they would be traffic between all pairs, most of which are idle. */
 static void port_peers_ask(struct ep_port *p)
 {
 	const char *why = "";

@@ -1,75 +1,75 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A port between its files: port.c (its life), port_pop.c (from rings to channels), port_send.c (from channels to the
- * net), port_take.c (what others send). All of it runs in the one thread that the port is attached to, but for the few
- * words that are said to be atomic.
+ * Internals of a port: port.c (open, turn, failure, close), port_pop.c (rings to channels), port_send.c (channels to
+ * the net), port_take.c (receiving). All of it runs on the thread of the engine the port is attached to, except for the
+ * members marked atomic.
  */
 #ifndef EP_PROXY_PORT_H
 #define EP_PROXY_PORT_H
 
-#include "proxy/engine.h"
 #include "proxy/order.h"
+#include "proxy/port_api.h"
 
-/* Of a ring, of a channel and of the net at a time, so that none of them starves the others. */
+/* Limit per turn for each ring, each channel and the net, so that none starves the others. */
 #define PORT_BATCH 64
 
-/* Of a place in a region: EP_REGION_AT the other way round. */
+/* The offset part of EP_REGION_AT. */
 #define PORT_OFFSET_MASK (((uint64_t)1 << EP_REGION_SHIFT) - 1)
 
-/* The destination that makes a signal between ports: the value is the receiver's count of what it has taken. */
+/* Destination of a credit, a signal between ports: the value is the number of puts the receiver has processed. */
 #define PORT_CREDIT UINT64_MAX
 
-/* A signal on its way over an unordered net: what a slot of the mail region holds. */
+/* A slot of the mail region: a signal in flight over an unordered net. */
 struct port_mail {
 	uint64_t dst, value;
 };
 
-/* What is in flight, or ends with a request: the put that asked for it, and the quiet ones before. */
+/* An amount in flight; of a request: its put and the quiet puts before it. */
 struct port_load {
 	uint64_t bytes;
 	uint32_t puts, commands;
 };
 
-/* A put or a signal that has not been given to the net, or not all of it. */
+/* A put or signal that the net has not taken completely. */
 struct port_cmd {
 	struct port_cmd *next;
 	uint64_t dst;
-	uint64_t src;	   /* of a signal: the value */
+	uint64_t src;	   /* signal: the value */
 	uint32_t length;   /* 0: a signal */
-	uint32_t sent;	   /* bytes, of a put that is longer than the net takes */
-	uint32_t commands; /* more than one: neighbours that were joined */
+	uint32_t sent;	   /* bytes, when a put exceeds the net's limit */
+	uint32_t commands; /* more than one: merged puts */
 };
 
 struct port_request {
 	struct port_request *next;
 	void *request;
 	struct port_load load;
-	uint64_t upto; /* the number behind it */
-	bool done;     /* before others that were there first */
+	uint64_t upto; /* number of the next put */
+	bool done;     /* completed before earlier requests */
 };
 
-/* Both are taken from one pool and go back to it. */
+/* One pool for both. */
 union port_node {
 	union port_node *next;
 	struct port_cmd cmd;
 	struct port_request request;
 };
 
-/* A directed stream of puts to a peer, and what is known of the one that comes from it. */
+/* The puts to a peer, and the state of those coming from it. */
 struct port_channel {
-	int peer, ring;	   /* ring -1: nothing has been pushed yet */
-	bool failed;	   /* nothing more goes there */
-	bool deaf;	   /* nothing more is believed that comes from there */
-	bool moved;	   /* of port_take: more of it has arrived */
+	int peer, ring;	   /* ring -1: nothing pushed yet */
+	bool failed;	   /* nothing more is sent */
+	bool deaf;	   /* everything received is ignored */
+	bool moved;	   /* port_take: the prefix has advanced */
 	bool ready, busy;  /* is in that list */
-	uint32_t looks;	   /* at the first request while it was not done */
+	uint32_t looks;	   /* polls that found the first request incomplete */
 	uint64_t next;	   /* number of the next put */
-	uint64_t acked;	   /* everything before was taken by the peer */
-	uint64_t clean;	   /* everything before is completed, so its mail slot is free */
-	uint64_t credited; /* what the peer was told of its own puts */
+	uint64_t acked;	   /* the peer has processed everything below */
+	uint64_t clean;	   /* everything below is completed, so its mail slot is free */
+	uint64_t credited; /* last credit sent to the peer */
 	struct port_cmd *cmd, **cmd_end;
 	struct port_request *request, **request_end;
-	struct port_load quiet; /* behind the last request: no completion will tell of them */
+	struct port_load quiet; /* after the last request: no completion covers them yet */
 	struct port_channel *next_ready, *next_busy;
 };
 
@@ -85,40 +85,40 @@ struct port_list {
 
 struct ep_port {
 	struct ep_port_opts o;
-	struct ep_engine *engine;		     /* atomic; NULL: detached */
-	struct ep_port *next_attached, *next_turned; /* the engine's: under its lock, and its thread's */
-	uint32_t cover;				     /* one in so many puts asks for a completion */
+	uint32_t *bell;				     /* atomic: the engine's; NULL: detached */
+	struct ep_port *next_attached, *next_turned; /* engine.c: under its lock; its thread's */
+	uint32_t cover;				     /* one put in this many requests a completion */
 	uint32_t join_max;			     /* bytes */
-	bool broken;				     /* nothing more goes anywhere */
-	bool told;				     /* failed has been called */
-	bool odd;				     /* a put that came twice has been logged */
-	bool drained;				     /* this turn found every ring empty */
+	bool broken;				     /* nothing more is sent */
+	bool told;				     /* o.failed has been called */
+	bool odd;				     /* a duplicate put has been logged */
+	bool drained;				     /* every ring was empty in this turn */
 	uint32_t turns;
-	uint32_t nregions;	  /* as of this batch of commands */
-	struct port_list ready;	  /* have something to send */
-	struct port_list busy;	  /* have requests to be tested */
+	uint32_t nregions;	  /* at the current batch of commands */
+	struct port_list ready;	  /* channels with something to send */
+	struct port_list busy;	  /* channels with requests to test */
 	struct port_load out;	  /* in flight */
 	uint64_t requests;	  /* in flight */
-	struct ep_order order;	  /* unordered: what arrives */
-	struct port_mail *inbox;  /* [nranks][window], where peers put */
-	struct port_mail *outbox; /* [nranks][window], for nets that take nothing inline */
+	struct ep_order order;	  /* unordered: the receiving side */
+	struct port_mail *inbox;  /* [nranks][window], written by peers */
+	struct port_mail *outbox; /* [nranks][window], where the net takes no inline data */
 	union port_node *spare;
 	union port_node **slab; /* [slabs] */
 	uint32_t slabs, slabs_room;
 	struct port_channel *channel; /* [nranks] */
 	struct port_ring *ring;	      /* [o.rings] */
-	struct ep_port_counts counts; /* atomic, written here only */
+	struct ep_port_counts counts; /* atomic, written by the engine's thread only */
 	uint64_t asked, answered;     /* atomic: tickets of ep_port_quiet */
 	uint64_t looks, looked;	      /* atomic: tickets of ep_port_look */
 };
 
-/* A count that other threads read. */
+/* Adds to a counter that other threads read. */
 static inline void port_count(uint64_t *count, uint64_t n)
 {
 	__atomic_store_n(count, *count + n, __ATOMIC_RELAXED);
 }
 
-/* n commands of this channel need nothing more. */
+/* n commands of this channel are complete. */
 static inline void port_done(struct ep_port *p, const struct port_channel *ch, uint32_t n)
 {
 	if (n)
@@ -139,7 +139,7 @@ static inline void port_load_sub(struct port_load *from, const struct port_load 
 	from->commands -= load->commands;
 }
 
-/* NULL: no memory, and the port is broken. */
+/* NULL: out of memory, and the port is broken. */
 union port_node *port_node_get(struct ep_port *p);
 static inline void port_node_put(struct ep_port *p, void *node)
 {
@@ -149,29 +149,29 @@ static inline void port_node_put(struct ep_port *p, void *node)
 	p->spare = n;
 }
 
-/* Has something to send: a command, or a credit that is due. */
+/* Appends to the ready list: it has a command to send, or owes a credit. */
 void port_ready(struct ep_port *p, struct port_channel *ch);
 /* Nothing more goes to this peer; what waits is dropped. `what` is a verb with its object: "a put to". */
 void port_peer_fail(struct ep_port *p, struct port_channel *ch, int err, const char *what);
-/* Nothing more goes anywhere. The sentence is ep_last_error(). */
+/* Stops the whole port. The message is ep_last_error(). */
 void port_break(struct ep_port *p, int err);
 void port_tell_failed(struct ep_port *p, int err);
 
-/* Each part of a turn says how much it moved. */
+/* The parts of a turn; each returns how much it moved. */
 int port_pop(struct ep_port *p);
 int port_send(struct ep_port *p);
 int port_reap(struct ep_port *p);
 int port_take(struct ep_port *p);
 
-/* Unordered: what was taken from this peer and not told to it is worth a credit. */
+/* Unordered: a quarter of the window was processed since the last credit. */
 static inline bool port_owes(const struct ep_port *p, const struct port_channel *ch)
 {
 	return !p->o.ordered && p->order.channel[ch->peer].taken - ch->credited >= p->o.window / 4;
 }
 
-/* By the engine: one turn; how much moved. */
+/* Called by the engine: one turn; returns how much moved. */
 int ep_port_turn(struct ep_port *port);
-/* Whether the net owes it something: then a nap is short. */
+/* Whether requests are in flight or commands queued: the engine then sleeps only briefly. */
 bool ep_port_waits(const struct ep_port *port);
 
 #endif

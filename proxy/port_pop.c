@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From rings to channels. A ring's head never waits: every command that was popped goes behind those of its channel,
- * also when it could go at once. Posting straight from the batch would not know which puts are neighbours, nor which is
- * a channel's last for now and needs a completion; and the lists are not what limits: 25 M puts/s of 64 bytes go
+ * From rings to channels. A ring's head never blocks: every popped command is queued on its channel, even if it could
+ * be posted at once. Posting straight from the batch could neither merge adjacent puts nor know which put is the
+ * channel's last for now and needs a completion; and the queues are not the bottleneck: 25 M puts/s of 64 bytes go
  * through them on one core (engine_perf).
  */
 #include "proxy/port.h"
 
 #include "util/error.h"
 
-/* Whether these bytes are in a region that there is. */
+/* Whether these bytes lie inside a region. */
 static bool place_holds(const struct ep_port *p, uint64_t place, uint64_t n)
 {
 	uint32_t index = (uint32_t)(place >> EP_REGION_SHIFT);
@@ -21,42 +21,41 @@ static bool place_holds(const struct ep_port *p, uint64_t place, uint64_t n)
 	return offset <= size && n <= size - offset;
 }
 
-/* A kernel that pushes nonsense has gone wrong: what follows in its ring is not believed either. */
+/* After an invalid command the rest of the ring is not trusted either. */
 static bool cmd_is_sane(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 {
 	uint32_t channel = ep_cmd_channel(cmd), op = ep_cmd_op(cmd);
 	uint64_t n = op == EP_CMD_PUT ? ep_cmd_length(cmd) : sizeof(uint64_t);
 
 	if (channel >= (uint32_t)p->o.nranks) {
-		EP_FAIL(EP_PROXY, EP_EINTERNAL, "rank %d: a command for rank %u of %d", p->o.rank, channel,
-			p->o.nranks);
+		EP_FAIL(EP_PROXY, EP_EINTERNAL, "rank %d: command for rank %u of %d", p->o.rank, channel, p->o.nranks);
 		return false;
 	}
 	if (p->channel[channel].ring != ring && p->channel[channel].ring >= 0) {
-		EP_FAIL(EP_PROXY, EP_EINTERNAL, "rank %d: commands for rank %u in rings %d and %d: their order is lost",
+		EP_FAIL(EP_PROXY, EP_EINTERNAL, "rank %d: commands for rank %u in rings %d and %d; must be one ring",
 			p->o.rank, channel, p->channel[channel].ring, ring);
 		return false;
 	}
 	if (place_holds(p, ep_cmd_dst(cmd), n) && (op != EP_CMD_PUT || place_holds(p, ep_cmd_src(cmd), n)))
 		return true;
 	EP_FAIL(EP_PROXY, EP_EINTERNAL,
-		"rank %d: a command for %llu bytes from %#llx to %#llx of rank %u: outside the %u regions", p->o.rank,
+		"rank %d: command for %llu bytes from %#llx to %#llx of rank %u is outside the %u regions", p->o.rank,
 		n + 0ull, op == EP_CMD_PUT ? ep_cmd_src(cmd) + 0ull : 0ull, ep_cmd_dst(cmd) + 0ull, channel,
 		p->nregions);
 	return false;
 }
 
-/* A put that goes on where the one before it ends, at both sides, becomes part of it. Nothing waits for that. */
+/* Merges a put that continues the queued one before it at both ends. Never delays a put for this. */
 static bool cmd_join(const struct ep_port *p, const struct port_channel *ch, const struct ep_cmd *cmd)
 {
 	struct port_cmd *last = ch->cmd ? (struct port_cmd *)ch->cmd_end : NULL;
 	uint32_t n = ep_cmd_length(cmd);
 
-	/* next is the first member: cmd_end points at the last command itself. */
+	/* next is the first member, so cmd_end points at the last command. */
 	if (!last || !last->length || last->dst + last->length != ep_cmd_dst(cmd) ||
 	    last->src + last->length != ep_cmd_src(cmd) || (uint64_t)last->length + n > p->join_max)
 		return false;
-	/* At a region's end the next one's address follows: no neighbour. */
+	/* The address after a region's end is the next region's start: not adjacent. */
 	if (!(ep_cmd_dst(cmd) & PORT_OFFSET_MASK) || !(ep_cmd_src(cmd) & PORT_OFFSET_MASK))
 		return false;
 	last->length += n;
@@ -100,7 +99,7 @@ static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 	return 0;
 }
 
-/* Everything popped counts, also what is dropped: a producer that waits for quiet must not wait for ever. */
+/* Dropped commands complete too, or a producer waiting for quiet would hang. */
 static int ring_take(struct ep_port *p, int ring)
 {
 	struct port_ring *r = &p->ring[ring];
@@ -108,7 +107,7 @@ static int ring_take(struct ep_port *p, int ring)
 	int n = ep_ring_pop(r->ring, cmd, PORT_BATCH), rc = n < 0 ? n : 0;
 
 	if (n > 0) {
-		/* A3: pairs with the release of whoever adds regions: all that these commands name are there. */
+		/* A3: pairs with the release by which regions are added: those that these commands name are visible. */
 		p->nregions = __atomic_load_n(&p->o.regions->count, __ATOMIC_ACQUIRE);
 		p->nregions = p->nregions < EP_REGIONS ? p->nregions : EP_REGIONS;
 		port_count(&p->counts.commands, (uint64_t)n);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From channels to the net, and what the net says of it.
+ * From channels to the net, and completions.
  *
- * Three things hold a channel back. The net, when it has no room. Flow: what may be in flight of the whole port; then
- * nobody else goes first, or a large put would wait for ever behind small ones. The window: on an unordered net the
- * receiver has bits for so many numbers. It gives them back by credits, which are numbered puts themselves, on the
- * channel of the other direction.
+ * Three things stop a channel. The net, when it has no room. Flow, the port's limit in flight: then no other channel
+ * may overtake, or a large put would starve behind small ones. The window: on an unordered net the receiver tracks that
+ * many numbers. It returns them by credits, which are numbered puts themselves, on the channel of the opposite
+ * direction.
  *
- * Two ranks that flood each other do not stop: puts and signals of kernels use half of the window, so the other half of
- * a window that is full are credits. Each of these, when it is taken, opens at least a quarter of the window on the
- * other side (it was sent because so much had been taken), and there the credit that is owed goes before everything
- * else. So a channel is full only until the other side has taken what is in it, whatever that side's own state. Credits
- * for credits die out: it takes a quarter of a window, 16 puts or more, to make one.
+ * Two ranks that flood each other do not deadlock: puts and signals of kernels use half of the window, so the other
+ * half of a full window are credits. Each credit, when processed, opens at least a quarter of the window on the other
+ * side (it was sent because that much had been processed), where the credit owed goes first. So a channel is full only
+ * until the other side has processed what is in it, whatever that side's own state. Credits for credits die out: it
+ * takes a quarter of a window, 16 puts or more, to cause one.
  */
 #include <string.h>
 
@@ -19,7 +19,7 @@
 
 #include "util/error.h"
 
-#define LOOK_BEHIND 32u /* turns in which the first request was not done: others may be */
+#define LOOK_BEHIND 32u /* polls of an incomplete first request before later ones are polled too */
 
 enum outcome { GIVEN, NO_ROOM, NO_FLOW, LOST };
 
@@ -28,13 +28,13 @@ static const struct ep_region *place_region(const struct ep_port *p, uint64_t pl
 	return &p->o.regions->region[place >> EP_REGION_SHIFT];
 }
 
-/* Bytes that a signal takes on the wire. */
+/* Bytes of a signal on the wire. */
 static uint32_t signal_size(const struct ep_port *p)
 {
 	return p->o.ordered ? sizeof(uint64_t) : sizeof(struct port_mail);
 }
 
-/* The part of a command that one put carries. */
+/* Bytes of a command that the next put carries. */
 static uint64_t cmd_piece(const struct ep_port *p, const struct port_cmd *cmd)
 {
 	uint64_t left = cmd->length - cmd->sent;
@@ -50,7 +50,7 @@ static bool flow_fits(const struct ep_port *p, uint64_t bytes, uint32_t puts)
 	       (!p->o.flow.maxBytes || p->out.bytes + bytes <= p->o.flow.maxBytes);
 }
 
-/* Whether the put of this number may carry this command, as far as the receiver and the mail slots go. */
+/* Whether the receiver's window and the mail slots allow this command as put `number`. */
 static bool window_fits(const struct ep_port *p, const struct port_channel *ch, const struct port_cmd *cmd,
 			uint64_t number)
 {
@@ -60,8 +60,8 @@ static bool window_fits(const struct ep_port *p, const struct port_channel *ch, 
 }
 
 /*
- * Whether another put follows this one for certain, if the net has room: only then may this one be without a completion
- * of its own, as flow, window and quiet wait for completions.
+ * Whether another put follows this one for certain, if the net has room. Only then may this one go without a completion
+ * of its own, since flow, window and quiet wait for completions.
  */
 static bool cmd_is_followed(const struct ep_port *p, const struct port_channel *ch, uint64_t piece)
 {
@@ -90,7 +90,7 @@ static void request_add(struct ep_port *p, struct port_channel *ch, struct port_
 	p->busy.end = &ch->next_busy;
 }
 
-/* Gives a put to the net; its load is in flight from then on. */
+/* Gives a put to the net; on success its load counts as in flight. */
 static enum outcome put_give(struct ep_port *p, struct port_channel *ch, ncclEpNetPut_v1_t *put, bool signal,
 			     const struct port_load *load)
 {
@@ -127,8 +127,8 @@ static enum outcome put_give(struct ep_port *p, struct port_channel *ch, ncclEpN
 }
 
 /*
- * The value of an ordered signal goes to its place by itself; with an unordered net it goes, with the name of its
- * place, to the slot of its number in the peer's mail, and the peer's port puts it there when it is due.
+ * On an ordered net the value goes straight to its destination. On an unordered net value and destination go to the
+ * peer's mail, in the slot of the put's number, and the peer's port stores the value when it is due.
  */
 static enum outcome signal_give(struct ep_port *p, struct port_channel *ch, uint64_t dst, uint64_t value,
 				const struct port_load *load, uint32_t flags)
@@ -159,7 +159,7 @@ static enum outcome signal_give(struct ep_port *p, struct port_channel *ch, uint
 	return put_give(p, ch, &put, true, load);
 }
 
-/* Not among what flow counts: 16 bytes for a quarter of a window, and others wait for them. */
+/* Not subject to flow: 16 bytes per quarter of a window, and the peer waits for them. */
 static enum outcome credit_give(struct ep_port *p, struct port_channel *ch)
 {
 	uint64_t taken = p->order.channel[ch->peer].taken;
@@ -195,8 +195,8 @@ static enum outcome piece_give(struct ep_port *p, struct port_channel *ch, uint6
 }
 
 /*
- * The first command of the channel, or as much of it as a put may carry. Counted before it is given: who has seen a
- * signal has seen it counted.
+ * The channel's first command, or as much of it as one put may carry. Counted before it is given, so that whoever has
+ * seen the signal sees it counted.
  */
 static enum outcome cmd_give(struct ep_port *p, struct port_channel *ch, bool last)
 {
@@ -240,8 +240,8 @@ static enum outcome channel_serve(struct ep_port *p, struct port_channel *ch, in
 	for (int n = 0; how == GIVEN && n < PORT_BATCH && ch->cmd; n++) {
 		if (!window_fits(p, ch, ch->cmd, ch->next))
 			return NO_ROOM;
-		/* With nothing in flight that will complete it goes whatever its size, or nothing ever would: a put
-		 * larger than the limit, or one after quiet puts behind which the net had no room. */
+		/* Without a request in flight it goes whatever its size, or it never would: a put above the flow limit,
+		 * or one after quiet puts that the net had no room to follow up. */
 		if (p->requests && !flow_fits(p, cmd_piece(p, ch->cmd), 1))
 			return NO_FLOW;
 		how = cmd_give(p, ch, n + 1 == PORT_BATCH);
@@ -250,7 +250,7 @@ static enum outcome channel_serve(struct ep_port *p, struct port_channel *ch, in
 	return how;
 }
 
-/* Others' puts wait for credits, not for our flow. */
+/* Peers wait for credits even while our flow limit is reached. */
 static int credits_give(struct ep_port *p, struct port_channel *ch)
 {
 	int moved = 0;
@@ -261,7 +261,7 @@ static int credits_give(struct ep_port *p, struct port_channel *ch)
 	return moved;
 }
 
-/* Each channel once, in turn; who was stopped by flow is the first next time, others go behind. */
+/* Round robin, each channel once; one stopped by flow is first next time, the others go to the end. */
 int port_send(struct ep_port *p)
 {
 	struct port_channel *end = NULL, *ch;
@@ -298,7 +298,7 @@ static bool request_test(struct ep_port *p, struct port_channel *ch, struct port
 	return true;
 }
 
-/* Whether requests are left. They complete in any order; behind one that does not, flow must not wait. */
+/* Whether requests are left. They complete in any order; one that is slow must not hold back the flow of the rest. */
 static bool channel_reap(struct ep_port *p, struct port_channel *ch, int *moved)
 {
 	struct port_request *r;

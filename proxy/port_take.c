@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What others send over an unordered net: immediates tell what has arrived, proxy/order when a signal among it is due;
- * then what came before it is flushed to the device, and the signal put where it belongs. Nothing of it is trusted: a
- * peer that breaks the rules fails, and is not listened to any more.
+ * Receiving on an unordered net: immediates say what has arrived, proxy/order.h when a signal among it is due; then the
+ * data before it is flushed to the device and the signal stored. Nothing received is trusted: a peer that violates the
+ * protocol is lost, and the rest of what it sends is ignored.
  */
 #include <string.h>
 
@@ -16,12 +16,12 @@ static void peer_lied(struct ep_port *p, struct port_channel *ch, int err)
 	port_peer_fail(p, ch, err, "what came from");
 }
 
-/* More of the window is open; what waited for it goes in this turn. */
+/* Opens the window; commands that waited for it go in this turn. */
 static void credit_take(struct ep_port *p, struct port_channel *ch, uint64_t taken)
 {
 	if (taken - ch->acked > ch->next - ch->acked) {
 		peer_lied(p, ch,
-			  EP_FAIL(EP_PROXY, EP_EREMOTE, "rank %d has taken %llu puts of the %llu there were", ch->peer,
+			  EP_FAIL(EP_PROXY, EP_EREMOTE, "rank %d acknowledged %llu puts, only %llu were sent", ch->peer,
 				  taken + 0ull, ch->next + 0ull));
 		return;
 	}
@@ -30,7 +30,7 @@ static void credit_take(struct ep_port *p, struct port_channel *ch, uint64_t tak
 
 static void signal_take(struct ep_port *p, struct port_channel *ch, const struct port_mail *mail)
 {
-	/* A3: pairs with the release of whoever adds regions; the peer may have had them before. */
+	/* A3: pairs with the release by which regions are added; the peer may have added them earlier. */
 	uint32_t n = __atomic_load_n(&p->o.regions->count, __ATOMIC_ACQUIRE);
 	uint64_t index = mail->dst >> EP_REGION_SHIFT, offset = mail->dst & PORT_OFFSET_MASK;
 	const struct ep_region *region = index < n && index < EP_REGIONS ? &p->o.regions->region[index] : NULL;
@@ -42,15 +42,15 @@ static void signal_take(struct ep_port *p, struct port_channel *ch, const struct
 	if (!region || !region->host || index == p->o.mail || offset % sizeof(uint64_t) || offset > region->size ||
 	    region->size - offset < sizeof(uint64_t)) {
 		peer_lied(p, ch,
-			  EP_FAIL(EP_PROXY, EP_EREMOTE, "rank %d signals to %#llx, which is no place for signals",
-				  ch->peer, mail->dst + 0ull));
+			  EP_FAIL(EP_PROXY, EP_EREMOTE, "rank %d sent a signal to invalid address %#llx", ch->peer,
+				  mail->dst + 0ull));
 		return;
 	}
-	/* R4: everything that came before it on this channel; pairs with the acquire of whoever waits for this word. */
+	/* R4: after everything before it on this channel; pairs with the acquire of the wait on this word. */
 	__atomic_store_n((uint64_t *)(region->host + offset), mail->value, __ATOMIC_RELEASE);
 }
 
-/* Everything that is due; false: the flush failed, and the port is broken. */
+/* Stores every signal that is due; false: the flush failed, and the port is broken. */
 static bool channel_take(struct ep_port *p, struct port_channel *ch, bool *flushed)
 {
 	const struct port_mail *box = p->inbox + (size_t)ch->peer * p->o.window;
@@ -76,7 +76,7 @@ static bool channel_take(struct ep_port *p, struct port_channel *ch, bool *flush
 	return true;
 }
 
-/* The channel more of which has arrived; NULL: nothing new. The net may not know who sent it: the number says so. */
+/* The channel whose prefix has advanced, or NULL. The immediate names the sender, which the net may not know. */
 static struct port_channel *imm_take(struct ep_port *p, uint32_t imm)
 {
 	struct ep_order_put put = ep_order_unpack(&p->order, imm);
@@ -88,14 +88,14 @@ static struct port_channel *imm_take(struct ep_port *p, uint32_t imm)
 	if (rc != -EALREADY)
 		peer_lied(p, ch, rc);
 	else if (!p->odd && (!ch || !ch->deaf)) {
-		EP_INFO(EP_PROXY, "rank %d: put %u of rank %u %s: it and what follows of its kind is ignored",
-			p->o.rank, put.seq, put.channel, ch ? "came twice" : "has no sender");
+		EP_INFO(EP_PROXY, "rank %d: put %u of rank %u %s; ignored, as are later ones", p->o.rank, put.seq,
+			put.channel, ch ? "arrived twice" : "has an unknown sender");
 		p->odd = true;
 	}
 	return NULL;
 }
 
-/* Room for as many channels as there are immediates. */
+/* n <= PORT_BATCH. */
 static void imms_take(struct ep_port *p, const ncclEpNetImm_v1_t *imm, int n)
 {
 	struct port_channel *moved[PORT_BATCH], *ch;
@@ -122,8 +122,7 @@ int port_take(struct ep_port *p)
 
 	if (__builtin_expect(rc, 0) && !p->broken) {
 		if (!ep_last_error()[0])
-			EP_FAIL(EP_PROXY, -rc, "rank %d: the net's context does not go on: %s", p->o.rank,
-				strerror(-rc));
+			EP_FAIL(EP_PROXY, -rc, "rank %d: network context failed: %s", p->o.rank, strerror(-rc));
 		port_break(p, rc);
 	}
 	if (n > 0 && n <= PORT_BATCH && !p->o.ordered && !p->broken)

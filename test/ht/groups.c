@@ -91,7 +91,7 @@ static int groups_job(struct seat *seat, const void *arg)
 	int round = 0;
 
 	if (!r)
-		return seat_fail(seat, "no memory");
+		return seat_fail(seat, "out of memory");
 	for (int i = 0; i < 2; i++) {
 		r->ll[i].seat = r->ht[i].seat = seat;
 	}

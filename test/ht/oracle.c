@@ -6,25 +6,8 @@
 #include <string.h>
 
 #include "test/oracle/data.h"
+#include "test/oracle/expect.h"
 #include "test/oracle/ht_model.h"
-
-static int failures;
-
-#define EXPECT(what)                                                               \
-	do {                                                                       \
-		if (!(what)) {                                                     \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-			failures++;                                                \
-		}                                                                  \
-	} while (0)
-/* What follows would make no sense. */
-#define ASSERT(what)                  \
-	do {                          \
-		if (!(what)) {        \
-			EXPECT(what); \
-			exit(1);      \
-		}                     \
-	} while (0)
 
 /*
  * Two ranks, two experts each. Rank 0: token 0 names 3, 0 and 3 again; token 1 names 1, nothing, 0. Rank 1: token 0

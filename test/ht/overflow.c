@@ -74,7 +74,7 @@ static int trap_job(struct seat *seat, const void *arg)
 	bool mine;
 
 	if (most_rows(&cfg, &most))
-		return seat_fail(seat, "no memory");
+		return seat_fail(seat, "out of memory");
 	cfg.shape.capacity = (int)most; /* exactly what comes */
 	if (ht_open(&rig, seat, &cfg) || ht_script(&rig, "UA DA CA EA BA"))
 		goto close;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which devices of a net ranks take: how near, whose turn, and how many at once. */
+/* How ranks choose devices of a transport: by distance, round robin, and how many per rank. */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 TestSuite(nic_choose, .timeout = 30);
 
-/* A root with two switches: GPU and NIC below each. */
+/* A root with two switches, a GPU and a NIC below each. */
 #define ROOT "/sys/devices/pci0000:00"
 #define SWITCH0 ROOT "/0000:00:01.0/0000:01:00.0"
 #define SWITCH1 ROOT "/0000:00:03.0/0000:05:00.0"
@@ -31,7 +31,7 @@ Test(nic_choose, nearer_by_pcie)
 	static const char *const farther[] = {
 		SWITCH0 "/0000:02:00.0/0000:03:00.1", /* below the same port */
 		SWITCH0 "/0000:02:01.0/0000:04:00.0", /* the same switch */
-		SWITCH0 "0/0000:02:00.0",	      /* a name that only begins alike: the same root port */
+		SWITCH0 "0/0000:02:00.0",	      /* only a common prefix of the name: the same root port */
 		SWITCH1 "/0000:06:00.0",	      /* the same root */
 		"/sys/devices/pci0000:80/0000:80:01.0",
 		NULL,
@@ -74,7 +74,7 @@ Test(nic_choose, a_device_without_a_place)
 	cr_expect(eq(str, place.path, (char *)"/sys/devices/system/cpu"));
 }
 
-/* Ranks of scenes: which devices each may take ("012"), on which host; and what each must get. */
+/* Per rank: the devices it may take ("012"), its host, and the expected choice. */
 #define MOST 8
 
 struct scene {
@@ -83,32 +83,32 @@ struct scene {
 	const char *may[MOST];
 	int home[MOST];
 	const char *gets[MOST];
-	int common; /* rails of all */
+	int common; /* expected rails of all ranks */
 };
 
 static const struct scene scenes[] = {
-	/* As many as ranks, each nearest to one. */
+	/* As many devices as ranks, each nearest to one. */
 	{ 4, 0, false, { "0", "1", "2", "3" }, { 0 }, { "0", "1", "2", "3" }, 1 },
-	/* Two switches with two of both. */
+	/* Two switches, each with two ranks and two devices. */
 	{ 4, 0, false, { "01", "01", "23", "23" }, { 0 }, { "0", "1", "2", "3" }, 1 },
-	/* Fewer than ranks. */
+	/* Fewer devices than ranks. */
 	{ 4, 0, false, { "01", "01", "01", "01" }, { 0 }, { "0", "1", "0", "1" }, 1 },
 	{ 3, 0, false, { "0", "0", "0" }, { 0 }, { "0", "0", "0" }, 1 },
-	/* More: each has several of its own. */
+	/* More devices than ranks: several each. */
 	{ 2, 0, false, { "0123", "0123" }, { 0 }, { "02", "13" }, 2 },
 	{ 2, 0, false, { "01", "23" }, { 0 }, { "01", "23" }, 2 },
 	{ 1, 0, false, { "01234567" }, { 0 }, { "0123" }, 4 },
 	{ 2, 0, false, { "012", "012" }, { 0 }, { "02", "1" }, 1 },
-	/* Ranks of another host do not count, and all have as many as the one with fewest. */
+	/* Ranks of other hosts do not count; all use as many as the rank with the fewest. */
 	{ 4, 0, false, { "01", "01", "01", "01" }, { 0, 0, 2, 2 }, { "0", "1", "0", "1" }, 1 },
 	{ 2, 0, false, { "01", "01" }, { 0, 1 }, { "01", "01" }, 2 },
 	{ 3, 0, false, { "0123", "01", "01" }, { 0, 1, 1 }, { "0123", "0", "1" }, 1 },
 	{ 3, 0, false, { "0", "123", "45" }, { 0 }, { "0", "123", "45" }, 1 },
-	/* What is nearest to another rank is left to it. */
+	/* A device nearest to another rank is left to it. */
 	{ 2, 0, false, { "0123", "1" }, { 0 }, { "023", "1" }, 1 },
-	/* What is nowhere may be one card with two names. */
+	/* Devices of unknown location may be the same NIC. */
 	{ 1, 0, true, { "01" }, { 0 }, { "0" }, 1 },
-	/* As many as the user says. */
+	/* As many as the user sets. */
 	{ 2, 2, false, { "0123", "0123" }, { 0 }, { "01", "12" }, 2 },
 	{ 1, 1, false, { "0123" }, { 0 }, { "0" }, 1 },
 	{ 1, 8, true, { "012" }, { 0 }, { "012" }, 3 },
@@ -161,7 +161,7 @@ Test(nic_choose, sharers)
 	}
 }
 
-/* A card that is no card: whatever it says, nothing is divided by it or read behind it. */
+/* An invalid card from a peer: no division by zero, no read out of bounds. */
 Test(nic_choose, nonsense)
 {
 	struct ep_nic_card card[2] = { { .count = 0 }, { .count = 1 << 30, .rails = -1 } };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model of what crosses between nodes, against sums done by hand. Exit status 0 or 1. */
+/* The model of bytes between nodes, against values computed by hand. Exit status 0 or 1. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +18,7 @@ static void is(const char *what, uint64_t got, uint64_t want)
 
 static void splits(void)
 {
-	/* Ranks, nodes, ranks of a node, whether that makes so many nodes. */
+	/* Ranks, nodes, ranks per node, whether that makes exactly this many nodes. */
 	static const int rows[][4] = { { 4, 1, 0, 1 }, { 4, 2, 2, 1 }, { 4, 3, 2, 0 }, { 4, 4, 1, 1 }, { 8, 3, 3, 1 },
 				       { 3, 2, 2, 1 }, { 1, 2, 1, 0 }, { 5, 4, 2, 0 }, { 4, 0, 0, 0 } };
 
@@ -34,10 +34,10 @@ static void splits(void)
 /* Ranks 0 and 1 | 2 and 3, two experts each: rank 0 has 0 and 1, rank 1 2 and 3, and so on. */
 static void bytes(enum ll_layout layout, const uint64_t *want)
 {
-	int64_t idx[] = { 4, 5, 0, /* both experts of rank 2, one of its own */
+	int64_t idx[] = { 4, 5, 0, /* both experts of rank 2, one own */
 			  6, 6, 2, /* rank 3 twice the same, rank 1 */
 			  4, 7, -1 /* ranks 2 and 3 */ };
-	int64_t none[] = { -1, 8, 99, 1, 0, 1 }; /* two tokens that stay with rank 0 */
+	int64_t none[] = { -1, 8, 99, 1, 0, 1 }; /* two tokens that stay on rank 0 */
 	struct ll_input in[4] = { { .t = 3, .idx = idx }, { 0 }, { .t = 2, .idx = none }, { 0 } };
 	struct ll_shape shape = { .layout = layout,
 				  .ranks = 4,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A net that refuses to register memory on one rank, each of its registrations in turn: the call that needed it fails
- * on every rank with a sentence that names that one, nothing stays behind, and the next try works. With threads or
- * processes (-g). Exit status 0 or 1.
+ * Injected failure of one memory registration on one rank, each registration in turn: the call that needed it fails on
+ * every rank with a message that names the rank, nothing leaks, and the next try works. With threads or processes (-g).
+ * Exit status 0 or 1.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -42,7 +42,7 @@ static struct rig_cfg cfg_make(void)
 	return cfg;
 }
 
-/* All is well: against the oracle. */
+/* Without fault injection, against the oracle. */
 static int sound_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -51,9 +51,7 @@ static int sound_job(struct seat *seat, const void *arg)
 	if (!rig_open(&rig, seat, &job->cfg) && !rig_script(&rig, "DA CA"))
 		rig_check_crossed(&rig);
 	rig_close(&rig);
-	if (rig.verdict.wrong)
-		seat_fail(seat, "#wrong %llu: %s", (unsigned long long)rig.verdict.wrong, rig.verdict.first);
-	return seat_failed(seat) ? -1 : 0;
+	return rig_tell(&rig);
 }
 
 static void tell(struct told *told, enum where where)
@@ -79,16 +77,16 @@ static int refused_job(struct seat *seat, const void *arg)
 		return -1;
 	if (ncclEpCreateGroup(&group, comm, &config) != ncclSuccess) {
 		tell(told, IN_GROUP);
-		return group ? seat_fail(seat, "a group that could not be made is not NULL") : 0;
+		return group ? seat_fail(seat, "a failed ncclEpCreateGroup left a group") : 0;
 	}
 	if (ncclEpInitHandle(&handle, group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, shape->topk, NULL) != ncclSuccess) {
 		tell(told, IN_HANDLE);
 		if (handle)
-			seat_fail(seat, "a handle that could not be made is not NULL");
-		/* It was this one registration: the group is as good as before. */
+			seat_fail(seat, "a failed ncclEpInitHandle left a handle");
+		/* Only this registration fails: the group is still usable. */
 		if (ncclEpInitHandle(&handle, group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, shape->topk, NULL) !=
 		    ncclSuccess)
-			seat_fail(seat, "a second try fails too: %s", anyEpGetLastError());
+			seat_fail(seat, "the second try failed too: %s", anyEpGetLastError());
 	}
 	if (ncclEpHandleDestroy(handle) != ncclSuccess || ncclEpGroupDestroy(group) != ncclSuccess)
 		seat_fail(seat, "%s", anyEpGetLastError());
@@ -111,7 +109,7 @@ static int descriptors(void)
 
 struct run {
 	struct world *world;
-	int seen[IN_HANDLE + 1]; /* refusals by where they were told */
+	int seen[IN_HANDLE + 1]; /* refusals by the call that reported them */
 	int failed;
 };
 
@@ -122,7 +120,7 @@ static int complain(struct run *run, int number, const char *text)
 	return -1;
 }
 
-/* All told of it, in the same place, and by name. */
+/* Reported on all ranks, by the same call, with the rank. */
 static int told_judge(struct run *run, int number)
 {
 	const struct told *told = world_board(run->world);
@@ -131,9 +129,9 @@ static int told_judge(struct run *run, int number)
 	snprintf(name, sizeof(name), "rank %d", REFUSER);
 	for (int r = 0; r < RANKS; r++) {
 		if (told[r].where != told[0].where)
-			return complain(run, number, "one rank's call fails and another's does not");
+			return complain(run, number, "the call failed on some ranks only");
 		if (told[r].where && !strstr(told[r].text, name))
-			return complain(run, number, told[r].text[0] ? told[r].text : "no sentence");
+			return complain(run, number, told[r].text[0] ? told[r].text : "no message");
 	}
 	run->seen[told[0].where]++;
 	return 0;
@@ -157,14 +155,14 @@ static void run_all(struct run *run)
 		far_set(run->world, RANKS / 2, "loop", 0);
 		if (world_run(run->world, RANKS, sound_job, &job, sizeof(job), 60))
 			complain(run, number, world_text(run->world));
-		/* What the first group leaves for all others is not of interest. */
+		/* Without what the first group leaves open for later ones. */
 		if (!before)
 			before = descriptors();
 	}
 	if (!run->failed && descriptors() > before)
-		complain(run, 0, "descriptors stay open");
+		complain(run, 0, "file descriptors leaked");
 	if (!run->failed && (!run->seen[NOWHERE] || !run->seen[IN_GROUP] || !run->seen[IN_HANDLE]))
-		complain(run, 0, "refusals were not seen in groups, in handles, and then no more");
+		complain(run, 0, "expected refusals in groups, then in handles, then none");
 }
 
 int main(int argc, char **argv)
@@ -174,7 +172,7 @@ int main(int argc, char **argv)
 
 	opts.processes = argc == 2 && !strcmp(argv[1], "-g");
 	if (argc > 1 && !opts.processes) {
-		fprintf(stderr, "usage: link_refuse [-g]\n  -g  ranks are processes, else threads\n");
+		fprintf(stderr, "usage: link_refuse [-g]\n  -g  ranks are processes (default: threads)\n");
 		return 2;
 	}
 	if (world_open(&opts, &run.world))

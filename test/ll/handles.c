@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handles of different layouts and K on one group: the window grows for the larger one while the smaller one is in use,
- * both go on side by side, also with something staged; and a window of a size the caller gave never grows. Against the
- * oracle, with threads or processes (-g). Exit status 0 or 1.
+ * Handles of different layouts and top-k on one group: the window grows for the larger one while the smaller one is in
+ * use, then both work side by side, also with staged operations; a window of a size set by the caller never grows.
+ * Against the oracle, with threads or processes (-g). Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -37,18 +37,11 @@ static struct rig_cfg cfg_make(const struct job *job, enum ll_layout layout, int
 
 static void want(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
-	ll_wrong(&rig->verdict, got != want, "%s answered %s, must be %s (%s)", what, ncclGetErrorString(got),
+	ll_wrong(&rig->verdict, got != want, "%s returned %s, must be %s (%s)", what, ncclGetErrorString(got),
 		 ncclGetErrorString(want), anyEpGetLastError());
 }
 
-static int tell(struct rig *rig)
-{
-	if (rig->verdict.wrong)
-		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
-	return seat_failed(rig->seat) ? -1 : 0;
-}
-
-/* Small and large take turns; each has data of its own, so a row in the wrong place shows. */
+/* Small and large alternate, with different data, so that a misplaced row is detected. */
 static int take_turns(struct rig *small, struct rig *large)
 {
 	return rig_script(small, "DA") || rig_script(large, "DA") || rig_script(small, "CA") ||
@@ -67,7 +60,7 @@ static int grow_job(struct seat *seat, const void *arg)
 	if (rig_open(&small, seat, &cfg) || rig_script(&small, "DA CA") || rig_script(&small, "dA"))
 		goto close;
 	/* A window in use by a staged operation cannot move. */
-	want(&small, "a larger handle beside a staged operation", ncclInvalidUsage,
+	want(&small, "a larger handle during a staged operation", ncclInvalidUsage,
 	     ncclEpInitHandle(&handle, small.group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4 * RANKS, NULL));
 	if (rig_script(&small, "xA CA") || rig_script(&small, "DA"))
 		goto close;
@@ -84,10 +77,10 @@ close:
 	if (large.verdict.wrong && !small.verdict.wrong)
 		small.verdict = large.verdict;
 	rig_close(&small);
-	return tell(&small);
+	return rig_tell(&small);
 }
 
-/* The size is the caller's: what fits works, what does not is refused by every rank alone. */
+/* Size set by the caller: what fits works, what does not is rejected by each rank without communication. */
 static int fixed_job(struct seat *seat, const void *arg)
 {
 	struct job job = *(const struct job *)arg;
@@ -100,13 +93,13 @@ static int fixed_job(struct seat *seat, const void *arg)
 	want(&rig, "a handle too large for rdma_buffer_size", ncclInvalidUsage,
 	     seat_rank(seat) == 1 ? ncclInvalidUsage
 				  : ncclEpInitHandle(&handle, rig.group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4096, NULL));
-	ll_wrong(&rig.verdict, handle != NULL, "a refused handle is not NULL");
+	ll_wrong(&rig.verdict, handle != NULL, "a rejected handle is not NULL");
 	for (int i = 0; i < 3; i++)
 		if (rig_script(&rig, "DA CA") || rig_script(&rig, "dA xA cA xA"))
 			break;
 close:
 	rig_close(&rig);
-	return tell(&rig);
+	return rig_tell(&rig);
 }
 
 static int usage(FILE *out, int status)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A rank that stops for longer than the deadline (SIGSTOP, so ranks are processes). With masks the others go on with
- * the right sums for what arrived, see the flag, and take the rank back after MaskClean; without masks they get an
- * error that names it. And masks set by hand. Exit status 0 or 1.
+ * A rank that stops for longer than the deadline (by SIGSTOP, so ranks are processes). With masks the others continue
+ * with correct sums of what arrived, see the async error, and include the rank again after ncclEpMaskClean; without
+ * masks they get an error that names it. And masks set by ncclEpMaskUpdate. Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +23,7 @@ enum when { BEFORE_DISPATCH, BEFORE_COMBINE, IN_COMPLETE };
 struct job {
 	struct rig_cfg cfg;
 	enum when when;
-	bool wake_first; /* before the others clean their masks, else after */
+	bool wake_first; /* before the others clear their masks, else after */
 	double timeout;	 /* seconds */
 	pid_t victim;
 };
@@ -35,44 +34,10 @@ struct meet {
 	atomic_int survivors[2], all[2], dispatched, timeouts, woken;
 };
 
-/* A barrier of some, by hand: the world's own wants everybody. */
-static int meet_wait(struct seat *seat, atomic_int *count, int want)
-{
-	double end = world_now() + 60;
-
-	atomic_fetch_add(count, 1);
-	while (atomic_load(count) < want) {
-		if (world_now() > end)
-			return seat_fail(seat, "waited a minute for %d others", want - atomic_load(count));
-		usleep(500);
-	}
-	return 0;
-}
-
 static void is_answer(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
-	ll_wrong(&rig->verdict, got != want, "rank %d: %s answered %s, must be %s (%s)", seat_rank(rig->seat), what,
+	ll_wrong(&rig->verdict, got != want, "rank %d: %s returned %s, must be %s (%s)", seat_rank(rig->seat), what,
 		 ncclGetErrorString(got), ncclGetErrorString(want), anyEpGetLastError());
-}
-
-static int mask_is(struct rig *rig, int victim, int value)
-{
-	int got[RANKS] = { 9, 9, 9, 9 };
-	void *device = NULL;
-
-	if (rig->shim.ops->alloc(&rig->shim, sizeof(got), &device) ||
-	    rig->shim.ops->fill(&rig->shim, device, 0x77, sizeof(got)))
-		return seat_fail(rig->seat, "%s", rig->shim.text);
-	if (rig_expect(rig, "ncclEpMaskQuery", ncclEpMaskQuery(rig->group, device, rig->shim.stream)))
-		return -1;
-	if (rig->shim.ops->get(&rig->shim, got, device, sizeof(got)))
-		return seat_fail(rig->seat, "%s", rig->shim.text);
-	for (int r = 0; r < RANKS; r++)
-		ll_wrong(&rig->verdict, got[r] != (r == victim ? value : 1),
-			 "rank %d: the mask of rank %d is %d, must be %d", seat_rank(rig->seat), r, got[r],
-			 r == victim ? value : 1);
-	rig->shim.ops->free(&rig->shim, device);
-	return 0;
 }
 
 static void flag_is(struct rig *rig, int want)
@@ -80,30 +45,13 @@ static void flag_is(struct rig *rig, int want)
 	int got = -1;
 
 	is_answer(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &got));
-	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError says %d, must be %d", seat_rank(rig->seat),
+	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError gives %d, must be %d", seat_rank(rig->seat),
 		 got, want);
-}
-
-/* All ranks draw the data of a round from its number, also those that were not there for some. */
-static void round_set(struct rig *rig, int round)
-{
-	for (int i = 0; i < rig->cfg.handles; i++) {
-		rig->handle[i].round = round;
-		rig->handle[i].loaded = rig->handle[i].rows_pending = rig->handle[i].sums_pending = false;
-		rig->handle[i].staged = 0;
-	}
-}
-
-static int verdict_tell(struct rig *rig)
-{
-	if (rig->verdict.wrong)
-		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
-	return seat_failed(rig->seat) ? -1 : 0;
 }
 
 /* ---- with masks ---- */
 
-/* The operation in which the victim does not answer. */
+/* The operation in which the victim does not respond. */
 static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	double start = world_now();
@@ -115,7 +63,7 @@ static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 			return -1;
 	} else if (job->when == BEFORE_COMBINE) {
 		rig->async = 0;
-		if (rig_script(rig, "DA") || meet_wait(rig->seat, &meet->dispatched, RANKS))
+		if (rig_script(rig, "DA") || seat_meet(rig->seat, &meet->dispatched, RANKS))
 			return -1;
 		rig->active[VICTIM] = false;
 		rig->async = ANYEP_ASYNC_TIMEOUT;
@@ -127,7 +75,7 @@ static int survive(struct rig *rig, const struct job *job, struct meet *meet)
 		if (rig_script(rig, "dA xA cA xA"))
 			return -1;
 	}
-	/* One deadline for the operation, not one per wait: but a send half and a receive half have one each. */
+	/* One deadline per operation, not per wait; a send half and a receive half have one each. */
 	ll_wrong(&rig->verdict, world_now() - start > 3.5 * job->timeout, "rank %d: %.1f s for a deadline of %.1f s",
 		 seat_rank(rig->seat), world_now() - start, job->timeout);
 	ll_wrong(&rig->verdict, world_now() - start < 0.5 * job->timeout, "rank %d: masked after %.2f s of %.1f",
@@ -139,44 +87,44 @@ static int survivor(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	double start;
 
-	if (survive(rig, job, meet) || mask_is(rig, VICTIM, 0))
+	if (survive(rig, job, meet) || rig_check_mask(rig))
 		return -1;
 	is_answer(rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig->group));
 	flag_is(rig, 0);
 	rig->async = 0;
 	start = world_now();
-	round_set(rig, 50);
+	rig_set_round(rig, 50);
 	for (int i = 0; i < 3; i++)
 		if (rig_script(rig, i % 2 ? "dA DB xA CB CA" : "DA CA"))
 			return -1;
 	ll_wrong(&rig->verdict, world_now() - start > job->timeout, "rank %d: waits for a masked rank",
 		 seat_rank(rig->seat));
-	if (meet_wait(rig->seat, &meet->survivors[0], RANKS - 1))
+	if (seat_meet(rig->seat, &meet->survivors[0], RANKS - 1))
 		return -1;
 	if (job->wake_first && seat_rank(rig->seat) == 0)
 		kill(meet->pid[VICTIM], SIGCONT);
-	if (job->wake_first && meet_wait(rig->seat, &meet->all[0], RANKS))
+	if (job->wake_first && seat_meet(rig->seat, &meet->all[0], RANKS))
 		return -1;
 	is_answer(rig, "ncclEpMaskClean", ncclSuccess, ncclEpMaskClean(rig->group, rig->shim.stream));
-	if (rig_sync(rig) || mask_is(rig, VICTIM, 1) || meet_wait(rig->seat, &meet->survivors[1], RANKS - 1))
+	rig->active[VICTIM] = true;
+	if (rig_sync(rig) || rig_check_mask(rig) || seat_meet(rig->seat, &meet->survivors[1], RANKS - 1))
 		return -1;
 	if (!job->wake_first && seat_rank(rig->seat) == 0)
 		kill(meet->pid[VICTIM], SIGCONT);
-	rig->active[VICTIM] = true;
 	return 0;
 }
 
 static int victim(struct rig *rig, const struct job *job, struct meet *meet)
 {
-	/* It stops with its engine, which may still have to send what the others must get. */
-	if (job->when == BEFORE_COMBINE && (rig_script(rig, "DA") || meet_wait(rig->seat, &meet->dispatched, RANKS)))
+	/* It stops together with its engine, which may still have to send what the others need. */
+	if (job->when == BEFORE_COMBINE && (rig_script(rig, "DA") || seat_meet(rig->seat, &meet->dispatched, RANKS)))
 		return -1;
 	raise(SIGSTOP);
-	/* Hours later, as far as this rank knows. */
+	/* Awake again. */
 	if (job->wake_first)
-		return meet_wait(rig->seat, &meet->all[0], RANKS);
+		return seat_meet(rig->seat, &meet->all[0], RANKS);
 	if (job->when == BEFORE_COMBINE) {
-		is_answer(rig, "Combine of a rank that is behind", ncclRemoteError, rig_combine(rig, 0, false));
+		is_answer(rig, "Combine of a delayed rank", ncclRemoteError, rig_combine(rig, 0, false));
 		is_answer(rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig->group));
 	}
 	return 0;
@@ -189,30 +137,30 @@ static int masked_job(struct seat *seat, const void *arg)
 	struct rig rig;
 
 	meet->pid[seat_rank(seat)] = getpid();
-	if (rig_open(&rig, seat, &job->cfg) || rig_script(&rig, "DA CA") || mask_is(&rig, -1, 1) || seat_barrier(seat))
+	if (rig_open(&rig, seat, &job->cfg) || rig_script(&rig, "DA CA") || rig_check_mask(&rig) || seat_barrier(seat))
 		goto close;
-	round_set(&rig, 10);
+	rig_set_round(&rig, 10);
 	if (seat_rank(seat) == VICTIM ? victim(&rig, job, meet) : survivor(&rig, job, meet))
 		goto close;
-	if (meet_wait(seat, &meet->all[1], RANKS))
+	if (seat_meet(seat, &meet->all[1], RANKS))
 		goto close;
 	/* The delayed rank takes part again. */
 	rig.async = seat_rank(seat) == VICTIM ? -1 : 0;
-	round_set(&rig, 100);
+	rig_set_round(&rig, 100);
 	for (int i = 0; i < 4; i++)
 		if (rig_script(&rig, i % 2 ? "dA DB xA CB cA xA" : "DA DB CA CB"))
 			goto close;
-	mask_is(&rig, -1, 1);
+	rig_check_mask(&rig);
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- stopped in the middle of an operation ---- */
 
-#define LOOSE 200 /* rounds in which the stop falls: who got what of them nobody can say */
+#define LOOSE 200 /* rounds during which the rank is stopped: their results are undefined */
 #define STOP 20
-#define LAST 4 /* rounds after it at least */
+#define LAST 4 /* minimum rounds after the stop */
 
 static void *stopper(void *arg)
 {
@@ -224,7 +172,7 @@ static void *stopper(void *arg)
 	return NULL;
 }
 
-/* Operations whose values nobody looks at; the victim's end when it finds that it has slept. */
+/* Operations with unchecked results; the victim ends them when it was woken. */
 static int loose_rounds(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	bool is_victim = seat_rank(rig->seat) == VICTIM;
@@ -237,7 +185,7 @@ static int loose_rounds(struct rig *rig, const struct job *job, struct meet *mee
 	for (int i = 0; i < LOOSE && !rc && !(is_victim && atomic_load(&meet->woken)); i++) {
 		if (seat_rank(rig->seat) == 0 && i == STOP)
 			started = !pthread_create(&thread, NULL, stopper, &mine);
-		/* On a busy machine the rounds may be over sooner: the others wait for this rank meanwhile. */
+		/* On a busy machine the stop may come late: wait for it, and with us the others. */
 		if (started && i == LOOSE - LAST) {
 			pthread_join(thread, NULL);
 			stopped = true;
@@ -247,8 +195,8 @@ static int loose_rounds(struct rig *rig, const struct job *job, struct meet *mee
 	if (started && !stopped)
 		pthread_join(thread, NULL);
 	else if (!started && seat_rank(rig->seat) == 0)
-		return seat_fail(rig->seat, "nobody was stopped: %s", anyEpGetLastError());
-	/* A rank that was masked may be told so; a survivor never is. */
+		return seat_fail(rig->seat, "no rank was stopped: %s", anyEpGetLastError());
+	/* The masked rank may get an error; the others must not. */
 	if (rc && !is_victim)
 		return seat_fail(rig->seat, "%s", anyEpGetLastError());
 	return 0;
@@ -265,13 +213,13 @@ static int in_flight_job(struct seat *seat, const void *arg)
 	    seat_barrier(seat) || loose_rounds(&rig, job, meet))
 		goto close;
 	if (seat_rank(seat) != VICTIM) {
-		if (mask_is(&rig, VICTIM, 0) || meet_wait(seat, &meet->survivors[0], RANKS - 1))
+		rig.active[VICTIM] = false;
+		if (rig_check_mask(&rig) || seat_meet(seat, &meet->survivors[0], RANKS - 1))
 			goto close;
 		is_answer(&rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig.group));
-		rig.active[VICTIM] = false;
-		round_set(&rig, 50);
+		rig_set_round(&rig, 50);
 		for (int i = 0; i < 60; i++) {
-			/* It wakes in the middle of these and goes on writing where it was. */
+			/* The victim wakes during these and continues its interrupted writes. */
 			if (i == 20 && seat_rank(seat) == 0) {
 				atomic_store(&meet->woken, 1);
 				kill(meet->pid[VICTIM], SIGCONT);
@@ -280,7 +228,7 @@ static int in_flight_job(struct seat *seat, const void *arg)
 				goto close;
 		}
 	}
-	if (meet_wait(seat, &meet->all[0], RANKS))
+	if (seat_meet(seat, &meet->all[0], RANKS))
 		goto close;
 	if (seat_rank(seat) != VICTIM) {
 		is_answer(&rig, "ncclEpMaskClean", ncclSuccess, ncclEpMaskClean(rig.group, rig.shim.stream));
@@ -288,19 +236,19 @@ static int in_flight_job(struct seat *seat, const void *arg)
 	} else {
 		is_answer(&rig, "ncclEpErrorClear", ncclSuccess, ncclEpErrorClear(rig.group));
 	}
-	if (rig_sync(&rig) || meet_wait(seat, &meet->all[1], RANKS))
+	if (rig_sync(&rig) || seat_meet(seat, &meet->all[1], RANKS))
 		goto close;
-	round_set(&rig, 200);
+	rig_set_round(&rig, 200);
 	for (int i = 0; i < 5; i++)
 		if (rig_script(&rig, i % 2 ? "DA CA" : "dA DB xA CA CB"))
 			goto close;
-	mask_is(&rig, -1, 1);
+	rig_check_mask(&rig);
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
-/* Masks by hand: nobody waits for the rank, nobody raises a flag, and Clean brings it back. */
+/* ncclEpMaskUpdate: no wait for the masked rank, no async error, and ncclEpMaskClean includes it again. */
 static int by_hand_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -316,8 +264,8 @@ static int by_hand_job(struct seat *seat, const void *arg)
 		is_answer(&rig, "ncclEpMaskUpdate", ncclSuccess, ncclEpMaskUpdate(rig.group, mask, rig.shim.stream));
 		rig.active[VICTIM] = false;
 		start = world_now();
-		round_set(&rig, 20);
-		if (mask_is(&rig, VICTIM, 0) || rig_script(&rig, "DA CA") || rig_script(&rig, "dA dB xA xB CA CB"))
+		rig_set_round(&rig, 20);
+		if (rig_check_mask(&rig) || rig_script(&rig, "DA CA") || rig_script(&rig, "dA dB xA xB CA CB"))
 			goto close;
 		ll_wrong(&rig.verdict, world_now() - start > job->timeout, "rank %d: waits for a masked rank",
 			 seat_rank(seat));
@@ -325,18 +273,18 @@ static int by_hand_job(struct seat *seat, const void *arg)
 		is_answer(&rig, "ncclEpMaskClean", ncclSuccess, ncclEpMaskClean(rig.group, rig.shim.stream));
 		rig.active[VICTIM] = true;
 	}
-	if (meet_wait(seat, &meet->all[0], RANKS))
+	if (seat_meet(seat, &meet->all[0], RANKS))
 		goto close;
-	round_set(&rig, 100);
+	rig_set_round(&rig, 100);
 	for (int i = 0; i < 3; i++)
 		if (rig_script(&rig, "DA CA"))
 			goto close;
-	mask_is(&rig, -1, 1);
+	rig_check_mask(&rig);
 	mask[0] = 7;
 	is_answer(&rig, "a mask of 7", ncclInvalidArgument, ncclEpMaskUpdate(rig.group, mask, rig.shim.stream));
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- without masks ---- */
@@ -347,14 +295,14 @@ static void is_lost(struct rig *rig, struct meet *meet, ncclResult_t got, const 
 	int flag = -1;
 
 	snprintf(name, sizeof(name), "rank %d", VICTIM);
-	ll_wrong(&rig->verdict, got != ncclTimeout && got != ncclRemoteError, "rank %d: answered %s, must be a timeout",
+	ll_wrong(&rig->verdict, got != ncclTimeout && got != ncclRemoteError, "rank %d: returned %s, must be a timeout",
 		 seat_rank(rig->seat), ncclGetErrorString(got));
 	ll_wrong(&rig->verdict, got == ncclTimeout && !strstr(sentence, name), "rank %d: \"%s\" does not name %s",
 		 seat_rank(rig->seat), sentence, name);
 	atomic_fetch_add(&meet->timeouts, got == ncclTimeout);
 	is_answer(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &flag));
 	ll_wrong(&rig->verdict, flag != ANYEP_ASYNC_TIMEOUT && flag != ANYEP_ASYNC_REMOTE,
-		 "rank %d: ncclEpGetAsyncError says %d", seat_rank(rig->seat), flag);
+		 "rank %d: ncclEpGetAsyncError gives %d", seat_rank(rig->seat), flag);
 	is_answer(rig, "ncclEpErrorClear of a lost group", ncclInvalidUsage, ncclEpErrorClear(rig->group));
 }
 
@@ -375,7 +323,7 @@ static int lost_job(struct seat *seat, const void *arg)
 		raise(SIGSTOP);
 	start = world_now();
 	rc = rig_dispatch(&rig, 0, false);
-	if (rc == ncclSuccess) { /* on a GPU the failure comes later, and the next call tells of it */
+	if (rc == ncclSuccess) { /* on a GPU the next call reports the failure */
 		rig_sync(&rig);
 		rc = rig_dispatch(&rig, 0, false);
 	}
@@ -384,16 +332,17 @@ static int lost_job(struct seat *seat, const void *arg)
 		 seat_rank(seat), world_now() - start);
 	is_lost(&rig, meet, rc, sentence);
 	is_answer(&rig, "Dispatch on a lost group", rc, rig_dispatch(&rig, 0, false));
-	if (seat_rank(seat) != VICTIM && meet_wait(seat, &meet->survivors[0], RANKS - 1))
+	if (seat_rank(seat) != VICTIM && seat_meet(seat, &meet->survivors[0], RANKS - 1))
 		goto close;
 	if (seat_rank(seat) == 0) {
-		ll_wrong(&rig.verdict, atomic_load(&meet->timeouts) == 0, "nobody says which rank is late");
+		ll_wrong(&rig.verdict, atomic_load(&meet->timeouts) == 0,
+			 "no rank got a timeout that names the late rank");
 		kill(meet->pid[VICTIM], SIGCONT);
 	}
-	meet_wait(seat, &meet->all[0], RANKS);
+	seat_meet(seat, &meet->all[0], RANKS);
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- */
@@ -420,7 +369,7 @@ static void run_job(struct run *run, const char *name, world_fn fn, const struct
 	run->failed += rc != 0;
 	if (!rc)
 		return;
-	/* Whatever state the ranks are in, the next case starts with new ones. */
+	/* The next case starts with new ranks. */
 	for (int r = 0; r < RANKS; r++)
 		kill(world_pid(run->world, r), SIGCONT);
 	world_close(run->world);
@@ -459,7 +408,7 @@ static void run_layout(struct run *run, enum ll_layout layout)
 	}
 	for (int i = 0; i < run->repeats; i++) {
 		job.cfg.data.seed++;
-		run_job(run, "stops in the middle of something", in_flight_job, &job);
+		run_job(run, "stops during an operation", in_flight_job, &job);
 	}
 	run_job(run, "masks by hand", by_hand_job, &job);
 	job.cfg.mask = false;
@@ -468,10 +417,11 @@ static void run_layout(struct run *run, enum ll_layout layout)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ll_masks [-T SECONDS] [-n COUNT] [-N NODES [-k NET]]\n"
-		     "  -T  the deadline of every wait (1.5)\n"
-		     "  -n  stops in the middle of an operation, per layout (3)\n"
-		     "  -N  pretended nodes (1)   -k  net between them: loop, unordered, faulty or NCCL_EP_NET's\n");
+	fprintf(out,
+		"usage: ll_masks [-T SECONDS] [-n COUNT] [-N NODES [-k NET]]\n"
+		"  -T  deadline of every operation (1.5)\n"
+		"  -n  stops during an operation, per layout (3)\n"
+		"  -N  simulated nodes (1)   -k  transport between them: loop, unordered, faulty or as NCCL_EP_NET\n");
 	return status;
 }
 

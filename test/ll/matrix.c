@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every combination LL has, one cell at a time, against the oracle. Exit status 0 or 1. */
+/* All combinations of LL, one cell at a time, against the oracle. Exit status 0 or 1. */
 #include <stdio.h>
 
 #include "test/oracle/far.h"
@@ -17,11 +17,11 @@ enum {
 
 static const struct factor factors[FACTORS] = {
 	[F_LAYOUT] = { "layout", "em rm", NULL, 0 },
-	[F_DTYPE] = { "dtype", "bf16 fp16 fp32", NULL, 0 }, /* of combine, and of dispatch without quantisation */
+	[F_DTYPE] = { "dtype", "bf16 fp16 fp32", NULL, 0 }, /* combine's, and dispatch's without quantisation */
 	[F_QUANT] = { "quant", "none fwd ds ds_round", NULL, 0 },
 	[F_QTOK] = { "qtok", "bf16 fp16 fp32 e4m3 e5m2 fp4x2 -", NULL, 6 },
 	[F_QSCALE] = { "qscale", "bf16 fp16 fp32 e4m3 e5m2 fp4x2 uint8 -", NULL, 7 },
-	[F_STAGED] = { "staged", NULL, "0 1 2", 0 }, /* 2: one operation is, the next is not */
+	[F_STAGED] = { "staged", NULL, "0 1 2", 0 }, /* 2: every other operation */
 	[F_IDX] = { "idx", "i32 i64", NULL, 0 },
 	[F_IDKIND] = { "idkind", "auto local global", NULL, 0 },
 	[F_WINDOWS] = { "windows", NULL, "0 1", 0 },
@@ -29,7 +29,7 @@ static const struct factor factors[FACTORS] = {
 	[F_RANKS] = { "ranks", NULL, "1 2 3 4 8", 2 },
 	[F_HIDDEN] = { "hidden", NULL, "1 7 64 129 512 2048 7168", 512 },
 	[F_TOPK] = { "topk", NULL, "1 2 3 8 0", 2 }, /* 0: all experts */
-	[F_LOCAL] = { "local", NULL, "1 2 5", 2 },   /* experts of a rank */
+	[F_LOCAL] = { "local", NULL, "1 2 5", 2 },   /* experts per rank */
 	[F_TMAX] = { "tmax", NULL, "1 5 16", 5 },
 	[F_FILL] = { "fill", "full zero random none", NULL, 0 },
 	[F_ROUTE] = { "route", "uniform dropped twice bad one one_rank", NULL, 0 },
@@ -42,14 +42,14 @@ static const struct factor factors[FACTORS] = {
 	[F_SMS] = { "sms", NULL, "0 1 3", 0 },
 	[F_SKEW] = { "skew", NULL, "0 1", 0 },
 	[F_ROUNDS] = { "rounds", NULL, "3 4", 3 },
-	[F_NODES] = { "nodes", NULL, "2 3 4", 1 }, /* 1 is another test's: here the net is */
+	[F_NODES] = { "nodes", NULL, "2 3 4", 1 }, /* 1 is covered by cells without a net */
 	[F_NET] = { "net", "loop unordered faulty", NULL, 0 },
-	[F_RING] = { "ring", NULL, "0 128", 0 }, /* commands it holds; 0: as many as the library likes */
+	[F_RING] = { "ring", NULL, "0 128", 0 }, /* entries; 0: the library's default */
 };
 
 struct job {
 	struct rig_cfg cfg;
-	const char *script; /* a constant: alike in forked processes */
+	const char *script; /* constant, so equal in forked processes */
 	int rounds;
 	int filler;
 };
@@ -61,27 +61,27 @@ static const char *cell_illegal(const int *v)
 	int row = fwd && v[F_QTOK] < 6 ? v[F_HIDDEN] * (int)num_info[v[F_QTOK]].size : 0;
 
 	if (fwd != (v[F_QTOK] < 6) || fwd != (v[F_QSCALE] < 7))
-		return "qtok and qscale belong to quant=fwd";
+		return "qtok and qscale need quant=fwd";
 	if (ds && v[F_HIDDEN] % 512)
 		return "quant=ds needs a multiple of 512";
 	if (row % (v[F_QTOK] == NUM_E2M1X2 ? 32 : 16))
 		return "quant=fwd needs rows of 16 bytes";
 	if (!rank_major && (v[F_IDKIND] || !v[F_COUNTS]))
-		return "idkind and counts=0 belong to rank-major";
+		return "idkind and counts=0 need rank-major";
 	if (v[F_ZERO_COPY] == 2 && (!rank_major || !v[F_WINDOWS] || ds))
-		return "zero_copy=on needs rank-major, windows, and no quantising";
+		return "zero_copy=on needs rank-major, windows, and no quantisation";
 	if (v[F_LOCAL] < 1 || v[F_TMAX] < 1 || v[F_HIDDEN] < 1)
 		return "local, tmax and hidden start at 1";
 	if (v[F_TOPK] > v[F_LOCAL] * v[F_RANKS])
 		return "more choices than experts";
 	if (v[F_SKEW] && (v[F_WINDOWS] || fwd))
-		return "skew is for plain tensors";
+		return "skew needs tensors outside windows";
 	if (v[F_MEM] && v[F_CREATE])
 		return "ncclEpCreateHandle takes no memory";
 	if (!far_splits(v[F_RANKS], v[F_NODES]))
-		return "these ranks make no such number of nodes";
+		return "the ranks cannot be split into this many nodes";
 	if (v[F_NODES] == 1 && (v[F_NET] || v[F_RING]))
-		return "net and ring belong to nodes";
+		return "net and ring need several nodes";
 	return NULL;
 }
 
@@ -141,7 +141,7 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 	cfg->per_node = far_split(v[F_RANKS], v[F_NODES]);
 }
 
-/* Another net in place of loop keeps what order it has: only faulty cells differ from the others then. */
+/* A transport given instead of loop keeps its own order: then only faulty cells differ. */
 static void job_env(struct world *world, const int *v, uint64_t seed, const char *net)
 {
 	static const char *const nets[] = { "loop", "unordered", "faulty" };
@@ -166,8 +166,8 @@ static int cell_rounds(struct rig *rig, const struct job *job)
 	return rig_check_crossed(rig);
 }
 
-/* Loading the filler waits for running kernels, and freeing memory for the filler, with a lock that every launch needs:
- * all ranks stand still when it starts and when it ends. */
+/* Loading the filler waits for running kernels, and freeing memory waits for the filler, holding a lock that launches
+ * need: so all ranks are idle when it starts and when it ends. */
 static int cell_play(struct rig *rig, const struct job *job)
 {
 	int rc;
@@ -198,7 +198,7 @@ static int cell_job(struct seat *seat, const void *arg)
 	return seat_failed(seat) ? -1 : 0;
 }
 
-/* The largest rows only where there are few. */
+/* Large rows only in small numbers. */
 static bool cell_heavy(const int *v)
 {
 	return v[F_HIDDEN] * v[F_TMAX] * v[F_RANKS] * v[F_LOCAL] > 2000000;
@@ -213,7 +213,7 @@ static int cell_forced(const int *v, int factor)
 
 int main(int argc, char **argv)
 {
-	/* What must be refused: once per layout, with two ranks. */
+	/* Calls that must be rejected: once per layout, with two ranks. */
 	static const struct matrix_extra refusals[] = {
 		{ "refusals layout=em", ll_refuse_job, 2, LL_EXPERT_MAJOR },
 		{ "refusals layout=rm", ll_refuse_job, 2, LL_RANK_MAJOR },

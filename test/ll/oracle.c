@@ -1,30 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The oracle of LL, judged by hand: formats by exhaustion, the model by small cases worked out on paper, the checker by
- * planted errors of which it must give the exact number. */
+/* Test of the LL oracle: number formats exhaustively, the model by small cases computed by hand, the checker by planted
+ * errors that it must count exactly. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "test/oracle/check.h"
-
-static int failures;
-
-#define EXPECT(what)                                                               \
-	do {                                                                       \
-		if (!(what)) {                                                     \
-			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); \
-			failures++;                                                \
-		}                                                                  \
-	} while (0)
-/* What follows would make no sense. */
-#define ASSERT(what)                  \
-	do {                          \
-		if (!(what)) {        \
-			EXPECT(what); \
-			exit(1);      \
-		}                     \
-	} while (0)
+#include "test/oracle/expect.h"
 
 static void bf16_by_hand(void)
 {
@@ -45,7 +28,7 @@ static void bf16_by_hand(void)
 	EXPECT(isnan(num_from_bf16(num_to_bf16(NAN))));
 }
 
-/* All codes survive, and between two neighbours the middle goes to the even one, a hair more or less to the nearest. */
+/* All codes round-trip; the midpoint of two adjacent values rounds to even, slightly above or below to the nearest. */
 static void f16_all_codes(void)
 {
 	for (unsigned code = 0; code < 0x7bff; code++) {
@@ -192,7 +175,7 @@ static void sums(void)
 
 	ll_expect_sum(&shape, &hand[0], NULL, 0, answers, sum, (uint8_t *)row);
 	EXPECT(row[0] == 52.0f && row[1] == 104.0f);
-	/* An expert named twice counts with both weights. */
+	/* An expert selected twice counts with both weights. */
 	answers[1] = answers[0];
 	ll_expect_sum(&shape, &hand[0], NULL, 1, answers, sum, (uint8_t *)row);
 	EXPECT(row[0] == 125.0f && row[1] == 250.0f);
@@ -200,7 +183,7 @@ static void sums(void)
 	answers[1] = NULL;
 	ll_expect_sum(&shape, &hand[1], NULL, 0, answers, sum, (uint8_t *)row);
 	EXPECT(row[0] == 300.0f);
-	/* Rank-major: no weights, and a rank once. */
+	/* Rank-major: no weights, each rank once. */
 	shape.layout = LL_RANK_MAJOR;
 	ll_expect_sum(&shape, &hand[0], NULL, 1, answers, sum, (uint8_t *)row);
 	EXPECT(row[0] == 100.0f && row[1] == 200.0f);
@@ -209,7 +192,7 @@ static void sums(void)
 	EXPECT(row[0] == 101.0f && row[1] == 202.0f);
 }
 
-/* (1 + e) - 1 in ascending k is not 1 - 1 + e: the order, and no fused multiply-add. */
+/* (1 + e) - 1 in ascending k differs from 1 - 1 + e: tests the order and the absence of FMA. */
 static void sum_order(void)
 {
 	struct ll_shape shape = { .ranks = 1, .experts = 3, .topk = 3, .tmax = 1, .hidden = 1, .combine = NUM_F32 };
@@ -220,8 +203,7 @@ static void sum_order(void)
 
 	ll_expect_sum(&shape, &in, NULL, 0, answers, &sum, (uint8_t *)&row);
 	EXPECT(row == 0.0f);
-	/* (1 - 2^-13)^2 = 1 - 2^-12 + 2^-26 rounds to 1 - 2^-12 before it is added; a fused one would keep the 2^-26.
-	 */
+	/* (1 - 2^-13)^2 = 1 - 2^-12 + 2^-26 rounds to 1 - 2^-12 before it is added; an FMA would keep the 2^-26. */
 	idx[2] = -1;
 	x[0] = -1.0f;
 	weight[1] = x[1] = 1.0f - 0x1p-13f;
@@ -266,7 +248,7 @@ static void ds_fp8(void)
 	EXPECT(out[0] == 0x7e && out[256] == 0x76 && out[257] == 0x6e);
 }
 
-/* ---- the checker: right outputs pass, and n planted errors count n ---- */
+/* ---- the checker: correct outputs pass, n planted errors count as n ---- */
 
 struct fixture {
 	struct ll_shape shape;
@@ -280,7 +262,7 @@ struct fixture {
 	struct ll_row *map;
 };
 
-/* Outputs as a right library would leave them, rows of a zone in reverse order. */
+/* Correct outputs, rows of a zone in reverse order. */
 static void fixture_open(struct fixture *f, enum ll_layout layout, enum ll_quant quant)
 {
 	size_t rows;
@@ -410,13 +392,13 @@ static void rows_that_are_lost_doubled_or_scattered(void)
 	first = f.tokens;
 	second = f.tokens + 1024 * (size_t)(count - 1);
 	ASSERT(f.expect.row[0].src != f.expect.row[count - 1].src);
-	memcpy(row, first, 1024); /* the first and the last swap: rows of a source are no longer side by side */
+	memcpy(row, first, 1024); /* swap first and last: rows of a source are no longer contiguous */
 	memcpy(first, second, 1024);
 	memcpy(second, row, 1024);
 	EXPECT(fixture_check(&f) >= 1);
 	EXPECT(fixture_check(&f) <= 2);
 	memcpy(first, second,
-	       1024); /* twice the one, never the other: all values of a row, but for equal ones by chance */
+	       1024); /* one row twice, the other missing: all its values, except those equal by chance */
 	EXPECT(fixture_check(&f) >= 505);
 	fixture_close(&f);
 }

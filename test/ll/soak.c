@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many rounds of dispatch and combine with routing, token counts and order of operations drawn anew each time, and now
- * and then one rank that sleeps up to 50 ms before one of them. No value may be wrong, nothing may hang, and memory
- * must stay what it was. Exit status 0 or 1.
+ * Many rounds of dispatch and combine with random routing, token counts and order of operations, and sometimes a rank
+ * that sleeps up to 50 ms before one of them. No wrong value, no hang, no memory growth. Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -13,8 +12,8 @@
 #include "test/oracle/far.h"
 #include "test/oracle/rig.h"
 
-#define WARM 100	/* rounds until memory has its size */
-#define GROWTH_KIB 4096 /* more than this afterwards is a leak: 10 KiB a round would be 4 MiB after 400 */
+#define WARM 100	/* rounds until memory use is stable */
+#define GROWTH_KIB 4096 /* more is a leak: 10 KiB per round would be 4 MiB after 400 */
 
 /* Sanitizers keep freed memory on purpose. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -43,19 +42,7 @@ static const char *const orders[] = {
 	"dB xB DA cB CA xB",
 };
 
-static long resident_kib(void)
-{
-	long pages = 0, ignored;
-	FILE *in = fopen("/proc/self/statm", "r");
-
-	if (!in || fscanf(in, "%ld %ld", &ignored, &pages) != 2)
-		pages = 0;
-	if (in)
-		fclose(in);
-	return pages * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
-/* What the round is: alike on all ranks, for the seed alone decides. */
+/* Parameters of the round: the same on all ranks, drawn from the seed. */
 static const char *round_draw(struct rig *rig, uint64_t *random)
 {
 	const char *order = orders[ll_random(random) % (sizeof(orders) / sizeof(orders[0]))];
@@ -83,15 +70,15 @@ static int soak_job(struct seat *seat, const void *arg)
 
 	if (!rig_open(&rig, seat, &job->cfg))
 		for (; round < job->rounds; round++) {
-			/* Draws differ in number from rank to rank, so each round starts its own sequence. */
+			/* Ranks draw different numbers of values, so each round starts a new sequence. */
 			uint64_t now = ll_seed(random, 9, (uint64_t)round);
 
 			if (round == WARM)
-				first = resident_kib();
+				first = world_resident_kib();
 			if (rig_script(&rig, round_draw(&rig, &now)) || rig.verdict.wrong)
 				break;
 		}
-	last = resident_kib();
+	last = world_resident_kib();
 	if (round == job->rounds)
 		rig_check_crossed(&rig);
 	if (rig.verdict.wrong)
@@ -109,9 +96,10 @@ static int soak_job(struct seat *seat, const void *arg)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ll_soak [-t N | -g N] [-n ROUNDS] [-s SEED] [-l em|rm] [-m] [-N NODES [-k NET]]\n"
-		     "  -t N, -g N  ranks as threads or as processes (-t 4)   -n  rounds (300)   -m  with masks\n"
-		     "  -N  pretended nodes (1)   -k  net between them: loop, unordered, faulty or NCCL_EP_NET's\n");
+	fprintf(out,
+		"usage: ll_soak [-t N | -g N] [-n ROUNDS] [-s SEED] [-l em|rm] [-m] [-N NODES [-k NET]]\n"
+		"  -t N, -g N  ranks as threads or as processes (-t 4)   -n  rounds (300)   -m  with masks\n"
+		"  -N  simulated nodes (1)   -k  transport between them: loop, unordered, faulty or as NCCL_EP_NET\n");
 	return status;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Staged operations in the orders that break buffers chosen by parity, the limits of staging, and a first send half
- * that must return although no peer has called. Against the oracle, with threads or processes (-g), on the CPU and on
- * CUDA; there also captured into a graph and replayed (-G COUNT). Exit status 0, 1, or 77 where graphs were asked for
- * and the device has none.
+ * Staged operations in orders that would break buffers chosen by parity, the limits of staging, and a first send half
+ * that must return before any peer has called. Against the oracle, with threads or processes (-g), on the CPU and on
+ * CUDA, there also captured into a graph and replayed (-G COUNT). Exit status 0, 1, or 77 if -G is given on a device
+ * without graphs.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -20,18 +20,18 @@
 struct job {
 	struct rig_cfg cfg;
 	char script[96];
-	int rounds; /* of the script, or replays of its graph */
+	int rounds; /* rounds of the script, or replays of its graph */
 };
 
-/* Each word an operation and a handle, as in rig.h. Capital letters are whole operations. */
+/* Scripts as in rig.h: each word is an operation and a handle, capital letters are whole operations. */
 static const char *const orders[] = {
-	"dA DB CB xA",			 /* a whole dispatch and combine go by while A is staged */
+	"dA DB CB xA",			 /* a whole dispatch and combine while A is staged */
 	"dA dB xB dB xA xB",		 /* the younger one is completed and staged again before the older */
 	"dA xA cA DB xA CB",		 /* a dispatch inside a staged combine */
 	"dA xA dB cA xB xA cB xB",	 /* a combine and a dispatch staged side by side */
 	"dA xA dB xB cA cB xB xA",	 /* two combines, completed in the other order */
-	"DA CA dA DB CB DB CB DB CB xA", /* one stays staged over an odd number of others */
-	"dA DB xA CB CA DB",		 /* five operations: the parity of the next round is another */
+	"DA CA dA DB CB DB CB DB CB xA", /* one stays staged during an odd number of others */
+	"dA DB xA CB CA DB",		 /* five operations: the next round has the other parity */
 	"dA xA CA",
 	"dA dB xA xB",
 };
@@ -52,13 +52,6 @@ static struct rig_cfg cfg_make(enum ll_layout layout, uint64_t seed, int nodes)
 	return cfg;
 }
 
-static int verdict_tell(struct rig *rig)
-{
-	if (rig->verdict.wrong)
-		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
-	return seat_failed(rig->seat) ? -1 : 0;
-}
-
 static int order_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -70,10 +63,10 @@ static int order_job(struct seat *seat, const void *arg)
 	if (!seat_failed(seat))
 		rig_check_crossed(&rig);
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
-/* The last rank comes late on purpose: the others' first send halves are back before it calls anything. */
+/* The last rank is late: the others' first send halves must return before it calls anything. */
 static int held_back_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -92,7 +85,7 @@ static int held_back_job(struct seat *seat, const void *arg)
 			seat_fail(seat, "first send halves wait for a rank that has not called yet");
 	}
 	start = world_now();
-	/* Staged by hand: the script's first word would be the same, but this one is timed. */
+	/* As the script's first word, but timed. */
 	if (rig_expect(&rig, "ncclEpDispatch", rig_dispatch(&rig, 0, true)) || rig_sync(&rig))
 		goto close;
 	took = world_now() - start;
@@ -105,16 +98,16 @@ static int held_back_job(struct seat *seat, const void *arg)
 		rig_script(&rig, "dA dB xA CA xB CB");
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 static void want(struct rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
-	ll_wrong(&rig->verdict, got != want, "%s answered %s, must be %s (%s)", what, ncclGetErrorString(got),
+	ll_wrong(&rig->verdict, got != want, "%s returned %s, must be %s (%s)", what, ncclGetErrorString(got),
 		 ncclGetErrorString(want), anyEpGetLastError());
 }
 
-/* What the contract refuses around staging, each refusal harmless to what is staged. */
+/* Invalid calls around staging; none affects what is staged. */
 static int limits_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -141,12 +134,12 @@ static int limits_job(struct seat *seat, const void *arg)
 	want(&rig, "Complete after all is done", ncclSuccess, rig_complete(&rig, 0));
 close:
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- captured ---- */
 
-/* Combine's input is a copy of dispatch's output inside the graph: no host comes in between. */
+/* In the graph combine's input is a copy of dispatch's output, without the host. */
 static int graph_word(struct rig *rig, const char *word)
 {
 	int handle = word[1] - 'A';
@@ -220,7 +213,7 @@ close:
 	if (rig.shim.ops)
 		rig.shim.ops->graph_destroy(&rig.shim, graph);
 	rig_close(&rig);
-	return verdict_tell(&rig);
+	return rig_tell(&rig);
 }
 
 /* ---- */
@@ -265,7 +258,7 @@ static void run_layout(struct run *run, enum ll_layout layout)
 	if (run->graph)
 		return;
 	job.cfg = cfg_make(layout, run->seed, run->nodes);
-	run_job(run, "a first send half while a peer is held back", held_back_job, &job);
+	run_job(run, "a first send half before a peer has called", held_back_job, &job);
 	job.cfg.handles = 3;
 	run_job(run, "limits", limits_job, &job);
 }
@@ -274,10 +267,10 @@ static int usage(FILE *out, int status)
 {
 	fprintf(out, "usage: ll_staged [-t | -g] [-n ROUNDS] [-G REPLAYS] [-s SEED] [-o SEED] [-N NODES [-k NET]]\n"
 		     "  -t  ranks are threads (default)   -g  ranks are processes\n"
-		     "  -n  rounds of every order (5)     -G  orders captured into a graph, replayed so often\n"
+		     "  -n  rounds of every order (5)     -G  capture into a graph, replay this many times\n"
 		     "  -o  under the emulator: GPU threads in random order\n"
-		     "  -N  pretended nodes (1)           -k  net between them: loop, unordered, faulty, or "
-		     "NCCL_EP_NET's\n");
+		     "  -N  simulated nodes (1)           -k  transport between them: loop, unordered, faulty or as "
+		     "NCCL_EP_NET\n");
 	return status;
 }
 

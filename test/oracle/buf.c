@@ -55,7 +55,7 @@ size_t slab_piece(size_t size)
 static int guards_make(const struct buf_env *env, struct buf *buf)
 {
 	if (shim_is_gpu(env->shim) && !(buf->mirror = malloc(buf->size)))
-		return seat_fail(env->seat, "no memory");
+		return seat_fail(env->seat, "out of memory");
 	if (env->shim->ops->fill(env->shim, buf->at - buf->before, GUARD_BYTE, buf->before) ||
 	    env->shim->ops->fill(env->shim, buf->at + buf->size, GUARD_BYTE, buf->behind))
 		return seat_fail(env->seat, "%s", env->shim->text);

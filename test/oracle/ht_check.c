@@ -202,7 +202,7 @@ static int buf_check(const struct view *v, enum ht_buf_id id)
 	uint8_t *want = malloc(bytes);
 
 	if (!want)
-		seat_fail(v->rig->seat, "no memory");
+		seat_fail(v->rig->seat, "out of memory");
 	for (size_t row = 0; got && want && row < rows; row++) {
 		want_row(v, id, row, want);
 		row_check(v, id, row, got + row * bytes, want);
@@ -243,7 +243,8 @@ static int view_open(struct view *v)
 	v->term = calloc(k, sizeof(*v->term));
 	v->idx = calloc(k, sizeof(*v->idx));
 	v->weight = calloc(k, sizeof(*v->weight));
-	return v->sum && v->terms && v->at && v->term && v->idx && v->weight ? 0 : seat_fail(v->rig->seat, "no memory");
+	return v->sum && v->terms && v->at && v->term && v->idx && v->weight ? 0
+									     : seat_fail(v->rig->seat, "out of memory");
 }
 
 static void view_close(struct view *v)

@@ -61,7 +61,7 @@ static int idx_put(struct ht_rig *rig, int handle, const struct ll_input *in)
 		return put(rig, handle, HT_IDX, in->idx, (size_t)in->t);
 	narrow = malloc(n * sizeof(*narrow) + 1);
 	if (!narrow)
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	for (size_t i = 0; i < n; i++)
 		narrow[i] = (int32_t)in->idx[i];
 	rc = put(rig, handle, HT_IDX, narrow, (size_t)in->t);
@@ -112,7 +112,7 @@ static int answers_load(struct ht_rig *rig, int handle, enum ht_op op)
 	int rc = -1;
 
 	if (!tokens || !weights) {
-		seat_fail(rig->seat, "no memory");
+		seat_fail(rig->seat, "out of memory");
 		goto free_rows;
 	}
 	memset(tokens, LL_POISON_IN, rows * bytes);
@@ -142,7 +142,7 @@ static int back_load(struct ht_rig *rig, int handle)
 	uint8_t *rows = malloc((size_t)t * bytes + 1);
 
 	if (!rows)
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	for (int i = 0; i < t; i++)
 		ht_answer(rig, handle, HT_DISPATCH_BWD, (struct ht_row){ rank, i, -1 }, 0, rows + (size_t)i * bytes);
 	rc = put(rig, handle, HT_BACK, rows, (size_t)t);
@@ -198,7 +198,7 @@ int ht_round(struct ht_rig *rig, int handle)
 	if (h->in)
 		h->plan = ht_plans_make(shape, h->in);
 	if (!h->plan)
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	return ht_load(rig, handle, HT_UPDATE);
 }
 

@@ -55,7 +55,7 @@ static int idx_put(struct rig *rig, struct rig_handle *h, const struct ll_input 
 		return rig_buf_put(rig, &h->buf[RIG_IDX], 0, in->idx, n * sizeof(*in->idx));
 	narrow = malloc(n * sizeof(*narrow) + 1);
 	if (!narrow)
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	for (size_t i = 0; i < n; i++)
 		narrow[i] = (int32_t)in->idx[i];
 	rc = rig_buf_put(rig, &h->buf[RIG_IDX], 0, narrow, n * sizeof(*narrow));
@@ -95,7 +95,7 @@ int rig_load(struct rig *rig, int handle)
 	h->data.idx64 = rig->cfg.idx64;
 	h->in = ll_inputs_make(shape, &h->data);
 	if (!h->in || ll_expect_dispatch(shape, h->in, rig->active, seat_rank(rig->seat), &h->expect))
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	h->loaded = true;
 	h->fresh = false;
 	return rig_store(rig, handle);
@@ -163,7 +163,7 @@ int rig_check_rows(struct rig *rig, int handle)
 	if (seat_failed(rig->seat))
 		return -1;
 	if (ll_check_dispatch(&scene, &got, rig->cfg.spare, h->map, &rig->verdict))
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	return inputs_check(rig, h) || guards_check(rig, h) ? -1 : 0;
 }
 
@@ -176,7 +176,7 @@ int rig_answer(struct rig *rig, int handle)
 	uint8_t *row = malloc(bytes);
 
 	if (!row)
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	for (int z = 0; z < h->expect.zones && !rc; z++)
 		for (int r = 0; r < h->expect.count[z] && !rc; r++) {
 			size_t at = (size_t)z * (size_t)h->expect.cap + (size_t)r;
@@ -203,7 +203,7 @@ int rig_check_sums(struct rig *rig, int handle)
 	if (!rows)
 		return -1;
 	if (ll_check_combine(&scene, rows, &rig->verdict))
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	for (size_t i = (size_t)h->in [scene.rank].t * row; i < buf->size; i += size)
 		ll_wrong(&rig->verdict, memcmp(rows + i, poison, size) != 0,
 			 "rank %d: combine tokens[%zu][%zu] was written, but there are only %d", scene.rank, i / row,
@@ -241,6 +241,43 @@ int rig_settle(struct rig *rig)
 		h->rows_pending = h->sums_pending = false;
 	}
 	return rig_sync(rig) || async_check(rig) ? -1 : 0;
+}
+
+int rig_check_mask(struct rig *rig)
+{
+	int ranks = rig->cfg.shape.ranks, *got = calloc((size_t)ranks, sizeof(*got)), rc = -1;
+	size_t size = (size_t)ranks * sizeof(*got);
+	const struct shim_ops *ops = rig->shim.ops;
+	void *device = NULL;
+
+	if (!got || ops->alloc(&rig->shim, size, &device) || ops->fill(&rig->shim, device, 0x77, size)) {
+		seat_fail(rig->seat, "%s", got ? rig->shim.text : "out of memory");
+		goto out;
+	}
+	if (rig_expect(rig, "ncclEpMaskQuery", ncclEpMaskQuery(rig->group, device, rig->shim.stream)) || rig_sync(rig))
+		goto out;
+	if (ops->get(&rig->shim, got, device, size)) {
+		seat_fail(rig->seat, "%s", rig->shim.text);
+		goto out;
+	}
+	for (int r = 0; r < ranks; r++)
+		ll_wrong(&rig->verdict, got[r] != rig->active[r], "rank %d: the mask of rank %d is %d, must be %d",
+			 seat_rank(rig->seat), r, got[r], rig->active[r]);
+	rc = 0;
+out:
+	if (device)
+		ops->free(&rig->shim, device);
+	free(got);
+	return rc;
+}
+
+void rig_set_round(struct rig *rig, int round)
+{
+	for (int i = 0; i < rig->cfg.handles; i++) {
+		rig->handle[i].round = round;
+		rig->handle[i].loaded = rig->handle[i].rows_pending = rig->handle[i].sums_pending = false;
+		rig->handle[i].staged = 0;
+	}
 }
 
 /* ---- scripts ---- */
@@ -384,7 +421,7 @@ static int handle_open(struct rig *rig, int index)
 		return -1;
 	h->map = calloc(rows, sizeof(*h->map));
 	if (!h->map)
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	if (rig_bufs_open(rig, h) || rig_load(rig, index) || rig_sync(rig))
 		return -1;
 	if (rig->cfg.create) {
@@ -406,7 +443,7 @@ static int handles_open(struct rig *rig)
 
 	rig->active = malloc(ranks * sizeof(*rig->active));
 	if (!rig->active)
-		return seat_fail(rig->seat, "no memory");
+		return seat_fail(rig->seat, "out of memory");
 	memset(rig->active, true, ranks * sizeof(*rig->active));
 	for (int i = 0; i < rig->cfg.handles; i++)
 		if (handle_open(rig, i))
@@ -469,5 +506,12 @@ int rig_close(struct rig *rig)
 	free(rig->active);
 	if (!rig->guest)
 		shim_close(&rig->shim);
+	return seat_failed(rig->seat) ? -1 : 0;
+}
+
+int rig_tell(struct rig *rig)
+{
+	if (rig->verdict.wrong)
+		seat_fail(rig->seat, "#wrong %llu: %s", (unsigned long long)rig->verdict.wrong, rig->verdict.first);
 	return seat_failed(rig->seat) ? -1 : 0;
 }

@@ -113,6 +113,12 @@ int rig_sync(struct rig *rig);
 /* All ranks, nothing staged, nobody masked: what the library counts against what the model says crossed. */
 int rig_check_crossed(struct rig *rig);
 
+/* The group's mask must be rig->active. */
+int rig_check_mask(struct rig *rig);
+/* The next operations are of this round, whatever was pending. Data follow from its number, also on ranks that missed
+ * some. */
+void rig_set_round(struct rig *rig, int round);
+
 /* A tensor as the library gets it; sizes are its own. */
 struct rig_tensor {
 	ncclEpTensor_t t;
@@ -140,6 +146,8 @@ struct rig_combine_args {
 void rig_dispatch_args(const struct rig *rig, int handle, struct rig_dispatch_args *args);
 void rig_combine_args(const struct rig *rig, int handle, struct rig_combine_args *args);
 
+/* After rig_close: wrong values fail the seat. -1 if it has failed. */
+int rig_tell(struct rig *rig);
 /* Says what a call answered; -1 unless it is ncclSuccess. */
 int rig_expect(struct rig *rig, const char *call, ncclResult_t got);
 

@@ -60,7 +60,7 @@ static int host_alloc(struct shim *shim, size_t size, void **out)
 
 	/* Not rounded up: a sanitizer shall see the byte after the last. */
 	if (posix_memalign(&at, 256, size ? size : 1))
-		return shim_fail(shim, "no memory for %zu bytes", size);
+		return shim_fail(shim, "out of memory: %zu bytes", size);
 	*out = at;
 	return 0;
 }

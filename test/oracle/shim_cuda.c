@@ -155,7 +155,7 @@ static int cuda_open(struct shim *shim, int device, bool own_stream)
 		return shim_fail(shim, "the communicator is on a GPU, but libcuda.so.1 has too few symbols");
 	shim->priv = calloc(1, sizeof(struct cuda));
 	if (!shim->priv)
-		return shim_fail(shim, "no memory");
+		return shim_fail(shim, "out of memory");
 	return stream_take(shim, (void **)&shim->stream);
 }
 

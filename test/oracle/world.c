@@ -469,3 +469,28 @@ int world_close(struct world *world)
 	free(world);
 	return rc;
 }
+
+int seat_meet(struct seat *seat, atomic_int *count, int want)
+{
+	double end = world_now() + 60;
+
+	atomic_fetch_add(count, 1);
+	while (atomic_load(count) < want) {
+		if (world_now() > end)
+			return seat_fail(seat, "waited a minute for %d others", want - atomic_load(count));
+		usleep(500);
+	}
+	return 0;
+}
+
+long world_resident_kib(void)
+{
+	long pages = 0, ignored;
+	FILE *in = fopen("/proc/self/statm", "r");
+
+	if (!in || fscanf(in, "%ld %ld", &ignored, &pages) != 2)
+		pages = 0;
+	if (in)
+		fclose(in);
+	return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}

@@ -8,6 +8,7 @@
 #define EP_TEST_ORACLE_WORLD_H
 
 #include <nccl.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,6 +53,8 @@ void *world_board(const struct world *world);
 pid_t world_pid(const struct world *world, int seat);
 
 double world_now(void); /* seconds */
+/* Resident memory of this process. */
+long world_resident_kib(void);
 
 /* Before world_open, in a program whose kernels run under the emulator: GPU threads run in a random order that the seed
  * decides. -1 with a line on stderr where there is no emulator. */
@@ -65,6 +68,8 @@ void *seat_board(const struct seat *seat);
 /* All ranks of the job, or those before `ranks`; -1 when one of them failed or did not come in time. Spins and yields,
  * so that those who leave it leave together. */
 int seat_barrier(struct seat *seat);
+/* A barrier of some, on a counter of the board: until `want` seats have come; -1 after a minute. */
+int seat_meet(struct seat *seat, atomic_int *count, int want);
 /* The communicator of all ranks of this job; NULL after a failure. */
 ncclComm_t seat_comm(struct seat *seat);
 /* Remembers the first sentence and tells the others; always -1. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What fails is told once, with a sentence that names it, and costs nobody else anything: completions with an error, a
- * peer that is gone (also one that is not put to), a peer that lies, a ring whose producer gave up or pushes nonsense,
- * an engine that stood still. Whatever happened, quiet ends.
+ * A failure is reported once, with a message that names it, and affects nobody else: completions with an error, a lost
+ * peer (also one that nothing is put to), a peer that violates the protocol, a ring whose producer gave up or pushes
+ * invalid commands, an engine that stalled. In every case quiet ends.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +59,7 @@ static void check_sentence(const struct eng_rank *me, int peer, int err)
 	CHECK(strstr(me->peer_why[peer], name), "\"%s\" does not name %s", me->peer_why[peer], name);
 }
 
-/* Everything the ring was given is completed, one way or another. */
+/* Everything pushed is completed or dropped. */
 static void check_quiet(struct eng_rank *me, int peer)
 {
 	const struct ep_cmd_ring *ring = eng_ring_to(me, peer);
@@ -69,7 +69,7 @@ static void check_quiet(struct eng_rank *me, int peer)
 	      ring->tail->done + 0ull, ring->head->claim + 0ull);
 }
 
-/* About one in a thousand fails: every peer does in the end, each by itself. */
+/* About one put in a thousand fails: every peer is lost in the end, independently. */
 static void completions(const char *spec, int n)
 {
 	struct eng_rig *rig = open_rig(spec, 3, 1, 256);
@@ -87,12 +87,12 @@ static void completions(const char *spec, int n)
 	}
 	check_quiet(me, 1);
 	CHECK(eng_counts(me).dropped >= 42, "%llu dropped", eng_counts(me).dropped + 0ull);
-	CHECK(failures(me, 1) == 1 && failures(me, 2) == 1 && !failures(me, 0), "told again");
+	CHECK(failures(me, 1) == 1 && failures(me, 2) == 1 && !failures(me, 0), "reported again");
 	CHECK(me->failed == 0, "%s", me->failed_why);
 	eng_close(rig);
 }
 
-/* The net takes five, which are to be told of with the last one, and then fails: nobody waits for those five. */
+/* The net takes five quiet puts, which a later completion would have covered, and then fails: nobody waits for them. */
 static void uncovered(void)
 {
 	struct eng_rig *rig = open_rig("loop", 2, 1, 256);
@@ -106,10 +106,10 @@ static void uncovered(void)
 	CHECK(ep_engine_attach(me->port[0].engine, me->port[0].port) == 0, "attach");
 	while (__atomic_load_n(&probe->room, __ATOMIC_ACQUIRE) > 1 && ep_now_ns() < end)
 		usleep(100);
-	CHECK(ep_port_quiet(me->port[0].port, ep_deadline_ms(10)) == -EP_ETIMEOUT, "six are left");
+	CHECK(ep_port_quiet(me->port[0].port, ep_deadline_ms(10)) == -EP_ETIMEOUT, "six commands are pending");
 	CHECK(eng_counts(me).puts == 5, "%llu puts", eng_counts(me).puts + 0ull);
 	__atomic_store_n(&probe->refusal, -EIO, __ATOMIC_RELAXED);
-	CHECK(wait_count(&me->peer_failed[1]), "nobody was told");
+	CHECK(wait_count(&me->peer_failed[1]), "no failure was reported");
 	check_quiet(me, 1);
 	CHECK(eng_counts(me).puts == 5 && eng_counts(me).dropped == 6, "%llu puts, %llu dropped",
 	      eng_counts(me).puts + 0ull, eng_counts(me).dropped + 0ull);
@@ -117,8 +117,8 @@ static void uncovered(void)
 	eng_close(rig);
 }
 
-/* Rank 1 is gone after so many puts, fewer than a window lets through: nobody learns anything of a rank that gives no
- * credits and is not put to. Rank 2 gets everything, and so does whoever hears from rank 2. */
+/* Rank 1 is lost after so many puts, fewer than a window: otherwise its senders would wait for credits and never put
+ * again, and so not notice. Traffic of rank 2 is complete in both directions. */
 static void gone(const char *spec)
 {
 	struct eng_rig *rig = open_rig(spec, 3, 1, 256);
@@ -129,8 +129,8 @@ static void gone(const char *spec)
 		send_some(me, 2, 10, k);
 		send_some(&rig->rank[2], 0, 10, k);
 	}
-	CHECK(eng_wait(&rig->rank[2], SIGNAL_AT(0), 50), "%s: rank 2 suffers", spec);
-	CHECK(eng_wait(me, SIGNAL_AT(2), 50), "%s: rank 0 suffers", spec);
+	CHECK(eng_wait(&rig->rank[2], SIGNAL_AT(0), 50), "%s: rank 2 is affected", spec);
+	CHECK(eng_wait(me, SIGNAL_AT(2), 50), "%s: rank 0 is affected", spec);
 	check_quiet(me, 1);
 	CHECK(failures(me, 1) == 1 && !failures(me, 2), "%s: %d and %d failures", spec, failures(me, 1),
 	      failures(me, 2));
@@ -139,7 +139,7 @@ static void gone(const char *spec)
 	eng_close(rig);
 }
 
-/* Peers 0 and 2 have ring 0, peers 1 and 3 ring 1: that one dies. */
+/* Peers 0 and 2 use ring 0, peers 1 and 3 ring 1, which dies. */
 static void dead_ring(const char *spec)
 {
 	struct eng_rig *rig = open_rig(spec, 4, 2, 256);
@@ -147,60 +147,62 @@ static void dead_ring(const char *spec)
 
 	send_some(me, 1, 10, 1);
 	eng_give_up(me, 1);
-	CHECK(wait_count(&me->failed), "%s: nobody was told", spec);
+	CHECK(wait_count(&me->failed), "%s: no failure was reported", spec);
 	CHECK(me->failed_err == -EP_ETIMEOUT && strstr(me->failed_why, "gave up"), "%d: %s", me->failed_err,
 	      me->failed_why);
-	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 1), "%s: what came before the end", spec);
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 1), "%s: commands before the failure", spec);
 	send_some(me, 2, 100, 7);
 	CHECK(eng_wait(&rig->rank[2], SIGNAL_AT(0), 7), "%s: the other ring", spec);
 	send_some(&rig->rank[1], 0, 100, 8);
 	CHECK(eng_wait(me, SIGNAL_AT(1), 8), "%s: receiving", spec);
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
-	CHECK(me->failed == 1, "told %d times", me->failed);
+	CHECK(me->failed == 1, "reported %d times", me->failed);
 	eng_close(rig);
 }
 
-/* Commands that no sane kernel pushes: what is behind them in the ring is dropped. */
+/* Invalid commands: what follows them in the ring is dropped. */
 static void nonsense(struct ep_cmd cmd, const char *what)
 {
 	struct eng_rig *rig = open_rig("loop", 4, 2, 256);
 	struct eng_rank *me = &rig->rank[0];
 
 	send_some(me, 1, 3, 1);
-	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 1), "%s: what came before", what);
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 1), "%s: commands before it", what);
 	send_some(me, 2, 3, 1);
 	CHECK(eng_push(me, 1, cmd) == 0, "push");
-	CHECK(wait_count(&me->failed), "%s: taken", what);
+	CHECK(wait_count(&me->failed), "%s: accepted", what);
 	CHECK(me->failed_err == -EP_EINTERNAL && strstr(me->failed_why, what), "%d: %s", me->failed_err,
 	      me->failed_why);
 	send_some(me, 1, 3, 2);
 	send_some(me, 2, 3, 2);
 	CHECK(eng_wait(&rig->rank[2], SIGNAL_AT(0), 2), "%s: the other ring", what);
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
-	CHECK(eng_word(&rig->rank[1], SIGNAL_AT(0)) == 1, "%s: it was believed again", what);
+	CHECK(eng_word(&rig->rank[1], SIGNAL_AT(0)) == 1, "%s: the ring was used again", what);
 	eng_close(rig);
 }
 
-/* To the mail, to a place nobody has at this rank: the receiver does not do it, and tells who asked. */
+/* A signal into the mail region: the receiver rejects it and names the sender. */
 static void lies(uint64_t dst)
 {
 	struct eng_rig *rig = open_rig("loop:unordered=1", 3, 1, 256);
 	struct eng_rank *me = &rig->rank[1];
+	char address[24];
 
 	CHECK(eng_signal(&rig->rank[0], 1, dst, 77) == 0, "push");
-	CHECK(wait_count(&me->peer_failed[0]), "a signal to %#llx was taken", dst + 0ull);
+	CHECK(wait_count(&me->peer_failed[0]), "a signal to %#llx was accepted", dst + 0ull);
 	check_sentence(me, 0, -EP_EREMOTE);
-	CHECK(strstr(me->peer_why[0], "no place for signals"), "%s", me->peer_why[0]);
+	snprintf(address, sizeof(address), "%#llx", dst + 0ull);
+	CHECK(strstr(me->peer_why[0], address), "%s", me->peer_why[0]);
 	send_some(&rig->rank[0], 1, 5, 5);
 	send_some(&rig->rank[2], 1, 5, 5);
-	CHECK(eng_wait(me, SIGNAL_AT(2), 5), "rank 2 suffers");
+	CHECK(eng_wait(me, SIGNAL_AT(2), 5), "rank 2 is affected");
 	usleep(20000);
-	CHECK(eng_word(me, SIGNAL_AT(0)) == 0, "it was believed again");
+	CHECK(eng_word(me, SIGNAL_AT(0)) == 0, "the peer was trusted again");
 	CHECK(failures(me, 0) == 1 && !failures(me, 2), "%d failures", failures(me, 0));
 	eng_close(rig);
 }
 
-/* The ring fills up, producers wait, nothing is lost. */
+/* The ring fills up, producers wait, nothing is dropped. */
 static void stalled(const char *spec)
 {
 	struct eng_rig *rig = open_rig(spec, 2, 1, 128);
@@ -209,18 +211,19 @@ static void stalled(const char *spec)
 
 	__atomic_store_n(&me->port[0].probe.stall_ms, 1000, __ATOMIC_RELAXED);
 	send_some(me, 1, 1000, 9);
-	CHECK(ep_now_ns() - start > 900000000ull, "%s: the engine did not stand still", spec);
+	CHECK(ep_now_ns() - start > 900000000ull, "%s: the engine did not stall", spec);
 	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 9), "%s", spec);
 	check_quiet(me, 1);
-	CHECK(!failures(me, 1) && !me->failed && eng_counts(me).dropped == 0, "%s: a stall is no failure", spec);
+	CHECK(!failures(me, 1) && !me->failed && eng_counts(me).dropped == 0, "%s: a stall was reported as a failure",
+	      spec);
 	eng_close(rig);
 }
 
-/* A flush that fails: nothing may be signalled any more, and everything pushed is dropped. */
+/* A failed flush: nothing may be signalled any more, and everything pushed is dropped. */
 static int no_flush(void *arg)
 {
 	(void)arg;
-	return EP_FAIL(EP_PROXY, EP_EDEVICE, "the device does not flush");
+	return EP_FAIL(EP_PROXY, EP_EDEVICE, "injected flush failure");
 }
 
 static void flushes(void)
@@ -235,33 +238,33 @@ static void flushes(void)
 	struct eng_rank *me = &rig->rank[1];
 
 	send_some(&rig->rank[0], 1, 5, 5);
-	CHECK(wait_count(&me->failed), "nobody was told");
-	CHECK(me->failed_err == -EP_EDEVICE && strstr(me->failed_why, "does not flush"), "%s", me->failed_why);
-	CHECK(eng_word(me, SIGNAL_AT(0)) == 0, "signalled all the same");
+	CHECK(wait_count(&me->failed), "no failure was reported");
+	CHECK(me->failed_err == -EP_EDEVICE && strstr(me->failed_why, "injected flush failure"), "%s", me->failed_why);
+	CHECK(eng_word(me, SIGNAL_AT(0)) == 0, "signalled without a flush");
 	send_some(me, 0, 500, 5);
 	check_quiet(me, 0);
 	CHECK(eng_counts(me).dropped == 501 && me->failed == 1, "%llu dropped", eng_counts(me).dropped + 0ull);
 	eng_close(rig);
 }
 
-/* Nothing is put to a peer and nothing comes from it: the net knows that it is gone, and is asked. */
+/* No traffic with a peer: polling the net finds that it is lost. */
 static void unseen(const char *spec)
 {
 	struct eng_rig *rig = open_rig(spec, 3, 1, 256);
 	struct eng_rank *me = &rig->rank[0];
 
-	snprintf(me->net_why, sizeof(me->net_why), "a mole has eaten the way to rank 2");
+	snprintf(me->net_why, sizeof(me->net_why), "injected loss of rank 2");
 	__atomic_store_n(&me->net_lost[2], true, __ATOMIC_RELEASE);
-	CHECK(wait_count(&me->peer_failed[2]), "nobody asked the net");
+	CHECK(wait_count(&me->peer_failed[2]), "the net was not polled");
 	check_sentence(me, 2, -EP_EREMOTE);
-	CHECK(strstr(me->peer_why[2], "a mole"), "\"%s\" is not what the net said", me->peer_why[2]);
+	CHECK(strstr(me->peer_why[2], "injected loss"), "\"%s\" is not the net's message", me->peer_why[2]);
 	send_some(me, 1, 5, 7);
 	send_some(me, 2, 5, 7);
 	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 7), "the other peer");
 	check_quiet(me, 2);
-	usleep(20000); /* it is asked again, and says it once */
-	CHECK(failures(me, 2) == 1 && !failures(me, 1), "told %d and %d times", failures(me, 2), failures(me, 1));
-	CHECK(eng_word(&rig->rank[2], SIGNAL_AT(0)) == 0, "something went to the peer");
+	usleep(20000); /* polled again, reported once */
+	CHECK(failures(me, 2) == 1 && !failures(me, 1), "reported %d and %d times", failures(me, 2), failures(me, 1));
+	CHECK(eng_word(&rig->rank[2], SIGNAL_AT(0)) == 0, "something was sent to the lost peer");
 	eng_close(rig);
 }
 
@@ -279,11 +282,11 @@ int main(void)
 	dead_ring("loop");
 	dead_ring("loop:unordered=1");
 	nonsense(ep_cmd_put(4, 0, 0, 16), "rank 4 of 4");
-	nonsense(ep_cmd_put(2, 4096, AREA, 16), "their order is lost");
+	nonsense(ep_cmd_put(2, 4096, AREA, 16), "must be one ring");
 	nonsense(ep_cmd_put(1, 2 * AREA - 16, AREA, 32), "outside");
 	nonsense(ep_cmd_put(1, 4096, 2 * AREA, 16), "outside");
 	nonsense(ep_cmd_signal(1, EP_REGION_AT(2, 0), 3), "outside");
-	nonsense((struct ep_cmd){ { 9 << 1, 0 } }, "which there is not");
+	nonsense((struct ep_cmd){ { 9 << 1, 0 } }, "invalid opcode 9");
 	lies(EP_REGION_AT(1, 0));
 	stalled("loop");
 	stalled("loop:unordered=1");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What holds puts back: the limits of flow are reached and never passed, a receiver that does not look stops its
- * senders at half of the window and nobody else, and ranks that flood each other through the narrowest window end.
+ * Flow control: the limits are reached and never exceeded, a receiver that does not poll stops its senders at half of
+ * the window and nobody else, and ranks that flood each other through the narrowest window do not deadlock.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #define AREA 65536u
 #define SIGNAL_AT(from) ((uint64_t)(from) * 16)
 
-/* Puts of n bytes that are no neighbours, then the signal. */
+/* Puts of n bytes, not adjacent, then the signal. */
 static void flood(struct eng_rank *me, int peer, int puts, uint32_t n)
 {
 	for (int i = 0; i < puts; i++)
@@ -27,7 +27,7 @@ struct limit_cell {
 	const char *spec;
 	ncclEpNetFlow_v1_t flow;
 	uint32_t size;
-	uint64_t puts, bytes; /* what must be reached, with a tolerance of the 16 bytes of a signal */
+	uint64_t puts, bytes; /* must be reached, within the 16 bytes of a signal */
 };
 
 static void limit_run(const struct limit_cell *c)
@@ -42,19 +42,19 @@ static void limit_run(const struct limit_cell *c)
 	struct eng_rank *me = &rig->rank[0];
 	struct eng_probe *probe = &me->port[0].probe;
 
-	/* Every request takes a while, so that limits are what ends a run. */
+	/* Requests are slow, so that the limits are reached. */
 	__atomic_store_n(&probe->slow, 20, __ATOMIC_RELAXED);
 	flood(me, 1, 300, c->size);
 	flood(me, 2, 300, c->size);
 	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 300) && eng_wait(&rig->rank[2], SIGNAL_AT(0), 300), "%s", c->spec);
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
 	ep_engine_detach(me->port[0].engine, me->port[0].port,
-			 ep_deadline_ms(ENG_WAIT_MS)); /* the probe is the thread's until then */
+			 ep_deadline_ms(ENG_WAIT_MS)); /* until then the thread writes the probe */
 	CHECK(probe->puts_max == c->puts, "%s: %llu puts in flight, must be %llu", c->spec, probe->puts_max + 0ull,
 	      c->puts + 0ull);
 	CHECK(probe->bytes_max <= c->bytes && probe->bytes_max + 16 >= c->bytes,
 	      "%s: %llu bytes in flight, must be %llu", c->spec, probe->bytes_max + 0ull, c->bytes + 0ull);
-	CHECK(probe->puts == 0 && probe->bytes == 0, "%s: %llu puts left", c->spec, probe->puts + 0ull);
+	CHECK(probe->puts == 0 && probe->bytes == 0, "%s: %llu puts remain", c->spec, probe->puts + 0ull);
 	eng_close(rig);
 }
 
@@ -79,7 +79,7 @@ static uint64_t puts_of(struct eng_rank *me)
 	return eng_counts(me).puts;
 }
 
-/* Rank 1 has no engine: it takes nothing. Rank 2 has one, and is not held up. */
+/* Rank 1 has no engine and receives nothing. Rank 2 has one and is not held up. */
 static void window(void)
 {
 	struct eng_opts o = {
@@ -95,19 +95,19 @@ static void window(void)
 	while (puts_of(me) < 64 && ep_now_ns() < end)
 		usleep(100);
 	usleep(20000);
-	CHECK(puts_of(me) == 64, "%llu puts to a rank that takes none", puts_of(me) + 0ull);
-	CHECK(ep_port_quiet(me->port[0].port, ep_deadline_ms(5)) == -EP_ETIMEOUT, "quiet with 436 puts to go");
+	CHECK(puts_of(me) == 64, "%llu puts to a rank that receives nothing", puts_of(me) + 0ull);
+	CHECK(ep_port_quiet(me->port[0].port, ep_deadline_ms(5)) == -EP_ETIMEOUT, "quiet with 436 puts queued");
 	flood(me, 2, 500, 64);
 	CHECK(eng_wait(&rig->rank[2], SIGNAL_AT(0), 500), "rank 2 waits behind rank 1");
-	CHECK(eng_word(&rig->rank[1], SIGNAL_AT(0)) == 0, "who took it?");
+	CHECK(eng_word(&rig->rank[1], SIGNAL_AT(0)) == 0, "received without an engine");
 	CHECK(ep_engine_attach(deaf->engine, deaf->port) == 0, "%s", ep_last_error());
-	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 500), "rank 1 is awake and got nothing");
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 500), "rank 1 received nothing after the attach");
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
 	CHECK(puts_of(me) == 1000, "%llu puts", puts_of(me) + 0ull);
 	eng_close(rig);
 }
 
-/* The first request to rank 1 does not end; those behind it do, and give back what they hold of the flow. */
+/* The first request to rank 1 does not complete; later ones do, and release their share of the flow limit. */
 static void behind(void)
 {
 	struct eng_opts o = {
@@ -119,15 +119,15 @@ static void behind(void)
 
 	__atomic_store_n(hold, 1, __ATOMIC_RELAXED);
 	flood(me, 1, 100, 64);
-	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 100), "all wait for the first");
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 100), "later requests wait for the first");
 	CHECK(__atomic_load_n(hold, __ATOMIC_RELAXED) == 2, "nothing was held");
-	CHECK(ep_port_quiet(me->port[0].port, ep_deadline_ms(20)) == -EP_ETIMEOUT, "quiet with a put on its way");
+	CHECK(ep_port_quiet(me->port[0].port, ep_deadline_ms(20)) == -EP_ETIMEOUT, "quiet with a put in flight");
 	__atomic_store_n(hold, 0, __ATOMIC_RELAXED);
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
 	eng_close(rig);
 }
 
-/* Rank 0 may have one put in flight, and that one does not end: rank 2 gets its credits all the same. */
+/* Rank 0 may have one put in flight, which does not complete: rank 2 still gets its credits. */
 static void credits(void)
 {
 	struct eng_opts o = { .spec = "loop:unordered=1",
@@ -151,7 +151,7 @@ static void credits(void)
 	eng_close(rig);
 }
 
-/* Values that the net reads late stand in a slot each until they are read. */
+/* Values that the net reads late keep a slot of their own until then. */
 static void slots(const char *spec)
 {
 	struct eng_opts o = { .spec = spec, .ranks = 2, .bytes = 2 * AREA, .window = 64, .max_inline = 0 };
@@ -170,7 +170,7 @@ static void slots(const char *spec)
 
 static int rounds;
 
-/* Everybody to everybody, as fast as the ring takes it, without waiting for anything. */
+/* All to all, as fast as the rings accept it. */
 static void flood_run(struct eng_rank *me)
 {
 	int ranks = me->rig->o.ranks;
@@ -186,7 +186,7 @@ static void flood_run(struct eng_rank *me)
 		CHECK(eng_wait(me, SIGNAL_AT(r), (uint64_t)rounds), "rank %d: %llu of %d from rank %d", me->rank,
 		      eng_word(me, SIGNAL_AT(r)) + 0ull, rounds, r);
 	CHECK(eng_quiet(me) == 0, "rank %d: %s", me->rank, ep_last_error());
-	/* Also when the net often had no room, and was asked again. */
+	/* Also when the net often had no room and puts were retried. */
 	CHECK(eng_counts(me).puts == (uint64_t)rounds * (uint64_t)ranks, "%llu puts", eng_counts(me).puts + 0ull);
 	for (int r = 0; r < ranks; r++)
 		CHECK(!me->peer_failed[r], "rank %d: %s", me->rank, me->peer_why[r]);

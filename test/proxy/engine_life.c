@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engines and ports come and go: ports change their engine under traffic, many share one, an engine that sleeps is
- * woken by a push and costs little until then, the last to give one back ends its thread, and a forked child waits for
- * no thread that it has not got.
+ * Life cycle of engines and ports: ports change engines under traffic, many share one, a sleeping engine is woken by a
+ * push and costs little until then, the last user ends the thread, and a forked child does not wait for the threads it
+ * does not have.
  */
 #include <dirent.h>
 #include <sched.h>
@@ -35,7 +35,7 @@ static struct eng_rig *open_rig(const char *spec, int ranks, int engines)
 	return eng_open(&o);
 }
 
-/* There and back; what came is what was sent last. */
+/* Round trips; each receives what was sent last. */
 static void ping_run(struct eng_rank *me)
 {
 	uint64_t *word = (uint64_t *)(me->mem + AREA);
@@ -48,13 +48,13 @@ static void ping_run(struct eng_rank *me)
 				CHECK(*(uint64_t *)(me->mem + 4096) == k * 3, "payload %llu", k + 0ull);
 				continue;
 			}
-			/* The answer to the last one says that it has left. */
+			/* The answer to the last message proves that it was sent. */
 			*word = k * 3;
 			CHECK(eng_put(me, peer, 4096, AREA, 16) == 0, "put");
 			CHECK(eng_signal(me, peer, SIGNAL_AT(me->rank), k) == 0, "signal");
 		}
 		if (me->rank == 0 && eng_quiet(me))
-			CHECK(strstr(ep_last_error(), "without an engine"), "%s", ep_last_error());
+			CHECK(strstr(ep_last_error(), "not attached"), "%s", ep_last_error());
 	}
 	__atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
 }
@@ -76,7 +76,7 @@ static void *mover_main(void *arg)
 		CHECK(ep_engine_attach(p->engine, p->port) == -EP_EUSAGE, "attached twice");
 		usleep(100);
 	}
-	/* Each gives back the one it took. */
+	/* Each returns the engine it took. */
 	for (int r = 0; r < 2; r++) {
 		struct eng_port *p = &rig->rank[r].port[0];
 
@@ -99,7 +99,7 @@ static void moved(const char *spec)
 	eng_close(rig);
 }
 
-/* 64 ports on one engine: each rank tells the next. */
+/* 64 ports on one engine: each rank signals the next. */
 static void many(const char *spec)
 {
 	struct eng_rig *rig = open_rig(spec, ENG_RANKS, 1);
@@ -110,7 +110,7 @@ static void many(const char *spec)
 			CHECK(eng_signal(&rig->rank[r], (r + 1) % ENG_RANKS, SIGNAL_AT(r), (uint64_t)k) == 0, "signal");
 		}
 	for (int r = 0; r < ENG_RANKS; r++)
-		CHECK(eng_wait(&rig->rank[(r + 1) % ENG_RANKS], SIGNAL_AT(r), 20), "rank %d was not heard", r);
+		CHECK(eng_wait(&rig->rank[(r + 1) % ENG_RANKS], SIGNAL_AT(r), 20), "no signal from rank %d", r);
 	eng_close(rig);
 }
 
@@ -121,7 +121,7 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* A thread that sleeps until its bell rings and then says so: what this machine needs at this hour to wake one. */
+/* A thread that answers a bell: the wake-up time of this machine under its current load. */
 struct sleeper {
 	uint32_t bell;
 	uint64_t rung, heard; /* atomic */
@@ -151,7 +151,7 @@ static uint64_t way_ns(const uint64_t *word, uint64_t value, uint64_t start)
 	return ep_now_ns() - start;
 }
 
-/* Medians of the way of a signal through an engine that has slept for long, and of a bell alone. */
+/* Median latency of a signal through an engine that has slept for long, and of a bell alone. */
 static bool wakes_in_time(struct eng_rig *rig, struct sleeper *s, uint64_t *k)
 {
 	enum { TIMES = 61 };
@@ -175,7 +175,7 @@ static bool wakes_in_time(struct eng_rig *rig, struct sleeper *s, uint64_t *k)
 	return way[TIMES / 2] < 200000 + 2 * bare[TIMES / 2];
 }
 
-/* Naps are of 1 ms then: without the bell half of the signals need more than 500 us. */
+/* Naps are 1 ms then: without the bell half of the signals would need more than 500 us. */
 static void woken(void)
 {
 	struct eng_rig *rig = open_rig("loop", 2, 1);
@@ -202,18 +202,18 @@ static uint64_t cpu_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* Of one CPU, over 200 ms: with the bell, and with the short naps of rings that GPUs write. */
+/* CPU time over 200 ms: with a bell, and with the short naps of rings that GPUs push to. */
 static void idle(bool no_bell, unsigned percent)
 {
 	struct eng_opts o = { .spec = "loop", .ranks = 2, .bytes = AREA, .no_bell = no_bell };
-	/* It does look, and with GPUs often: each nap is two turns. */
+	/* It does poll, and with GPUs often: each nap is two turns. */
 	uint32_t looks = 0, least = no_bell ? 100 : 10, most = no_bell ? 6000 : 1000;
 	uint64_t used = 0;
 	struct eng_rig *rig;
 
 	o.max_inline = ENG_INLINE_MAX;
 	rig = eng_open(&o);
-	/* A machine that has no time for it shows nothing: a few tries. */
+	/* An overloaded machine shows nothing: a few tries. */
 	for (int i = 0; i < 5 && looks < least; i++) {
 		uint64_t start;
 		uint32_t before;
@@ -225,7 +225,7 @@ static void idle(bool no_bell, unsigned percent)
 		used = cpu_ns() - start;
 		looks = __atomic_load_n(&rig->rank[0].port[0].probe.calls, __ATOMIC_RELAXED) - before;
 	}
-	printf("# idle %s bell: %.1f %% of a CPU, %u looks in 200 ms\n", no_bell ? "without" : "with",
+	printf("# idle %s bell: %.1f %% of a CPU, %u polls in 200 ms\n", no_bell ? "without" : "with",
 	       (double)used / 2e6, looks);
 	CHECK(used < 2000000ull * percent, "%llu ns of 200 ms", used + 0ull);
 	CHECK(looks >= least && looks <= most, "%u looks", looks);
@@ -255,7 +255,7 @@ static int threads_named(const char *name)
 	return n;
 }
 
-/* The kernel shows a thread for a moment after it was joined. */
+/* A joined thread stays visible in /proc for a moment. */
 static bool threads_are(const char *name, int n)
 {
 	uint64_t end = ep_deadline_ms(2000);
@@ -275,12 +275,12 @@ static void taken(void)
 	CHECK(threads_are("ep-engine-7", 1) && threads_are("ep-engine-8", 1), "threads");
 	ep_engine_give(c);
 	ep_engine_give(a);
-	CHECK(threads_are("ep-engine-8", 0) && threads_are("ep-engine-7", 1), "one of two gave back");
+	CHECK(threads_are("ep-engine-8", 0) && threads_are("ep-engine-7", 1), "one of two users left");
 	ep_engine_give(b);
-	CHECK(threads_are("ep-engine-7", 0), "the last gave back");
+	CHECK(threads_are("ep-engine-7", 0), "the last user left");
 }
 
-/* The child has the ports and no thread that turns them. */
+/* The child has the ports but no thread that drives them. */
 static void forked(void)
 {
 	struct eng_rig *rig = open_rig("loop", 2, 1);
@@ -322,7 +322,7 @@ static void windows(void)
 	CHECK(ep_port_window(4, 63) == 0, "too narrow");
 }
 
-/* A net that does not come back holds the engine: who detaches is told in time, and may try again. */
+/* An engine stuck in the transport: detach times out, and can be retried. */
 static void held(void)
 {
 	struct eng_rig *rig = open_rig("loop", 2, 2);
@@ -335,14 +335,14 @@ static void held(void)
 	CHECK(eng_put(me, 1, 4096, AREA, 16) == 0, "put");
 	while (__atomic_load_n(&p->probe.stall_ms, __ATOMIC_RELAXED) && ep_now_ns() < end)
 		usleep(100);
-	CHECK(ep_engine_detach(p->engine, p->port, ep_deadline_ms(50)) == -EP_ETIMEOUT, "let go by a stuck engine");
-	CHECK(ep_now_ns() - start < 1900000000ull, "told after the net came back");
+	CHECK(ep_engine_detach(p->engine, p->port, ep_deadline_ms(50)) == -EP_ETIMEOUT, "a stuck engine was detached");
+	CHECK(ep_now_ns() - start < 1900000000ull, "the timeout came after the net returned");
 	CHECK(strstr(ep_last_error(), "rank 0") && strstr(ep_last_error(), "engine 0"), "%s", ep_last_error());
-	CHECK(ep_engine_attach(p->engine, p->port) == -EP_EUSAGE, "attached while it is held");
-	CHECK(ep_engine_take(0, NULL, &other) == 0 && other != p->engine, "a new user gets the engine that is held");
+	CHECK(ep_engine_attach(p->engine, p->port) == -EP_EUSAGE, "attached while the engine is stuck");
+	CHECK(ep_engine_take(0, NULL, &other) == 0 && other != p->engine, "a new user gets the stuck engine");
 	ep_engine_give(other);
 	CHECK(ep_engine_detach(p->engine, p->port, ep_deadline_ms(ENG_WAIT_MS)) == 0, "%s", ep_last_error());
-	CHECK(ep_now_ns() - start >= 1900000000ull, "let go before the net came back");
+	CHECK(ep_now_ns() - start >= 1900000000ull, "detached before the net returned");
 	CHECK(ep_engine_attach(p->engine, p->port) == 0, "%s", ep_last_error());
 	CHECK(eng_signal(me, 1, SIGNAL_AT(0), 5) == 0 && eng_wait(&rig->rank[1], SIGNAL_AT(0), 5), "afterwards");
 	eng_close(rig);
@@ -350,7 +350,7 @@ static void held(void)
 
 int main(int argc, char **argv)
 {
-	bool quick = argc > 1 && !strcmp(argv[1], "-q"); /* without what a sanitizer's pace would decide */
+	bool quick = argc > 1 && !strcmp(argv[1], "-q"); /* without the parts that depend on timing, for sanitizers */
 
 	alarm(300);
 	taken();

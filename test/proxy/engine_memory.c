@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Commands that wait need memory, and there is none: the port fails once and with a sentence, what waited is dropped,
- * producers and quiet are not left waiting. Linked with --wrap=calloc, so that memory ends when the test says so.
+ * Out of memory for queued commands: the port fails once and with a message, the queue is dropped, producers and quiet
+ * do not hang. Linked with --wrap=calloc to inject the failure.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,19 +12,19 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-#define SLAB_NODES 256 /* of proxy/port.c: nothing else here asks for so many */
+#define SLAB_NODES 256 /* of proxy/port.c; no other calloc here has this n */
 
 void *__real_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size);
 
-static int ended; /* atomic: memory has */
+static int ended; /* atomic: allocations fail */
 
 void *__wrap_calloc(size_t n, size_t size)
 {
 	return n == SLAB_NODES && __atomic_load_n(&ended, __ATOMIC_RELAXED) ? NULL : __real_calloc(n, size);
 }
 
-/* Rank 1 takes nothing: after half a window everything waits. The first slab is there already. */
+/* Rank 1 receives nothing: after half a window everything is queued. The first slab is already allocated. */
 static void waiting(void)
 {
 	struct eng_opts o = {
@@ -44,8 +44,8 @@ static void waiting(void)
 		CHECK(eng_put(me, 1, 4096 + 64 * (i % 64), 32768, 32) == 0, "push %u", i);
 	while (!__atomic_load_n(&me->failed, __ATOMIC_ACQUIRE) && ep_now_ns() < end)
 		usleep(100);
-	CHECK(me->failed == 1 && me->failed_err == -ENOMEM && strstr(me->failed_why, "no memory"), "%d: %s", me->failed,
-	      me->failed_why);
+	CHECK(me->failed == 1 && me->failed_err == -ENOMEM && strstr(me->failed_why, "out of memory"), "%d: %s",
+	      me->failed, me->failed_why);
 	CHECK(eng_signal(me, 2, 0, 2) == 0, "push");
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
 	c = eng_counts(me);
@@ -53,11 +53,11 @@ static void waiting(void)
 	      c.puts + 0ull, c.signals + 0ull, c.dropped + 0ull);
 	CHECK(__atomic_load_n(&ring->tail->done, __ATOMIC_ACQUIRE) == ring->head->claim, "%llu of %llu",
 	      ring->tail->done + 0ull, ring->head->claim + 0ull);
-	CHECK(eng_word(&rig->rank[2], 0) == 1, "more went");
+	CHECK(eng_word(&rig->rank[2], 0) == 1, "more was sent");
 	__atomic_store_n(&ended, 0, __ATOMIC_RELAXED);
 	CHECK(ep_engine_attach(deaf->engine, deaf->port) == 0, "%s", ep_last_error());
-	CHECK(eng_signal(&rig->rank[2], 1, 0, 3) == 0 && eng_wait(&rig->rank[1], 0, 3), "others go on");
-	CHECK(me->failed == 1 && !me->peer_failed[1] && !me->peer_failed[2], "told again");
+	CHECK(eng_signal(&rig->rank[2], 1, 0, 3) == 0 && eng_wait(&rig->rank[1], 0, 3), "other ranks continue");
+	CHECK(me->failed == 1 && !me->peer_failed[1] && !me->peer_failed[2], "reported again");
 	eng_close(rig);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a signal shows, everything pushed before it has landed: messages of random puts between all ranks at once, over
- * nets that keep their order and nets that do not, from any number on; neighbours that are joined; what is counted is
- * what was pushed. engine_moves [MESSAGES [SPEC...]]: the same over these nets instead.
+ * When a signal is visible, everything pushed before it has arrived: messages of random puts between all ranks at once,
+ * over ordered and unordered nets, from any start number; adjacent puts that are merged; counters that match what was
+ * pushed. engine_moves [MESSAGES [SPEC...]]: the same over these nets instead.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +13,14 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-#define DEPTH 8	      /* messages of a pair on their way */
+#define DEPTH 8	      /* messages of a pair in flight */
 #define MESSAGE 2048u /* bytes at most */
 #define WORD 16u      /* from one signal word to the next */
 #define PAIRS_AT 4096u
 
 static int messages; /* of each pair, in this cell */
 
-/* Region 0: a word that says what has come from each rank, a word that says what each has checked, then the areas. */
+/* Region 0: per rank a word for what has arrived from it and a word for what it has checked, then the areas. */
 static uint64_t came_at(int from)
 {
 	return (uint64_t)from * WORD;
@@ -52,7 +52,7 @@ struct side {
 	uint64_t sent, taken, bytes, signals, luck;
 };
 
-/* Cut at random, pushed in any order: some are neighbours, most are not. */
+/* Cut at random, pushed in any order: some puts are adjacent, most are not. */
 static void message_send(struct eng_rank *me, int peer, struct side *s)
 {
 	uint64_t k = s->sent++, from = area_at(me, true, peer, k), to = area_at(me, false, me->rank, k);
@@ -166,7 +166,7 @@ static void cell_run(struct eng_opts o, int n)
 	eng_close(rig);
 }
 
-/* Pushed before an engine looks, so that what is joined does not depend on who was faster. */
+/* Pushed before the engine is attached, so that merging does not depend on timing. */
 static void joined(const char *spec, uint64_t max_put, uint64_t max_bytes, uint64_t must)
 {
 	struct eng_opts o = {
@@ -184,7 +184,7 @@ static void joined(const char *spec, uint64_t max_put, uint64_t max_bytes, uint6
 	me = &rig->rank[0];
 	for (uint32_t i = 0; i < 8192; i++)
 		me->mem[32768 + i] = (uint8_t)(i * 7 + i / 256);
-	/* 16 neighbours; 4 more behind a signal; one whose destination, one whose source does not follow. */
+	/* 16 adjacent puts; 4 more after a signal; one whose destination and one whose source is not adjacent. */
 	for (uint32_t i = 0; i < 16; i++)
 		cmd[n++] = ep_cmd_put(1, 1024 + 64 * i, 32768 + 64 * i, 64);
 	cmd[n++] = ep_cmd_signal(1, 0, 1);
@@ -205,11 +205,11 @@ static void joined(const char *spec, uint64_t max_put, uint64_t max_bytes, uint6
 	      c.bytes + 0ull, c.signals + 0ull, c.commands + 0ull);
 	CHECK(memcmp(rig->rank[1].mem + 1024, me->mem + 32768, 20 * 64) == 0, "%s: payload", spec);
 	CHECK(memcmp(rig->rank[1].mem + 1024 + 64 * 21, me->mem + 32768 + 64 * 20, 64) == 0, "%s: payload", spec);
-	CHECK(me->port[0].probe.quiet > 0 || c.puts + c.signals < 4, "every put asked for its completion");
+	CHECK(me->port[0].probe.quiet > 0 || c.puts + c.signals < 4, "every put requested a completion");
 	eng_close(rig);
 }
 
-/* Quiet is about what was pushed, not about what was popped. */
+/* Quiet covers what was pushed, not only what was popped. */
 static void drained(void)
 {
 	struct eng_opts o = { .spec = "loop",
@@ -230,7 +230,7 @@ static void drained(void)
 	eng_close(rig);
 }
 
-/* The narrow ends: of the sequence that 2 to 5 ranks leave, of 33 bits, and of the number itself. */
+/* Near wrap-around: of the sequence with 2 to 5 ranks, of 33 bits, and of the 64-bit number. */
 static void wraps(int n)
 {
 	static const uint64_t starts[] = { (1ull << 28) - 40, (1ull << 33) - 4096, 0 - 300ull };
@@ -248,7 +248,7 @@ static void wraps(int n)
 	}
 }
 
-/* What a net from outside is asked for. */
+/* For an external net. */
 static void over(const char *spec, int n)
 {
 	struct eng_opts cells[] = {
@@ -289,7 +289,7 @@ int main(int argc, char **argv)
 	joined("loop", 0, 0, 1 + 1 + 1 + 1);
 	joined("loop:unordered=1", 0, 0, 1 + 1 + 1 + 1);
 	joined("faulty(loop):reorder=8", 512, 0, 2 + 1 + 1 + 1);
-	joined("loop", 0, 2048, 2 + 1 + 1 + 1); /* a quarter of what may be in flight */
+	joined("loop", 0, 2048, 2 + 1 + 1 + 1); /* a quarter of the flow limit */
 	drained();
 	for (unsigned i = 0; i < sizeof(cells) / sizeof(cells[0]); i++)
 		cell_run(cells[i], n);

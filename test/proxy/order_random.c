@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random arrival orders against a plain model: the prefix moves when and as far as it must, signals come once, in
- * order, not before everything in front of them; what came twice is refused. From any number, also across the
- * wrap-around.
+ * Random arrival orders against a plain model: the prefix advances when and as far as it must, signals are due once, in
+ * order, not before everything preceding them; duplicates are rejected. From any start, also across the wrap-around.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +20,11 @@ static uint32_t rnd(uint32_t n)
 	return (uint32_t)((state >> 33) % n);
 }
 
-/* One channel's sender and what its receiver must know. */
+/* One channel: its sender, and the expected state of its receiver. */
 struct model {
 	bool signal[PUTS], arrived[PUTS];
 	uint32_t sent, prefix, due;
-	uint32_t open[4096], nopen; /* on the way */
+	uint32_t open[4096], nopen; /* in flight */
 };
 
 static struct ep_order order;
@@ -38,7 +37,7 @@ static uint32_t number_of(uint32_t i)
 
 static int arrive(uint32_t channel, uint32_t i, bool signal)
 {
-	/* By way of the 32 bits, as it will be. */
+	/* Through the 32-bit immediate. */
 	uint32_t imm = ep_order_pack(&order, (struct ep_order_put){ channel, number_of(i), signal });
 	struct ep_order_put put = ep_order_unpack(&order, imm);
 
@@ -59,16 +58,16 @@ static void take_due(struct model *m, uint32_t channel)
 	}
 	while (m->due < m->prefix && !m->signal[m->due])
 		m->due++;
-	CHECK(m->due == m->prefix, "channel %u: signal %u is due and was not told", channel, m->due);
+	CHECK(m->due == m->prefix, "channel %u: signal %u is due and was not reported", channel, m->due);
 }
 
-/* A put of the model's choice lands. */
+/* A random put in flight arrives. */
 static void land(struct model *m, uint32_t channel, uint32_t window)
 {
 	uint32_t pick, i, before = m->prefix;
 	int rc;
 
-	/* The sender keeps a window of puts on the way, from the first that has not landed. */
+	/* The sender keeps a window of puts in flight, from the first that has not arrived. */
 	while (m->sent < PUTS && m->sent < m->prefix + window && m->nopen < window && rnd(8))
 		m->open[m->nopen++] = m->sent++;
 	if (m->nopen == 0)
@@ -82,7 +81,7 @@ static void land(struct model *m, uint32_t channel, uint32_t window)
 	rc = arrive(channel, i, m->signal[i]);
 	CHECK(rc == (m->prefix != before), "channel %u: put %u answered %d", channel, i, rc);
 	if (rnd(4) == 0) {
-		/* Again, before and after what is due was taken. */
+		/* A duplicate, before and after the due signals are taken. */
 		CHECK(arrive(channel, i, false) == -EALREADY, "put %u twice", i);
 		take_due(m, channel);
 		CHECK(arrive(channel, i, true) == -EALREADY, "put %u twice", i);

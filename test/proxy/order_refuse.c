@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the receiver of an unordered net refuses, and that a refusal leaves no trace; the narrowest sequence there can
- * be. */
+/* What the receiver of an unordered net rejects, without side effects; the narrowest possible sequence. */
 #include <stdlib.h>
 
 #include "proxy/order.h"
@@ -58,14 +57,14 @@ static void refused(void)
 	uint32_t seq = 12345;
 
 	CHECK(ep_order_init(&o, 2, 64, 10) == 0, "%s", ep_last_error());
-	CHECK(arrive(&o, 2, 10, false) == -EP_EARG, "a channel there is not");
+	CHECK(arrive(&o, 2, 10, false) == -EP_EARG, "an invalid channel");
 	CHECK(arrive(&o, 0, 9, true) == -EALREADY, "the past");
 	CHECK(arrive(&o, 0, 10 + 64, true) == -ERANGE, "just outside");
 	CHECK(arrive(&o, 0, 1u << 29, true) == -ERANGE, "far outside");
 	CHECK(arrive(&o, 0, 10 + 63, true) == 0, "just inside");
 	CHECK(arrive(&o, 0, 10 + 63, false) == -EALREADY, "twice");
 	CHECK(!ep_order_due(&o, 0, &seq) && seq == 12345, "nothing is due");
-	/* Taking is what frees: until then the window stands. */
+	/* The window advances only when signals are taken. */
 	for (uint32_t i = 10; i < 10 + 63; i++)
 		CHECK(arrive(&o, 0, i, false) == 1, "put %u", i);
 	CHECK(arrive(&o, 0, 10 + 64, false) == -ERANGE, "the window moved by itself");
@@ -73,7 +72,7 @@ static void refused(void)
 	CHECK(!ep_order_due(&o, 0, &seq), "no other");
 	CHECK(arrive(&o, 0, 10 + 64, false) == 1, "now it is inside");
 	CHECK(arrive(&o, 0, 10 + 63, false) == -EALREADY, "and that is the past");
-	CHECK(arrive(&o, 1, 10, false) == 1, "channels are apart");
+	CHECK(arrive(&o, 1, 10, false) == 1, "channels are independent");
 	ep_order_free(&o);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ring nobody empties: producers wait, and end at their deadline or when the host says so; then the ring is dead for
- * everybody and both sides say why. A consumer that only stalled loses nothing. "ring_full cuda" is the same on a GPU.
+ * A full ring without a consumer: producers wait until their deadline or the host's abort; then the ring is dead for
+ * everybody and both sides report why. A consumer that only stalls loses nothing. "ring_full cuda" runs on a GPU.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-/* As kernels/gx/wait.h has them; device words have no place in a program for all devices. */
+/* Values of kernels/gx/wait.h, which host programs cannot include. */
 enum { ARRIVED, TIMED_OUT, ABORTED, FAILED };
 
 #define ENTRIES 128u
@@ -35,7 +35,7 @@ static void start(struct rig_job *job)
 	CHECK(rig_start(job) == 0, "no thread");
 }
 
-/* How it ended. */
+/* How the push ended. */
 static uint64_t join(struct rig_job *job)
 {
 	uint64_t failed;
@@ -44,7 +44,7 @@ static uint64_t join(struct rig_job *job)
 	return failed;
 }
 
-/* Pops until the ring says no more; how many, and what it said. */
+/* Pops until the ring is empty or fails; how many, and the result. */
 static int drain(int *end)
 {
 	struct ep_cmd cmd[32];
@@ -78,11 +78,11 @@ static void deadline(void)
 	one = job_of(0, EP_PUSH_THREAD, ENTRIES + 5, 100);
 	before = ep_now_ns();
 	start(&one);
-	CHECK(join(&one) == TIMED_OUT, "the kernel reports otherwise");
+	CHECK(join(&one) == TIMED_OUT, "the kernel's report differs");
 	CHECK(ep_now_ns() - before >= 100000000, "it gave up early");
-	/* What was pushed is not lost, what was not is told; and nobody waits again. */
+	/* What was pushed is delivered, what was not is reported; and nobody waits again. */
 	n = drain(&end);
-	CHECK(n == (int)ENTRIES && end == -EP_ETIMEOUT, "%d came, then %d", n, end);
+	CHECK(n == (int)ENTRIES && end == -EP_ETIMEOUT, "%d popped, then %d", n, end);
 	CHECK(strstr(ep_last_error(), "command 128 ") && strstr(ep_last_error(), "deadline"), "%s", ep_last_error());
 	two = job_of(1, EP_PUSH_THREAD, 1, 20000);
 	before = ep_now_ns();
@@ -110,12 +110,12 @@ static void abort_word(void)
 	before = ep_now_ns();
 	start(&one);
 	usleep(50000);
-	CHECK(!rig_ended(&one), "a full ring took more");
+	CHECK(!rig_ended(&one), "a full ring accepted more");
 	__atomic_store_n(&rig_page(&rig)->abort, 1, __ATOMIC_RELEASE);
-	CHECK(join(&one) == ABORTED, "the kernel reports otherwise");
-	CHECK(ep_now_ns() - before < 20000000000ull, "the host was not heard");
+	CHECK(join(&one) == ABORTED, "the kernel's report differs");
+	CHECK(ep_now_ns() - before < 20000000000ull, "the abort was ignored");
 	n = drain(&end);
-	CHECK(n == (int)ENTRIES && end == -EP_EREMOTE, "%d came, then %d", n, end);
+	CHECK(n == (int)ENTRIES && end == -EP_EREMOTE, "%d popped, then %d", n, end);
 	rig_close(&rig);
 }
 
@@ -131,7 +131,7 @@ static void stall(void)
 	one = job_of(0, EP_PUSH_THREAD, 10 * ENTRIES, 60000);
 	start(&one);
 	sleep(1);
-	CHECK(!rig_ended(&one), "a full ring took more");
+	CHECK(!rig_ended(&one), "a full ring accepted more");
 	while (n < (int)(10 * ENTRIES) && ep_now_ns() < until) {
 		end = ep_ring_pop(&rig.ring[0], cmd, 16);
 		CHECK(end >= 0, "%s", ep_last_error());
@@ -160,7 +160,7 @@ static void quiet(void)
 	while (ep_ring_pop(&rig.ring[0], &cmd, 1) == 0 && ep_now_ns() < until)
 		usleep(100);
 	usleep(50000);
-	CHECK(!rig_ended(&one) && ep_ring_pending(&rig.ring[0]) == 1, "quiet with a command open");
+	CHECK(!rig_ended(&one) && ep_ring_pending(&rig.ring[0]) == 1, "quiet with a command in flight");
 	CHECK(ep_ring_complete(&rig.ring[0], 1) == 0, "%s", ep_last_error());
 	CHECK(join(&one) == ARRIVED && ep_ring_pending(&rig.ring[0]) == 0, "quiet did not end");
 	one = job_of(1, EP_PUSH_ECHO, 1, 100);

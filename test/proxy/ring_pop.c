@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The consumer alone: what the bits mean, what counts as there, when credits are published, what is refused. */
+/* The consumer alone: command encoding, when an entry is valid, when credits are published, what is rejected. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,14 +26,14 @@ static void layout(void)
 	CHECK(ep_cmd_op(&c) == EP_CMD_PUT && ep_cmd_channel(&c) == EP_CMD_CHANNELS - 1, "op and channel");
 	CHECK(ep_cmd_dst(&c) == EP_CMD_REACH - 16 && ep_cmd_src(&c) == 0 && ep_cmd_length(&c) == EP_CMD_LENGTH_MAX,
 	      "put");
-	CHECK(!((c.half[0] | c.half[1]) & 1), "the phase is not the packer's");
+	CHECK(!((c.half[0] | c.half[1]) & 1), "the packer set the phase");
 	c = ep_cmd_put(0, 0, EP_CMD_REACH - 16, 0);
 	CHECK(ep_cmd_src(&c) == EP_CMD_REACH - 16 && ep_cmd_dst(&c) == 0 && ep_cmd_length(&c) == 0, "put");
 	c = ep_cmd_signal(7, 4096, EP_CMD_VALUE_MAX);
 	CHECK(ep_cmd_op(&c) == EP_CMD_SIGNAL && ep_cmd_channel(&c) == 7 && ep_cmd_dst(&c) == 4096 &&
 		      ep_cmd_value(&c) == EP_CMD_VALUE_MAX,
 	      "signal");
-	/* The phase disturbs nothing. */
+	/* The phase changes no field. */
 	c = ep_cmd_put(5, 160, 320, 48);
 	c.half[0] |= one.half[0];
 	c.half[1] |= one.half[1];
@@ -46,7 +46,7 @@ static void layout(void)
 	      "more than the largest");
 }
 
-/* Three laps from any start, one by one and half by half. */
+/* Three laps from any start, entry by entry, half by half. */
 static void halves(uint64_t start)
 {
 	struct ep_cmd out[4], c;
@@ -56,17 +56,17 @@ static void halves(uint64_t start)
 		struct ep_cmd *e = &ring.entry[at % ENTRIES], before = *e, whole;
 
 		c = ep_cmd_put((uint32_t)at % 1000, at % EP_CMD_REACH * 16, at * 16 % EP_CMD_REACH, 16);
-		CHECK(ep_ring_pop(&ring, out, 4) == 0, "position %llx was there before it was written", at + 0ull);
+		CHECK(ep_ring_pop(&ring, out, 4) == 0, "position %llx popped before it was written", at + 0ull);
 		store(at, c);
 		whole = *e;
 		e->half[at % 2] = before.half[at % 2];
-		CHECK(ep_ring_pop(&ring, out, 4) == 0, "half of position %llx is enough", at + 0ull);
+		CHECK(ep_ring_pop(&ring, out, 4) == 0, "position %llx popped with one half written", at + 0ull);
 		*e = whole;
 		CHECK(ep_ring_pop(&ring, out, 4) == 1 && !memcmp(out, &c, sizeof(c)), "position %llx", at + 0ull);
 	}
 }
 
-/* In steps, never ahead of what was popped, never a step behind it. */
+/* In steps, never ahead of what was popped, never a whole step behind. */
 static void credits(uint64_t start)
 {
 	struct ep_cmd out[ENTRIES];
@@ -99,7 +99,7 @@ static void refused(void)
 	CHECK(ep_ring_init(&ring, memory, 2 * EP_CMD_ENTRIES_MAX, 0) == -EP_EARG, "too many entries");
 	CHECK(ep_ring_init(&ring, memory + 64, ENTRIES, 0) == -EP_EARG, "not aligned");
 	CHECK(ep_ring_init(&ring, NULL, ENTRIES, 0) == -EP_EARG, "no memory");
-	/* What is no command stops the ring, behind what was one. */
+	/* An invalid command stops the ring, after the valid ones before it. */
 	CHECK(ep_ring_init(&ring, memory, ENTRIES, 0) == 0, "%s", ep_last_error());
 	store(0, ep_cmd_nop(3));
 	store(1, (struct ep_cmd){ { EP_CMD_OPS << 1, 0 } });
@@ -107,7 +107,7 @@ static void refused(void)
 	CHECK(ep_ring_pop(&ring, out, 2) == -EP_EINTERNAL && ep_ring_pop(&ring, out, 2) == -EP_EINTERNAL, "operation");
 	store(1, (struct ep_cmd){ { EP_CMD_NONE << 1, 0 } });
 	CHECK(ep_ring_pop(&ring, out, 2) == -EP_EINTERNAL, "none");
-	/* A dead ring first gives what it has. */
+	/* A dead ring first returns what it holds. */
 	store(1, ep_cmd_nop(4));
 	ring.tail->dead = EP_CMD_DEAD(2, 3);
 	CHECK(ep_ring_pop(&ring, out, 2) == 1, "the second");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many producers, one consumer: every command comes once, whole, in the order its producer pushed, with its payload
- * behind it; from any position, also across the ends of the numbers. "ring_push cuda" runs the same on a GPU.
+ * Many producers, one consumer: every command arrives once, whole, in its producer's order, its payload visible; from
+ * any start position, also across wrap-around. "ring_push cuda" runs on a GPU.
  */
 #include <string.h>
 #include <unistd.h>
@@ -111,7 +111,7 @@ static void run(enum ep_dev_kind kind, const struct cell *c)
 		CHECK(rig_join(&job[j], &failed) == 0, "%s", ep_last_error());
 		CHECK(failed == 0, "a push ended with %llu", failed + 0ull);
 	}
-	CHECK(w.got == (uint64_t)PRODUCERS * COUNT, "%llu commands came", w.got + 0ull);
+	CHECK(w.got == (uint64_t)PRODUCERS * COUNT, "%llu commands arrived", w.got + 0ull);
 	check_end(&rig, c);
 	rig_close(&rig);
 }
@@ -119,7 +119,7 @@ static void run(enum ep_dev_kind kind, const struct cell *c)
 int main(int argc, char **argv)
 {
 	enum ep_dev_kind kind = argc > 1 && !strcmp(argv[1], "cuda") ? EP_DEV_CUDA : EP_DEV_HOST;
-	/* The end of 33 bits, of the signed half, and of the number itself. */
+	/* Near the end of 33 bits, of the signed half, and of the 64-bit number. */
 	static const uint64_t starts[] = { 0, (1ull << 33) - 4096, (1ull << 63) - 4096, 0 - 4096ull };
 	static const struct cell cells[] = {
 		{ .rings = 1, .entries = 128, .mode = EP_PUSH_THREAD, .batch = 1 },

@@ -12,10 +12,10 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-/* A request of the probe: what it holds of the flow, and the net's own. */
+/* A request of the probe: its share in flight, and the net's request. */
 struct probe_request {
 	void *inner;
-	uint64_t bytes, puts; /* with the quiet ones before it */
+	uint64_t bytes, puts; /* including the quiet puts before it */
 	uint32_t slow;
 	bool held;
 };
@@ -25,7 +25,7 @@ struct probe_lane {
 	uint64_t bytes, puts;
 };
 
-/* A credit between ports is no put of a kernel: its destination says so (proxy/port.h). */
+/* Credits between ports are told from puts by their destination (proxy/port.h). */
 static bool put_is_credit(const ncclEpNetPut_v1_t *put)
 {
 	uint64_t dst = 0;
@@ -199,7 +199,7 @@ static int port_open(struct eng_rank *me, int index)
 	return rc || o->detached ? rc : ep_engine_attach(p->engine, p->port);
 }
 
-/* All ranks register alike: region 0, then the mail of each port. */
+/* All ranks register in the same order: region 0, then the mail of each port. */
 static int regions_open(struct eng_rig *rig)
 {
 	size_t mail = ep_port_mail_size(rig->o.ranks, rig->o.window);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of this process with ports on a net: connected, registered, attached to engines. Commands are pushed by the
- * code kernels use, compiled for the CPU. Between ports and net there is a probe: it counts, and stands in the way when
- * told to.
+ * kernels' code, compiled for the CPU. A probe between ports and net counts, and injects faults.
  */
 #ifndef EP_TEST_ENGINE_RIG_H
 #define EP_TEST_ENGINE_RIG_H
@@ -27,10 +26,10 @@ struct eng_opts {
 	uint32_t max_inline;	 /* at most */
 	uint64_t max_put;	 /* at most; 0: as the net says */
 	ncclEpNetFlow_v1_t flow; /* 0: no limit */
-	bool no_bell;		 /* as if GPUs pushed */
+	bool no_bell;		 /* no bell, as with GPUs */
 	int (*flush)(void *arg);
-	bool detached; /* the test attaches by itself */
-	bool bare;     /* no probe: to measure */
+	bool detached; /* the test attaches the ports */
+	bool bare;     /* no probe, for measurements */
 };
 
 /* Before eng_open: as the net says. */
@@ -38,21 +37,21 @@ struct eng_opts {
 
 struct eng_rank;
 
-/* All of it but the knobs is written by the engine's thread. */
+/* Written by the engine's thread, except for the knobs. */
 struct eng_probe {
 	const ncclEpNetHot_v1_t *inner;
 	void *ctx;
 	struct eng_rank *rank;
-	uint64_t bytes, puts, bytes_max, puts_max; /* in flight, and at most; without credits */
+	uint64_t bytes, puts, bytes_max, puts_max; /* in flight, and its maximum; without credits */
 	uint64_t bytes_top;			   /* the largest put */
 	uint64_t iputs, quiet, more;
 	uint32_t calls; /* of progress; atomic */
 	/* Knobs, atomic. */
-	uint32_t stall_ms; /* the next iput sleeps so long, once */
-	uint32_t slow;	   /* requests are done when they were tested so often */
-	uint32_t room;	   /* n + 1: after n more puts the net takes no more; 0: it takes all */
-	int refusal;	   /* what it says then; 0: ask again */
-	uint32_t hold;	   /* 1: the next request is not done until this is 0; 2: there it is */
+	uint32_t stall_ms; /* the next iput sleeps this long, once */
+	uint32_t slow;	   /* requests complete after this many tests */
+	uint32_t room;	   /* n + 1: the net takes n more puts; 0: all */
+	int refusal;	   /* its result then; 0: no room, retry */
+	uint32_t hold;	   /* 1: hold the next request until this is 0; 2: it is held */
 };
 
 struct eng_port {
@@ -75,10 +74,10 @@ struct eng_rank {
 	uint8_t *mem; /* region 0 */
 	struct ep_regions regions;
 	struct eng_port port[ENG_PORTS];
-	/* What the callbacks said; atomic, but for the sentences: those are complete when the count is there. */
+	/* What the callbacks reported; atomic counts, whose messages are complete once the count is set. */
 	int peer_failed[ENG_RANKS], peer_err[ENG_RANKS], failed, failed_err;
 	char peer_why[ENG_RANKS][256], failed_why[256];
-	/* A knob, atomic: the net says that it has lost the peer, with this sentence. */
+	/* Atomic knob: the net reports the peer lost, with this message. */
 	bool net_lost[ENG_RANKS];
 	char net_why[64];
 };
@@ -88,14 +87,14 @@ struct eng_rig {
 	struct eng_rank rank[ENG_RANKS];
 };
 
-/* All of it or a sentence on stderr; one at a time. */
+/* Exits with a message on stderr on failure. One rig at a time. */
 struct eng_rig *eng_open(const struct eng_opts *opts);
 void eng_close(struct eng_rig *rig);
 
-/* The port and the ring that carry what this rank has for that one: the same port at both ends. */
+/* The port and the ring of a pair of ranks; both ends use the same port index. */
 struct eng_port *eng_port_to(struct eng_rank *me, int peer);
 struct ep_cmd_ring *eng_ring_to(struct eng_rank *me, int peer);
-/* 0, or how the wait for room ended (enum gx_wait_result). */
+/* 0, or why the wait for room ended (enum gx_wait_result). */
 int eng_push(struct eng_rank *me, int peer, struct ep_cmd cmd);
 /* n in one claim, at most EP_CMD_CLAIM_MAX. */
 int eng_push_all(struct eng_rank *me, int peer, const struct ep_cmd *cmd, uint32_t n);
@@ -105,7 +104,7 @@ void eng_give_up(struct eng_rank *me, int peer);
 int eng_put(struct eng_rank *me, int peer, uint64_t dst, uint64_t src, uint32_t n);
 int eng_signal(struct eng_rank *me, int peer, uint64_t dst, uint64_t value);
 uint64_t eng_word(struct eng_rank *me, uint64_t at);
-/* Until the word is at least that: false past ENG_WAIT_MS. */
+/* Until the word is at least that; false after ENG_WAIT_MS. */
 bool eng_wait(struct eng_rank *me, uint64_t at, uint64_t value);
 /* All ports of the rank. */
 int eng_quiet(struct eng_rank *me);

@@ -13,9 +13,9 @@
 #include "test/net/net_spread.h"
 #include "util/error.h"
 
-/* What a bootstrap would carry. */
+/* What a bootstrap would exchange. */
 struct net_board {
-	uint32_t arrived[1024]; /* by number of the meeting */
+	uint32_t arrived[1024]; /* by meeting number */
 	uint32_t present;
 	int32_t pid[NET_RANKS];
 	int32_t errors[NET_RANKS];
@@ -41,10 +41,10 @@ void net_meet(struct net_rank *me)
 	__atomic_fetch_add(arrived, 1, __ATOMIC_SEQ_CST);
 	while (__atomic_load_n(arrived, __ATOMIC_SEQ_CST) < __atomic_load_n(&me->board->present, __ATOMIC_SEQ_CST)) {
 		if (ep_now_ns() > end) {
-			EXPECT(me, !"all came to the meeting");
+			EXPECT(me, !"all ranks arrived");
 			return;
 		}
-		if (me->ctx) /* room for nothing: who is on may send already */
+		if (me->ctx) /* room for 0 immediates: peers that are ahead may send already */
 			me->hot->progress(me->ctx, NULL, 0, &n);
 		sched_yield();
 	}
@@ -208,7 +208,7 @@ static int threads_run(struct net_rank *ranks, int first, int end)
 	return errors;
 }
 
-/* SIGKILL is what tests do to ranks. */
+/* Tests kill ranks by SIGKILL. */
 static int processes_run(struct net_rank *ranks, int n, int each)
 {
 	pid_t pid[NET_RANKS];
@@ -227,7 +227,7 @@ static int processes_run(struct net_rank *ranks, int n, int each)
 	return errors;
 }
 
-/* In a child: a library that is loaded before the ranks are forked would be another case. */
+/* In a child, so that the parent does not load a provider before the ranks are forked. */
 bool net_absent(const char *spec)
 {
 	pid_t pid = fork();

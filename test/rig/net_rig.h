@@ -31,30 +31,29 @@ struct net_rank {
 struct net_case {
 	const char *spec;
 	int ranks;
-	int each;     /* ranks in a process, as threads; 0: all ranks in this one */
-	bool hidden;  /* memory without a descriptor: shareMr may refuse */
-	size_t bytes; /* registered by each rank */
-	int (*enter)(
-		int first); /* or NULL: in each process, before its ranks, the first of them given; not 0: it ends */
+	int each;		 /* ranks per process, as threads; 0: all in this process */
+	bool hidden;		 /* memory without a file descriptor: shareMr may fail */
+	size_t bytes;		 /* registered by each rank */
+	int (*enter)(int first); /* or NULL: in each process before its ranks start, with the first rank; not 0: exit */
 	void (*run)(struct net_rank *me);
 };
 
-/* How many expectations failed, or ranks; prints them. */
+/* The number of failed expectations or ranks, which are printed. */
 int net_run(const struct net_case *test);
-/* No device of this net here: said on stderr, with the reason where the log has it. Leaves nothing loaded. */
+/* Whether this net has no device here; prints the reason on stderr. Leaves nothing loaded. */
 bool net_absent(const char *spec);
 
 /* All ranks that have not left; counts an error past NET_WAIT_MS. */
 void net_meet(struct net_rank *me);
-/* One rank more does not come to meetings any more: said by the one that knows, before it dies. */
+/* One rank fewer comes to meetings: called before it dies. */
 void net_leave(struct net_rank *me);
 pid_t net_pid(struct net_rank *me, int rank);
 
-/* Puts until taken, and waits until it is done; what the net says. Immediates that come meanwhile go to `take`. */
+/* Puts until accepted and waits for completion; the net's result. Immediates arriving meanwhile go to `take`. */
 typedef void (*net_take)(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg);
 int net_put(struct net_rank *me, const ncclEpNetPut_v1_t *put, net_take take, void *arg);
 int net_end(struct net_rank *me, void *request, net_take take, void *arg);
-/* 64 bytes to offset 4096 + 64 * own rank, of 8192 at least. */
+/* 64 bytes to offset 4096 + 64 * own rank; needs 8192 bytes. */
 int net_put_to(struct net_rank *me, int peer);
 /* Puts to the lost rank fail in the end, puts to the other never do. */
 void net_see_loss(struct net_rank *me, int lost, int other);
@@ -68,7 +67,7 @@ void net_step(struct net_rank *me, net_take take, void *arg);
 				#cond);                                                                               \
 	} while (0)
 
-/* cond within NET_WAIT_MS, with progress meanwhile. */
+/* Calls progress until cond; an error after NET_WAIT_MS. */
 #define NET_UNTIL(me, cond, take, arg)                             \
 	do {                                                       \
 		uint64_t net_end_ns = ep_deadline_ms(NET_WAIT_MS); \

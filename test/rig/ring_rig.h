@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rings on a device with the ring_push kernel on one side and the caller as the consumer on the other. */
+/* Rings on a device: the ring_push kernel produces, the caller consumes. */
 #ifndef EP_TEST_RING_RIG_H
 #define EP_TEST_RING_RIG_H
 
@@ -36,23 +36,23 @@ struct rig_page {
 /* A launch, by a thread of its own: on the CPU device a launch returns when the kernel has ended. */
 struct rig_job {
 	struct ring_rig *rig;
-	int index; /* below RIG_JOBS, another one for each that runs */
+	int index; /* below RIG_JOBS, unique among running jobs */
 	unsigned grid, warps;
-	struct ep_ring_push_args args; /* filled by rig_start, but for what is said there */
+	struct ep_ring_push_args args; /* filled by rig_start, except what its comment names */
 	uint64_t wall_ns;
 	int rc;
 	int ended; /* atomic */
 	pthread_t thread;
 };
 
-/* payload: words of it, or 0. Failures leave a sentence (util/error.h). */
+/* payload: words, or 0. Failures set the last error (util/error.h). */
 int rig_open(struct ring_rig *rig, enum ep_dev_kind kind, uint32_t rings, uint32_t entries, uint64_t start,
 	     size_t payload);
 void rig_close(struct ring_rig *rig);
 
 /* The caller has set mode, first, items, count, batch and timeout_ns of args. */
 int rig_start(struct rig_job *job);
-/* The launch's answer; *failed is the kernel's (enum gx_wait_result, 0 when all was pushed). */
+/* The launch's result; *failed is the kernel's (enum gx_wait_result, 0: all pushed). */
 int rig_join(struct rig_job *job, uint64_t *failed);
 int rig_ended(const struct rig_job *job);
 

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A port is one rank's end of one net context: the rings its kernels push to, and one channel per peer, which carries
+ * puts and signals in the order they were pushed. A channel's number is the peer's rank, and all its commands come
+ * through one ring. On an unordered net puts are numbered, and the receiving port holds a signal back until everything
+ * before it has arrived (proxy/order.h). An engine drives ports (proxy/engine.h).
+ *
+ * Commands address memory by region: a registration that every rank made in the same order (EP_REGION_AT).
+ */
+#ifndef EP_PROXY_PORT_API_H
+#define EP_PROXY_PORT_API_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "net/net.h"
+#include "proxy/ring.h"
+
+#define EP_REGION_SHIFT 36 /* 64 GiB each */
+#define EP_REGIONS 256u	   /* region and offset fill the 44 address bits of a command */
+#define EP_REGION_AT(index, offset) ((uint64_t)(index) << EP_REGION_SHIFT | (offset))
+
+struct ep_region {
+	void *mr;      /* the net's registration, shared by all ports */
+	uint8_t *host; /* host address for signals that arrive here; NULL: signals are not allowed */
+	size_t size;
+};
+
+/* Grows while engines run: an entry is complete before count includes it (release). */
+struct ep_regions {
+	uint32_t count;
+	struct ep_region region[EP_REGIONS];
+};
+
+struct ep_port_opts {
+	const ncclEpNetHot_v1_t *hot;
+	void *ctx;		 /* used by the port until it is closed; the caller destroys it */
+	bool ordered;		 /* both the net and the waiting device keep order */
+	uint32_t max_inline;	 /* bytes; 0: none */
+	uint64_t max_put;	 /* bytes; also the limit for merging adjacent puts */
+	ncclEpNetFlow_v1_t flow; /* in flight at once; 0: no limit */
+	int rank, nranks;
+	uint32_t window; /* unordered: puts in flight per channel, a power of two >= 64 */
+	const struct ep_regions *regions;
+	uint32_t mail;		     /* this port's own region: ep_port_mail_size bytes of host memory */
+	struct ep_ring *const *ring; /* [rings] used by the port; the caller owns the memory */
+	int rings;
+	bool rung;		 /* every producer rings the engine's bell, so it may sleep longer */
+	int (*flush)(void *arg); /* unordered: makes the net's writes visible to the device; NULL: not needed */
+	/* On the engine's thread; must not block. Once per peer; commands for it are dropped from then on. */
+	void (*peer_failed)(void *arg, int peer, int err, const char *why);
+	/* The net's state of a peer: 0, or the error that lost it and its message. Polled on the engine's thread, since
+	 * a peer that nothing is put to would be lost unnoticed. NULL: not polled. */
+	int (*peer_error)(void *arg, int peer, const char **why);
+	/* A ring is stopped (its producer gave up, or an invalid command), or the whole port is: out of memory, or the
+	 * net context failed. Once. */
+	void (*failed)(void *arg, int err, const char *why);
+	void *arg;
+	uint64_t start; /* first number of every channel; not 0 only in tests */
+};
+
+struct ep_port;
+
+/* Totals given to the net. bytes counts puts only. */
+struct ep_port_counts {
+	uint64_t commands; /* popped */
+	uint64_t puts;	   /* after merging */
+	uint64_t bytes;
+	uint64_t signals;
+	uint64_t credits; /* unordered: signals between ports */
+	uint64_t dropped; /* commands for lost peers, never given to the net */
+};
+
+/* Bytes of the port's own region, which every rank registers as host memory. Not needed on an ordered net that takes 8
+ * bytes inline. */
+size_t ep_port_mail_size(int nranks, uint32_t window);
+/* The widest window up to `want` for this many ranks; 0: not even 64 fit into the 32-bit immediate. */
+uint32_t ep_port_window(int nranks, uint32_t want);
+
+int ep_port_open(const struct ep_port_opts *opts, struct ep_port **out);
+/* The port must be detached. NULL is accepted. */
+void ep_port_close(struct ep_port *port);
+void ep_port_counts(const struct ep_port *port, struct ep_port_counts *out);
+/*
+ * Any thread, while the port is attached: waits until the net has completed everything pushed before the call. The
+ * claim counters are in device memory, so it waits for more than that: a turn after the call that finds every ring
+ * empty and everything popped completed or dropped. Continued pushing can delay this indefinitely. A dead ring counts
+ * as empty, and the channel of a lost peer once the net has returned its requests. -EP_ETIMEOUT past the deadline,
+ * without a message.
+ */
+int ep_port_quiet(struct ep_port *port, uint64_t deadline);
+/* The same for the receiving side: until everything that had arrived before the call is processed. */
+int ep_port_look(struct ep_port *port, uint64_t deadline);
+
+#endif
