@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The device table: everything the library asks of a GPU or of the CPU that plays one. A row is a const struct of
- * operations; kernels/dev.c lists the rows. Missing operations are filled with stubs that answer -ENOTSUP.
+ * operations; kernels/table.c lists the rows. Missing operations are filled with stubs that answer -ENOTSUP.
  * All functions return 0 or a negative errno and leave the sentence (util/error.h).
  */
 #ifndef EP_KERNELS_DEV_H
@@ -125,7 +125,10 @@ struct ep_dev_ops {
 	int (*user_export)(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd);
 };
 
-/* The row of a kind; never NULL: a kind that was not built answers every open with the reason. */
+/* Gives a row a stub for every operation it lacks (dev.c). */
+void ep_dev_fill(struct ep_dev_ops *row);
+
+/* The row of a kind (table.c); never NULL: a kind that was not built answers every open with the reason. */
 const struct ep_dev_ops *ep_dev_row(enum ep_dev_kind kind);
 
 #endif

@@ -20,6 +20,8 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/dev.h"
 
+extern const struct ep_dev_ops ep_cuda_ops; /* device.c, or stub.c.in where there is no nvcc */
+
 struct ep_cuda_kernel {
 	struct CUfunc_st *fn;
 	int threads_max;
@@ -60,6 +62,7 @@ struct ep_cuda_scope {
 	unsigned mode;
 };
 
+/* scope.c */
 int ep_cuda_enter(const struct ep_cuda_dev *dev, struct ep_cuda_scope *scope);
 void ep_cuda_leave(const struct ep_cuda_scope *scope);
 

@@ -13,6 +13,8 @@
 /* One block per multiprocessor at least: without the 1 ptxas aims at two, and spills. */
 #define GX_KERNEL(name) extern "C" __global__ void __launch_bounds__(EP_THREADS_MAX, 1) ep_k_##name
 
+#include "kernels/gx/both.h"
+
 typedef uint4 gx_u4;
 
 GX_DEV uint32_t gx_tid(void)

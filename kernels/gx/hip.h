@@ -17,6 +17,8 @@
 	extern "C" __attribute__((global)) \
 	__attribute__((amdgpu_flat_work_group_size(1, EP_THREADS_MAX))) void ep_k_##name
 
+#include "kernels/gx/both.h"
+
 typedef uint32_t gx_u4 __attribute__((ext_vector_type(4)));
 
 GX_DEV uint32_t gx_tid(void)

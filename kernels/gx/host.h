@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "kernels/host/launch.h"
+#include "kernels/gx/env.h"
 #include "util/bell.h"
 #include "util/clock.h"
 
@@ -14,7 +14,9 @@
 /* A block runs in one thread of its own (simt) or in the caller's (scalar): per thread is per block. */
 #define GX_SHARED static _Thread_local
 #define GX_ARGS(type) const type
-#define GX_KERNEL(name) static void ep_k_##name /* its address goes into host_kernels.c's table */
+#define GX_KERNEL(name) static void ep_k_##name /* its address goes into the table of kernels/host/kernels.c */
+
+#include "kernels/gx/both.h"
 
 #define GX_LD(name, type, order)                  \
 	GX_DEV type name(const type *p)           \

@@ -8,10 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/args.h"
+#include "kernels/gx/both.h"
 #include "kernels/host/launch.h"
 #include "kernels/host/stream.h"
-#include "kernels/table.h"
 #include "util/clock.h"
 #include "util/error.h"
 

@@ -14,6 +14,8 @@
 #ifndef EP_KERNELS_ARGS_HT_H
 #define EP_KERNELS_ARGS_HT_H
 
+#include "kernels/op/args.h"
+
 enum ep_ht_flag {
 	EP_HT_EXPERT_MAJOR = 1 << 0, /* else flat */
 	EP_HT_IDX32 = 1 << 1,	     /* topk_idx of Update is int32, else int64 */

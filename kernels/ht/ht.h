@@ -18,6 +18,7 @@
 #define EP_KERNELS_HT_H
 
 #include "kernels/op/op.h"
+#include "kernels/ht/args.h"
 
 enum { HT_WORK, HT_META, HT_TAKE, HT_EXTRA }; /* ticket[] and finished[] */
 

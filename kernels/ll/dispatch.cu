@@ -8,7 +8,6 @@
  * start in each expert), unpack (a warp per row). Work is taken by ticket, and a warp receives only when no token is
  * left to take: one resident block can do the whole operation alone.
  */
-#include "kernels/args.h"
 #include "kernels/ll/ll.h"
 #include "kernels/gx/quant.h"
 

@@ -15,6 +15,7 @@
 #define EP_KERNELS_LL_H
 
 #include "kernels/op/op.h"
+#include "kernels/ll/args.h"
 
 /* Where the routing of a token stands in the warp's shared memory: [topk] each. */
 struct ll_route {

@@ -6,6 +6,7 @@
 
 #include "kernel_check.h"
 #include "kernels/gx/gx.h"
+#include "kernels/host/launch.h"
 
 enum { ROOM = 20000, EDGE = 64, STAGE = 1024 };
 

@@ -9,6 +9,8 @@
 
 #include "kernel_check.h"
 #include "kernels/gx/gx.h"
+#include "kernels/host/launch.h"
+#include "kernels/simt/simt.h"
 
 enum { BLOCKS = 3, THREADS = 2 * 64, WARPS_MAX = THREADS };
 
