@@ -126,18 +126,6 @@ static int no_capturing(struct ep_dev *dev, void *stream, bool *out)
 	return MISSING(dev, "tell whether a stream is being captured");
 }
 
-static int no_capture_relax(struct ep_dev *dev, int *saved)
-{
-	(void)saved;
-	return MISSING(dev, "relax the capture mode");
-}
-
-static void no_capture_restore(struct ep_dev *dev, int saved)
-{
-	(void)saved;
-	MISSING(dev, "restore the capture mode");
-}
-
 static int no_flush(struct ep_dev *dev)
 {
 	return MISSING(dev, "flush what a network card wrote");
@@ -185,8 +173,6 @@ void ep_dev_fill(struct ep_dev_ops *row)
 	FILL(stream_create);
 	FILL(stream_destroy);
 	FILL(capturing);
-	FILL(capture_relax);
-	FILL(capture_restore);
 	FILL(flush);
 	FILL(buffer_id);
 	FILL(user_export);

@@ -72,7 +72,6 @@ struct ep_launch {
 	const void *args;
 	size_t args_size;
 	void *stream;
-	bool cooperative; /* all blocks must be resident together */
 };
 
 enum ep_dev_kind { EP_DEV_HOST, EP_DEV_CUDA, EP_DEV_KINDS };
@@ -113,9 +112,6 @@ struct ep_dev_ops {
 	void (*stream_destroy)(struct ep_dev *dev, void *stream);
 
 	int (*capturing)(struct ep_dev *dev, void *stream, bool *out);
-	/* After it, this thread's calls never break another thread's capture. */
-	int (*capture_relax)(struct ep_dev *dev, int *saved);
-	void (*capture_restore)(struct ep_dev *dev, int saved);
 
 	int (*flush)(struct ep_dev *dev); /* what a NIC wrote before is visible to kernels after */
 	/* -ENOENT, without a sentence, for memory the device does not know. */

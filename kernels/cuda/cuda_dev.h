@@ -89,8 +89,6 @@ int ep_cuda_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns);
 int ep_cuda_stream_create(struct ep_dev *dev, void **out);
 void ep_cuda_stream_destroy(struct ep_dev *dev, void *stream);
 int ep_cuda_capturing(struct ep_dev *dev, void *stream, bool *out);
-int ep_cuda_capture_relax(struct ep_dev *dev, int *saved);
-void ep_cuda_capture_restore(struct ep_dev *dev, int saved);
 
 int ep_cuda_mem_alloc(struct ep_dev *dev, size_t size, struct ep_mem *out);
 void ep_cuda_mem_free(struct ep_dev *dev, struct ep_mem *mem);

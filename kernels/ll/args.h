@@ -68,9 +68,8 @@ struct ep_ll_handle {
 	uint64_t epoch;	 /* of the staged operation */
 	uint64_t staged; /* the handle's number while a send half waits for its receive half */
 	uint32_t buffer;
-	uint32_t rows;	 /* entries of the list */
-	uint32_t tokens; /* of the last dispatch */
-	uint32_t pad;
+	uint32_t rows; /* entries of the list */
+	uint32_t pad[2];
 };
 EP_SIZE_IS(ep_ll_handle, 32);
 
