@@ -1,80 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What host and device share: argument structs, states in device memory, error words. Read by C11, nvcc and clang -x
- * hip; every size is pinned, so that two compilers cannot disagree in silence.
- */
+/* What host and device share: argument structs, states in device memory, error words. */
 #ifndef EP_KERNELS_ARGS_H
 #define EP_KERNELS_ARGS_H
 
-#include <stddef.h>
-#include <stdint.h>
-
-/* Threads of a block: 1024 would leave 64 registers to each, and rowsig spills at that; 512 leave 128. */
-#define EP_THREADS_MAX 512
-
-/* Bytes of a stage (a warp's shared memory) in front of the row: the copy engine's barrier. */
-#define EP_STAGE_HEAD 128u
-
-/* C11's and C++'s own words for this differ, and C++'s wants a header in C. */
-#define EP_SIZE_IS(type, bytes) typedef char ep_size_of_##type[sizeof(struct type) == (bytes) ? 1 : -1]
-
-/* A function for both sides: gx.h, where it is used, was included before. */
-#ifdef GX_DEV
-#define EP_BOTH GX_DEV
-#else
-#define EP_BOTH static inline
-#endif
-
-enum ep_kernel_error {
-	EP_KERR_NONE,
-	EP_KERR_TIMEOUT,  /* rank did not answer before the deadline */
-	EP_KERR_ABORTED,  /* the host asked for the end */
-	EP_KERR_REMOTE,	  /* rank says in this rank's control page that it has failed */
-	EP_KERR_COUNT,	  /* more rows for or from rank than there is room for, or a head that is none */
-	EP_KERR_BEHIND,	  /* this rank was masked and the others went on */
-	EP_KERR_STAGED,	  /* staged operations hold every buffer */
-	EP_KERR_OVERFLOW, /* more rows for this rank than its capacity */
-	EP_KERR_SHORT,	  /* this rank's tensor has fewer rows than the routing gave it */
-	EP_KERR_SHAPE,	  /* rank makes another call than this one */
-	EP_KERR_UNROUTED, /* the handle's memory holds no routing, or another one */
-	EP_KERR_RING,	  /* the engine did not take what was for rank, or the ring had died before */
-};
-
-/* Where a kernel was when it failed. */
-enum ep_kernel_phase {
-	EP_KPHASE_START,
-	EP_KPHASE_SEND, /* waiting for rank to give a buffer back, or writing to it */
-	EP_KPHASE_RECV, /* waiting for rank's rows, or reading them */
-};
-
-/* What was running. */
-enum ep_kernel_kind { EP_KIND_NONE, EP_KIND_DISPATCH, EP_KIND_COMBINE, EP_KIND_MASK, EP_KIND_ROWSIG, EP_KIND_UPDATE };
-
-/* Pinned, one per group: the first failure stays. The kernel writes code last (release). */
-struct ep_kernel_report {
-	uint32_t code;
-	uint32_t phase;
-	uint32_t rank;
-	uint32_t kind;
-	uint64_t epoch;
-	uint32_t cause; /* timeout: another that did not answer; remote: whom rank failed over; where nobody is, rank */
-	uint32_t pad;
-};
-EP_SIZE_IS(ep_kernel_report, 32);
-
-/*
- * The word in a control page by which a rank tells its failure to the others; never 0, and a signal can carry it. With
- * the rank that it failed over: when a link is cut, the first to be told is not the one who knows where.
- */
-#define EP_FAILED_WORD(rank, cause) \
-	((uint64_t)1 << 62 | (uint64_t)((rank) & 0x3fffffffu) << 32 | ((cause) & 0xffffffffu))
-#define EP_FAILED_RANK(word) ((uint32_t)((word) >> 32 & 0x3fffffffu))
-#define EP_FAILED_CAUSE(word) ((uint32_t)((word) & 0xffffffffu))
-
-#include "kernels/op/far_args.h"
-
 #include "kernels/ht/args.h"
 #include "kernels/ll/args.h"
+#include "kernels/op/args.h"
+#include "kernels/op/far_args.h"
 #include "kernels/probe/args_ring.h"
 #include "kernels/probe/args_rowsig.h"
 

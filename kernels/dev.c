@@ -1,16 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/dev.h"
 
-#include <pthread.h>
-
-#include "kernels/table.h"
 #include "util/error.h"
-
-/* All devices there are, by kind. */
-static const struct ep_dev_ops *const rows[EP_DEV_KINDS] = {
-	[EP_DEV_HOST] = &ep_host_ops,
-	[EP_DEV_CUDA] = &ep_cuda_ops,
-};
 
 /* What a row that lacks an operation answers. Only operations with a device to name can be missing. */
 #define MISSING(dev, what) EP_FAIL(EP_DEV, ENOTSUP, "the %s device cannot " what, (dev)->ops->name)
@@ -135,18 +126,6 @@ static int no_capturing(struct ep_dev *dev, void *stream, bool *out)
 	return MISSING(dev, "tell whether a stream is being captured");
 }
 
-static int no_capture_relax(struct ep_dev *dev, int *saved)
-{
-	(void)saved;
-	return MISSING(dev, "relax the capture mode");
-}
-
-static void no_capture_restore(struct ep_dev *dev, int saved)
-{
-	(void)saved;
-	MISSING(dev, "restore the capture mode");
-}
-
 static int no_flush(struct ep_dev *dev)
 {
 	return MISSING(dev, "flush what a network card wrote");
@@ -169,16 +148,13 @@ static int no_user_export(struct ep_dev *dev, const struct ep_buffer *user, stru
 	return -ENOTSUP;
 }
 
-static struct ep_dev_ops filled[EP_DEV_KINDS];
-static pthread_once_t filled_once = PTHREAD_ONCE_INIT;
-
 #define FILL(op)                           \
 	do {                               \
 		if (!row->op)              \
 			row->op = no_##op; \
 	} while (0)
 
-static void row_fill(struct ep_dev_ops *row)
+void ep_dev_fill(struct ep_dev_ops *row)
 {
 	FILL(mem_alloc);
 	FILL(mem_free);
@@ -197,33 +173,7 @@ static void row_fill(struct ep_dev_ops *row)
 	FILL(stream_create);
 	FILL(stream_destroy);
 	FILL(capturing);
-	FILL(capture_relax);
-	FILL(capture_restore);
 	FILL(flush);
 	FILL(buffer_id);
 	FILL(user_export);
-}
-
-static void rows_fill(void)
-{
-	for (int kind = 0; kind < EP_DEV_KINDS; kind++) {
-		filled[kind] = *rows[kind];
-		row_fill(&filled[kind]);
-	}
-}
-
-const struct ep_dev_ops *ep_dev_row(enum ep_dev_kind kind)
-{
-	pthread_once(&filled_once, rows_fill);
-	return &filled[kind];
-}
-
-enum ep_dev_kind ep_dev_gpu_kind(void)
-{
-	int n;
-
-	for (int kind = EP_DEV_HOST + 1; kind < EP_DEV_KINDS; kind++)
-		if (!ep_dev_row((enum ep_dev_kind)kind)->count(&n) && n > 0)
-			return (enum ep_dev_kind)kind;
-	return (enum ep_dev_kind)(EP_DEV_HOST + 1);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The device table: everything the library asks of a GPU or of the CPU that plays one. A row is a const struct of
- * operations; kernels/dev.c lists the rows. Missing operations are filled with stubs that answer -ENOTSUP.
+ * operations; kernels/table.c lists the rows. Missing operations are filled with stubs that answer -ENOTSUP.
  * All functions return 0 or a negative errno and leave the sentence (util/error.h).
  */
 #ifndef EP_KERNELS_DEV_H
@@ -72,7 +72,6 @@ struct ep_launch {
 	const void *args;
 	size_t args_size;
 	void *stream;
-	bool cooperative; /* all blocks must be resident together */
 };
 
 enum ep_dev_kind { EP_DEV_HOST, EP_DEV_CUDA, EP_DEV_KINDS };
@@ -113,9 +112,6 @@ struct ep_dev_ops {
 	void (*stream_destroy)(struct ep_dev *dev, void *stream);
 
 	int (*capturing)(struct ep_dev *dev, void *stream, bool *out);
-	/* After it, this thread's calls never break another thread's capture. */
-	int (*capture_relax)(struct ep_dev *dev, int *saved);
-	void (*capture_restore)(struct ep_dev *dev, int saved);
 
 	int (*flush)(struct ep_dev *dev); /* what a NIC wrote before is visible to kernels after */
 	bool knows_buffers;		  /* buffer_id and user_export work */
@@ -126,7 +122,10 @@ struct ep_dev_ops {
 	int (*user_export)(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd);
 };
 
-/* The row of a kind; never NULL: a kind that was not built answers every open with the reason. */
+/* Gives a row a stub for every operation it lacks (dev.c). */
+void ep_dev_fill(struct ep_dev_ops *row);
+
+/* The row of a kind (table.c); never NULL: a kind that was not built answers every open with the reason. */
 const struct ep_dev_ops *ep_dev_row(enum ep_dev_kind kind);
 
 /* The kind of this machine's GPUs: of the first row that has a device; where none has, the first GPU row. */

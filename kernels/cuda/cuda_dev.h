@@ -20,6 +20,8 @@
 #include "kernels/cuda/driver.h"
 #include "kernels/dev.h"
 
+extern const struct ep_dev_ops ep_cuda_ops; /* device.c, or stub.c.in where there is no nvcc */
+
 struct ep_cuda_kernel {
 	struct CUfunc_st *fn;
 	int threads_max;
@@ -60,6 +62,7 @@ struct ep_cuda_scope {
 	unsigned mode;
 };
 
+/* scope.c */
 int ep_cuda_enter(const struct ep_cuda_dev *dev, struct ep_cuda_scope *scope);
 void ep_cuda_leave(const struct ep_cuda_scope *scope);
 
@@ -86,8 +89,6 @@ int ep_cuda_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns);
 int ep_cuda_stream_create(struct ep_dev *dev, void **out);
 void ep_cuda_stream_destroy(struct ep_dev *dev, void *stream);
 int ep_cuda_capturing(struct ep_dev *dev, void *stream, bool *out);
-int ep_cuda_capture_relax(struct ep_dev *dev, int *saved);
-void ep_cuda_capture_restore(struct ep_dev *dev, int saved);
 
 int ep_cuda_mem_alloc(struct ep_dev *dev, size_t size, struct ep_mem *out);
 void ep_cuda_mem_free(struct ep_dev *dev, struct ep_mem *mem);

@@ -5,34 +5,8 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_dev.h"
-#include "kernels/table.h"
 #include "util/error.h"
 #include "util/param.h"
-
-int ep_cuda_enter(const struct ep_cuda_dev *dev, struct ep_cuda_scope *scope)
-{
-	int rc = EP_CU(cuCtxPushCurrent_v2, (dev->ctx), "for GPU %d", dev->dev.ordinal);
-
-	if (rc)
-		return rc;
-	scope->mode = EP_CU_CAPTURE_MODE_RELAXED;
-	rc = EP_CU(cuThreadExchangeStreamCaptureMode, (&scope->mode), "for GPU %d", dev->dev.ordinal);
-	if (rc) {
-		struct CUctx_st *popped;
-
-		EP_CU_NOTE(cuCtxPopCurrent_v2, (&popped));
-	}
-	return rc;
-}
-
-void ep_cuda_leave(const struct ep_cuda_scope *scope)
-{
-	unsigned mode = scope->mode;
-	struct CUctx_st *popped;
-
-	EP_CU_NOTE(cuThreadExchangeStreamCaptureMode, (&mode));
-	EP_CU_NOTE(cuCtxPopCurrent_v2, (&popped));
-}
 
 static int cuda_count(int *out)
 {
@@ -279,8 +253,6 @@ const struct ep_dev_ops ep_cuda_ops = {
 	.stream_create = ep_cuda_stream_create,
 	.stream_destroy = ep_cuda_stream_destroy,
 	.capturing = ep_cuda_capturing,
-	.capture_relax = ep_cuda_capture_relax,
-	.capture_restore = ep_cuda_capture_restore,
 	.flush = ep_cuda_flush,
 	.knows_buffers = true,
 	.buffer_id = ep_cuda_buffer_id,

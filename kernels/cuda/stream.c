@@ -13,27 +13,6 @@ static const size_t args_sizes[EP_KERNELS] = {
 #undef EP_KERNEL
 };
 
-/* One block per multiprocessor always fits, so the driver is asked only for more. It checks by itself too, but in a
- * capture not before the graph is made. */
-static int cooperative_check(const struct ep_cuda_dev *dev, const struct ep_launch *l, struct CUfunc_st *fn)
-{
-	int blocks, rc;
-
-	if (l->grid <= dev->dev.sms)
-		return 0;
-	rc = EP_CU(cuOccupancyMaxActiveBlocksPerMultiprocessor, (&blocks, fn, (int)l->block, l->shared), "on GPU %d",
-		   dev->dev.ordinal);
-	if (rc)
-		return rc;
-	if (l->grid > (unsigned long long)(unsigned)blocks * dev->dev.sms)
-		return EP_FAIL(EP_DEV, EP_EUSAGE,
-			       "GPU %d holds %d blocks on each of %u multiprocessors at once, the operation needs %u "
-			       "together: "
-			       "lower max_num_sms",
-			       dev->dev.ordinal, blocks, dev->dev.sms, l->grid);
-	return 0;
-}
-
 static int launch_check(const struct ep_cuda_dev *dev, const struct ep_launch *l)
 {
 	const struct ep_cuda_kernel *k;
@@ -50,19 +29,16 @@ static int launch_check(const struct ep_cuda_dev *dev, const struct ep_launch *l
 			       "kernel %d on GPU %d: %u threads and %zu bytes of shared memory per block; it can have "
 			       "%d and %d",
 			       (int)l->kernel, dev->dev.ordinal, l->block, l->shared, k->threads_max, k->shared_max);
-	return l->cooperative ? cooperative_check(dev, l, k->fn) : 0;
+	return 0;
 }
 
-/* Both calls copy the arguments before they return. */
+/* The driver copies the arguments before it returns. */
 static int launch(const struct ep_cuda_dev *dev, const struct ep_launch *l)
 {
 	struct CUfunc_st *fn = dev->code->kernel[l->kernel].fn;
 	void *params[] = { (void *)(uintptr_t)l->args };
 	unsigned shared = (unsigned)l->shared;
 
-	if (l->cooperative)
-		return EP_CU(cuLaunchCooperativeKernel, (fn, l->grid, 1, 1, l->block, 1, 1, shared, l->stream, params),
-			     "for kernel %d on GPU %d, %u blocks together", (int)l->kernel, dev->dev.ordinal, l->grid);
 	return EP_CU(cuLaunchKernel, (fn, l->grid, 1, 1, l->block, 1, 1, shared, l->stream, params, NULL),
 		     "for kernel %d on GPU %d, %u blocks", (int)l->kernel, dev->dev.ordinal, l->grid);
 }
@@ -177,22 +153,4 @@ int ep_cuda_capturing(struct ep_dev *base, void *stream, bool *out)
 	rc = ep_cuda_capture_status(ep_cuda(base), stream, out);
 	ep_cuda_leave(&scope);
 	return rc;
-}
-
-int ep_cuda_capture_relax(struct ep_dev *base, int *saved)
-{
-	unsigned mode = EP_CU_CAPTURE_MODE_RELAXED;
-	int rc = EP_CU(cuThreadExchangeStreamCaptureMode, (&mode), "on GPU %d", base->ordinal);
-
-	if (!rc)
-		*saved = (int)mode;
-	return rc;
-}
-
-void ep_cuda_capture_restore(struct ep_dev *base, int saved)
-{
-	unsigned mode = (unsigned)saved;
-
-	(void)base;
-	EP_CU_NOTE(cuThreadExchangeStreamCaptureMode, (&mode));
 }

@@ -33,14 +33,9 @@ EP_CU_SYM(true, cuModuleGetFunction, (struct CUfunc_st **out, struct CUmod_st *m
 EP_CU_SYM(true, cuFuncGetAttribute, (int *out, unsigned attribute, struct CUfunc_st *fn))
 EP_CU_SYM(true, cuFuncSetAttribute, (struct CUfunc_st *fn, unsigned attribute, int value))
 EP_CU_SYM(false, cuFuncLoad, (struct CUfunc_st *fn))
-EP_CU_SYM(true, cuOccupancyMaxActiveBlocksPerMultiprocessor,
-	  (int *blocks, struct CUfunc_st *fn, int block, size_t shared))
 EP_CU_SYM(true, cuLaunchKernel,
 	  (struct CUfunc_st *fn, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
 	   unsigned shared, struct CUstream_st *stream, void **params, void **extra))
-EP_CU_SYM(true, cuLaunchCooperativeKernel,
-	  (struct CUfunc_st *fn, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-	   unsigned shared, struct CUstream_st *stream, void **params))
 
 EP_CU_SYM(true, cuStreamCreate, (struct CUstream_st **out, unsigned flags))
 EP_CU_SYM(true, cuStreamDestroy_v2, (struct CUstream_st *stream))

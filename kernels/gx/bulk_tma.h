@@ -22,7 +22,7 @@
 
 /* The stage's first bytes hold its mbarrier; a whole line, so that rows are aligned like those in memory: the engine
  * moves lines, and one that is split in shared memory costs it twice. */
-#define GX_BULK_BAR 128u
+#define GX_BULK_BAR EP_STAGE_HEAD
 #define GX_BULK_MIN (GX_BULK_BAR + 128u)
 
 struct gx_bulk {

@@ -13,6 +13,8 @@
 /* One block per multiprocessor at least: without the 1 ptxas aims at two, and spills. */
 #define GX_KERNEL(name) extern "C" __global__ void __launch_bounds__(EP_THREADS_MAX, 1) ep_k_##name
 
+#include "kernels/gx/both.h"
+
 typedef uint4 gx_u4;
 
 GX_DEV uint32_t gx_tid(void)
@@ -98,12 +100,9 @@ GX_ST(gx_st_release_u32, uint32_t, "release.sys.global.u32", "r")
 GX_ST(gx_st_release_u64, uint64_t, "release.sys.global.u64", "l")
 GX_ST(gx_st_relaxed_u32, uint32_t, "relaxed.sys.global.u32", "r")
 GX_ST(gx_st_relaxed_u64, uint64_t, "relaxed.sys.global.u64", "l")
-GX_ADD(gx_add_acqrel_u32, uint32_t, "acq_rel.sys.global.add.u32", "r")
-GX_ADD(gx_add_acqrel_u64, uint64_t, "acq_rel.sys.global.add.u64", "l")
 GX_ADD(gx_dev_add_relaxed_u32, uint32_t, "relaxed.gpu.global.add.u32", "r")
 GX_ADD(gx_dev_add_relaxed_u64, uint64_t, "relaxed.gpu.global.add.u64", "l")
 GX_ADD(gx_dev_add_acqrel_u32, uint32_t, "acq_rel.gpu.global.add.u32", "r")
-GX_ADD(gx_dev_add_acqrel_u64, uint64_t, "acq_rel.gpu.global.add.u64", "l")
 #undef GX_LD
 #undef GX_ST
 #undef GX_ADD
@@ -128,16 +127,6 @@ GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
 GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
 {
 	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
-}
-
-GX_DEV void gx_fence_block(void)
-{
-	__threadfence_block();
-}
-
-GX_DEV void gx_fence_dev(void)
-{
-	__threadfence();
 }
 
 GX_DEV void gx_fence_sys(void)
@@ -177,17 +166,6 @@ GX_DEV uint64_t gx_clock_ns(void)
 GX_DEV gx_u4 gx_ld_u4(const void *p)
 {
 	return *(const gx_u4 *)p;
-}
-
-/* The non-coherent path, for own inputs only. */
-GX_DEV gx_u4 gx_ld_own_u4(const void *p)
-{
-	gx_u4 v;
-
-	asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-		     : "l"(p));
-	return v;
 }
 
 GX_DEV void gx_st_u4(void *p, gx_u4 v)

@@ -18,19 +18,19 @@
  *   gx_syncthreads, gx_syncwarp		barriers; both order memory
  *   gx_shfl_u32/u64, gx_ballot			whole warps only; they do NOT order memory
  *   gx_ld_acquire/relaxed_u32/u64		system scope: peers, network cards and the host look on
- *   gx_st_release/relaxed_u32/u64, gx_add_acqrel_u32/u64
- *   gx_dev_add_relaxed/acqrel_u32/u64		device scope: blocks of one launch among themselves
+ *   gx_st_release/relaxed_u32/u64
+ *   gx_dev_add_relaxed_u32/u64, gx_dev_add_acqrel_u32	device scope: blocks of one launch among themselves
  *   gx_dev_cas_acquire_u32, gx_dev_st_release_u32	a lock among them
  *   gx_st_fenced_u64x2				two words, 16-byte aligned, after a gx_fence_sys of the caller
- *   gx_fence_block, gx_fence_dev, gx_fence_sys
+ *   gx_fence_sys
  *   gx_bell					after a push: wakes the engine's thread, on the host; NULL is nobody
  *   gx_pause(spin), gx_clock_ns		every spin loop calls the first, with its own count
  *   gx_ld_look_u64				a wait that is followed by stores only
- *   gx_u4, gx_ld_u4, gx_ld_own_u4, gx_st_u4	16 bytes, aligned; _own: of inputs nobody writes meanwhile
+ *   gx_u4, gx_ld_u4, gx_st_u4			16 bytes, aligned
  *   gx_pack_bf16, gx_pack_f16, gx_from_f16	two floats in a word and back: to nearest, ties to even, NaN is 0x7fff
  *   gx_pack_e4m3				the same in half a word: saturates at 448, NaN is 0x7f
  *   gx_amax_bf16				the larger magnitudes of two pairs, by half; NaN is none
- *   gx_row_copy, gx_row_copy_own		a row by one warp, any alignment
+ *   gx_row_copy				a row by one warp, any alignment
  *   gx_bulk_*					a row once to shared memory and from there to many places, or plainly
  *   gx_wait					the only way to wait for another rank (gx_wait.h)
  */

@@ -17,6 +17,8 @@
 	extern "C" __attribute__((global)) \
 	__attribute__((amdgpu_flat_work_group_size(1, EP_THREADS_MAX))) void ep_k_##name
 
+#include "kernels/gx/both.h"
+
 typedef uint32_t gx_u4 __attribute__((ext_vector_type(4)));
 
 GX_DEV uint32_t gx_tid(void)
@@ -104,12 +106,9 @@ GX_ST(gx_st_release_u32, uint32_t, __ATOMIC_RELEASE)
 GX_ST(gx_st_release_u64, uint64_t, __ATOMIC_RELEASE)
 GX_ST(gx_st_relaxed_u32, uint32_t, __ATOMIC_RELAXED)
 GX_ST(gx_st_relaxed_u64, uint64_t, __ATOMIC_RELAXED)
-GX_ADD(gx_add_acqrel_u32, uint32_t, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM)
-GX_ADD(gx_add_acqrel_u64, uint64_t, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_SYSTEM)
 GX_ADD(gx_dev_add_relaxed_u32, uint32_t, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT)
 GX_ADD(gx_dev_add_relaxed_u64, uint64_t, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT)
 GX_ADD(gx_dev_add_acqrel_u32, uint32_t, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT)
-GX_ADD(gx_dev_add_acqrel_u64, uint64_t, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT)
 #undef GX_LD
 #undef GX_ST
 #undef GX_ADD
@@ -130,16 +129,6 @@ GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
 {
 	gx_st_relaxed_u64(p, a);
 	gx_st_relaxed_u64(p + 1, b);
-}
-
-GX_DEV void gx_fence_block(void)
-{
-	__builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup");
-}
-
-GX_DEV void gx_fence_dev(void)
-{
-	__builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent");
 }
 
 GX_DEV void gx_fence_sys(void)
@@ -173,11 +162,6 @@ GX_DEV uint64_t gx_clock_ns(void)
 GX_DEV gx_u4 gx_ld_u4(const void *p)
 {
 	return *(const gx_u4 *)p;
-}
-
-GX_DEV gx_u4 gx_ld_own_u4(const void *p)
-{
-	return __builtin_nontemporal_load((const gx_u4 *)p);
 }
 
 GX_DEV void gx_st_u4(void *p, gx_u4 v)

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "kernels/host/launch.h"
+#include "kernels/gx/env.h"
 #include "util/bell.h"
 #include "util/clock.h"
 
@@ -14,7 +14,9 @@
 /* A block runs in one thread of its own (simt) or in the caller's (scalar): per thread is per block. */
 #define GX_SHARED static _Thread_local
 #define GX_ARGS(type) const type
-#define GX_KERNEL(name) static void ep_k_##name /* its address goes into host_kernels.c's table */
+#define GX_KERNEL(name) static void ep_k_##name /* its address goes into the table of kernels/host/kernels.c */
+
+#include "kernels/gx/both.h"
 
 #define GX_LD(name, type, order)                  \
 	GX_DEV type name(const type *p)           \
@@ -40,12 +42,9 @@ GX_ST(gx_st_release_u32, uint32_t, __ATOMIC_RELEASE)
 GX_ST(gx_st_release_u64, uint64_t, __ATOMIC_RELEASE)
 GX_ST(gx_st_relaxed_u32, uint32_t, __ATOMIC_RELAXED)
 GX_ST(gx_st_relaxed_u64, uint64_t, __ATOMIC_RELAXED)
-GX_ADD(gx_add_acqrel_u32, uint32_t, __ATOMIC_ACQ_REL)
-GX_ADD(gx_add_acqrel_u64, uint64_t, __ATOMIC_ACQ_REL)
 GX_ADD(gx_dev_add_relaxed_u32, uint32_t, __ATOMIC_RELAXED)
 GX_ADD(gx_dev_add_relaxed_u64, uint64_t, __ATOMIC_RELAXED)
 GX_ADD(gx_dev_add_acqrel_u32, uint32_t, __ATOMIC_ACQ_REL)
-GX_ADD(gx_dev_add_acqrel_u64, uint64_t, __ATOMIC_ACQ_REL)
 #undef GX_LD
 #undef GX_ST
 #undef GX_ADD
@@ -66,16 +65,6 @@ GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
 {
 	gx_st_release_u64(p, a);
 	gx_st_release_u64(p + 1, b);
-}
-
-GX_DEV void gx_fence_block(void)
-{
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-}
-
-GX_DEV void gx_fence_dev(void)
-{
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
 GX_DEV void gx_fence_sys(void)
@@ -108,11 +97,6 @@ GX_DEV uint64_t gx_clock_ns(void)
 typedef uint32_t gx_u4 __attribute__((vector_size(16)));
 
 GX_DEV gx_u4 gx_ld_u4(const void *p)
-{
-	return *(const gx_u4 *)p;
-}
-
-GX_DEV gx_u4 gx_ld_own_u4(const void *p)
 {
 	return *(const gx_u4 *)p;
 }

@@ -6,6 +6,7 @@
 #ifndef EP_KERNELS_QUANT_H
 #define EP_KERNELS_QUANT_H
 
+#include "kernels/gx/gx.h"
 #include "kernels/gx/num.h"
 
 #define QUANT_GROUP 128u

@@ -19,6 +19,7 @@
 #ifndef EP_KERNELS_GX_RING_H
 #define EP_KERNELS_GX_RING_H
 
+#include "kernels/gx/gx.h"
 #include "util/ring.h"
 
 typedef char gx_ring_warp_claims_at_once_[GX_WARP <= EP_CMD_CLAIM_MAX ? 1 : -1];

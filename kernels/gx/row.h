@@ -19,21 +19,15 @@ GX_DEV void gx_row_words_(uint32_t *d, const uint32_t *s, size_t n)
 		d[i] = s[i];
 }
 
-/* own is a constant at every call: the compiler keeps one of the two loads. */
-GX_DEV gx_u4 gx_row_ld_(const gx_u4 *s, int own)
-{
-	return own ? gx_ld_own_u4(s) : gx_ld_u4(s);
-}
-
-GX_DEV void gx_row_vectors_(gx_u4 *d, const gx_u4 *s, size_t n, int own)
+GX_DEV void gx_row_vectors_(gx_u4 *d, const gx_u4 *s, size_t n)
 {
 	size_t i = gx_lane();
 
 	for (; i + 3 * GX_WARP < n; i += 4 * GX_WARP) {
-		gx_u4 v0 = gx_row_ld_(s + i, own);
-		gx_u4 v1 = gx_row_ld_(s + i + GX_WARP, own);
-		gx_u4 v2 = gx_row_ld_(s + i + 2 * GX_WARP, own);
-		gx_u4 v3 = gx_row_ld_(s + i + 3 * GX_WARP, own);
+		gx_u4 v0 = gx_ld_u4(s + i);
+		gx_u4 v1 = gx_ld_u4(s + i + GX_WARP);
+		gx_u4 v2 = gx_ld_u4(s + i + 2 * GX_WARP);
+		gx_u4 v3 = gx_ld_u4(s + i + 3 * GX_WARP);
 
 		gx_st_u4(d + i, v0);
 		gx_st_u4(d + i + GX_WARP, v1);
@@ -41,10 +35,10 @@ GX_DEV void gx_row_vectors_(gx_u4 *d, const gx_u4 *s, size_t n, int own)
 		gx_st_u4(d + i + 3 * GX_WARP, v3);
 	}
 	for (; i < n; i += GX_WARP)
-		gx_st_u4(d + i, gx_row_ld_(s + i, own));
+		gx_st_u4(d + i, gx_ld_u4(s + i));
 }
 
-GX_DEV void gx_row_move_(void *dst, const void *src, size_t n, int own)
+GX_DEV void gx_row_copy(void *dst, const void *src, size_t n)
 {
 	uint8_t *d = (uint8_t *)dst;
 	const uint8_t *s = (const uint8_t *)src;
@@ -58,24 +52,12 @@ GX_DEV void gx_row_move_(void *dst, const void *src, size_t n, int own)
 	body = (n - head) / unit * unit;
 	gx_row_bytes_(d, s, head);
 	if (unit == 16)
-		gx_row_vectors_((gx_u4 *)(d + head), (const gx_u4 *)(s + head), body / 16, own);
+		gx_row_vectors_((gx_u4 *)(d + head), (const gx_u4 *)(s + head), body / 16);
 	else if (unit == 4)
 		gx_row_words_((uint32_t *)(d + head), (const uint32_t *)(s + head), body / 4);
 	else
 		gx_row_bytes_(d + head, s + head, body);
 	gx_row_bytes_(d + head + body, s + head + body, n - head - body);
-}
-
-GX_DEV void gx_row_copy(void *dst, const void *src, size_t n)
-{
-	gx_row_move_(dst, src, n, 0);
-}
-
-/* For inputs of this rank that nobody writes while the kernel runs: the non-coherent path may serve stale lines of
- * anything else. */
-GX_DEV void gx_row_copy_own(void *dst, const void *src, size_t n)
-{
-	gx_row_move_(dst, src, n, 1);
 }
 
 #endif

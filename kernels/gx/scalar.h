@@ -75,11 +75,6 @@ GX_DEV void gx_row_copy(void *dst, const void *src, size_t n)
 	memcpy(dst, src, n);
 }
 
-GX_DEV void gx_row_copy_own(void *dst, const void *src, size_t n)
-{
-	memcpy(dst, src, n);
-}
-
 #include "kernels/gx/bulk_copy.h"
 #include "kernels/gx/pack.h"
 #include "kernels/gx/pack_e4m3.h"

@@ -7,8 +7,8 @@
 #ifndef EP_KERNELS_GX_SIMT_H
 #define EP_KERNELS_GX_SIMT_H
 
+#include "kernels/gx/env.h"
 #include "kernels/gx/host.h"
-#include "kernels/simt/simt.h"
 
 #define GX_DYN_SHARED(name) uint8_t *name = (uint8_t *)gx_host_shared()
 

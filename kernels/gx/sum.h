@@ -9,6 +9,7 @@
 #ifndef EP_KERNELS_SUM_H
 #define EP_KERNELS_SUM_H
 
+#include "kernels/gx/gx.h"
 #include "kernels/gx/num.h"
 
 #define SUM_TILE 256u

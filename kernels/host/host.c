@@ -8,10 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/args.h"
+#include "kernels/gx/both.h"
 #include "kernels/host/launch.h"
 #include "kernels/host/stream.h"
-#include "kernels/table.h"
 #include "util/clock.h"
 #include "util/error.h"
 
@@ -206,19 +205,6 @@ static int host_capturing(struct ep_dev *dev, void *stream, bool *out)
 	return 0;
 }
 
-static int host_capture_relax(struct ep_dev *dev, int *saved)
-{
-	(void)dev;
-	*saved = 0;
-	return 0;
-}
-
-static void host_capture_restore(struct ep_dev *dev, int saved)
-{
-	(void)dev;
-	(void)saved;
-}
-
 /* Network cards write host memory in order of what they signal; the fence keeps this thread's own reads behind. */
 static int host_flush(struct ep_dev *dev)
 {
@@ -250,8 +236,6 @@ const struct ep_dev_ops ep_host_ops = {
 	.stream_create = host_stream_create,
 	.stream_destroy = host_stream_destroy,
 	.capturing = host_capturing,
-	.capture_relax = host_capture_relax,
-	.capture_restore = host_capture_restore,
 	.flush = host_flush,
 	.buffer_id = host_buffer_id,
 };

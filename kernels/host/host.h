@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to the host row: host.c has the table and the launches, host_mem.c the memory. */
+/* Private to the host row: host.c has the table and the launches, mem.c the memory. */
 #ifndef EP_KERNELS_HOST_H
 #define EP_KERNELS_HOST_H
 
 #include <pthread.h>
 
 #include "kernels/dev.h"
+
+extern const struct ep_dev_ops ep_host_ops; /* host.c */
 
 struct host_buffer;
 

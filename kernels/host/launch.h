@@ -28,7 +28,4 @@ extern const struct gx_host_shape gx_host_shape;
 /* Returns when all blocks have ended. Any number of threads may launch at once. */
 int gx_host_launch(gx_host_fn fn, const void *args, unsigned grid, unsigned block, size_t shared);
 
-/* The dynamic shared memory of the block this thread runs; 128-byte aligned, not cleared. */
-void *gx_host_shared(void);
-
 #endif

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+#include "kernels/gx/env.h"
 #include "util/error.h"
 
 const struct gx_host_shape gx_host_shape = { .warp = 1, .sms = 1, .shared_max = 1 << 20 };

@@ -14,6 +14,8 @@
 #ifndef EP_KERNELS_ARGS_HT_H
 #define EP_KERNELS_ARGS_HT_H
 
+#include "kernels/op/args.h"
+
 enum ep_ht_flag {
 	EP_HT_EXPERT_MAJOR = 1 << 0, /* else flat */
 	EP_HT_IDX32 = 1 << 1,	     /* topk_idx of Update is int32, else int64 */
@@ -182,8 +184,7 @@ struct ep_ht_args {
 	uint32_t pitch;	     /* of a row in the stage, its head included */
 	uint32_t stage;	     /* bytes of shared memory per warp for gx_bulk */
 	uint32_t lane_bytes; /* and for its lists */
-	uint64_t meta_at;    /* in the window */
-	uint64_t stage_at;
+	uint64_t stage_at;   /* in the window, behind [meta] */
 };
 
 /* control page: failed word, then the lines, then the counts */
@@ -236,10 +237,10 @@ EP_BOTH uint64_t ep_ht_meta_pitch(uint32_t topk, uint32_t expert_major)
 	return expert_major ? 4 : 8 + 8 * (uint64_t)topk;
 }
 
-/* shared memory of a warp: for each of topk a destination and four words */
+/* shared memory of a warp: for each of topk a destination and three words */
 EP_BOTH uint64_t ep_ht_list_bytes(uint32_t topk)
 {
-	return ((uint64_t)topk * 24 + 15) / 16 * 16;
+	return ((uint64_t)topk * 20 + 15) / 16 * 16;
 }
 
 /* Update instead: six words for each of topk of some tokens, then where it fits the counts by bin */

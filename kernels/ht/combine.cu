@@ -6,7 +6,6 @@
  *
  * Roles by ticket: serve (rows and, in the backward pass, weights into this rank's own window), sum (a warp per token).
  */
-#include "kernels/args.h"
 #include "kernels/ht/open.h"
 #include "kernels/gx/sum.h"
 

@@ -7,7 +7,6 @@
  * token), take (meta to the caller's tensors, padding), copy (rows that came through the window). The first warp of a
  * block starts with meta and take while the others move rows: they are all latency and no bandwidth.
  */
-#include "kernels/args.h"
 #include "kernels/ht/open.h"
 
 /* ---- send ---- */

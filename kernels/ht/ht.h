@@ -18,6 +18,7 @@
 #define EP_KERNELS_HT_H
 
 #include "kernels/op/op.h"
+#include "kernels/ht/args.h"
 
 enum { HT_WORK, HT_META, HT_TAKE, HT_EXTRA }; /* ticket[] and finished[] */
 
@@ -31,7 +32,6 @@ struct ht_list {
 	int32_t *expert;
 	uint32_t *row;
 	uint32_t *flat;
-	uint32_t *position;
 };
 
 struct ht {
@@ -107,7 +107,7 @@ GX_DEV uint32_t *ht_counts(const struct ht *ht, uint8_t *control, uint32_t sourc
 
 GX_DEV uint8_t *ht_meta(const struct ht *ht, uint32_t owner, uint32_t row)
 {
-	return ht->window[owner] + ht->a->meta_at + row * ep_ht_meta_pitch(ht->topk, ht_is(ht, EP_HT_EXPERT_MAJOR));
+	return ht->window[owner] + row * ep_ht_meta_pitch(ht->topk, ht_is(ht, EP_HT_EXPERT_MAJOR));
 }
 
 GX_DEV uint8_t *ht_staged(const struct ht *ht, uint32_t owner, uint32_t row)
@@ -217,7 +217,6 @@ GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
 	ht->list.expert = (int32_t *)(ht->list.dst + ht->topk);
 	ht->list.row = (uint32_t *)(ht->list.expert + ht->topk);
 	ht->list.flat = ht->list.row + ht->topk;
-	ht->list.position = ht->list.flat + ht->topk;
 }
 
 GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, uint32_t topk, uint8_t *shared)

@@ -8,7 +8,6 @@
  *   place     row = first + tokens of earlier pieces + those of the piece.
  * Rows follow (source rank, token) alone: the same routing gives the same rows on any device and any number of blocks.
  */
-#include "kernels/args.h"
 #include "kernels/ht/ht.h"
 
 /* ---- count ---- */

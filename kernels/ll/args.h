@@ -12,6 +12,9 @@
 #ifndef EP_KERNELS_ARGS_LL_H
 #define EP_KERNELS_ARGS_LL_H
 
+#include "kernels/op/args.h"
+#include "kernels/op/far_args.h"
+
 enum ep_ll_flag {
 	EP_LL_SEND = 1 << 0,	   /* this launch starts the operation */
 	EP_LL_RECV = 1 << 1,	   /* this launch ends it; both: the whole of it */
@@ -21,12 +24,6 @@ enum ep_ll_flag {
 	EP_LL_DS_FP8 = 1 << 5,	   /* bf16 in, e4m3 and scales out */
 	EP_LL_ROUND = 1 << 6,	   /* scales are powers of two */
 	EP_LL_MASK = 1 << 7,	   /* a rank that does not answer is masked, not an error */
-};
-
-/* Flags a kernel raises for ncclEpGetAsyncError, beside the report. */
-enum ep_async_flag {
-	EP_ASYNC_TIMEOUT = 1, /* a rank was masked */
-	EP_ASYNC_BAD_ID = 2,  /* an expert id outside [-1, experts) was dropped */
 };
 
 /* Words that the net writes may be across PCIe, and a hundred warps that look at them there leave no room for what they
@@ -71,9 +68,8 @@ struct ep_ll_handle {
 	uint64_t epoch;	 /* of the staged operation */
 	uint64_t staged; /* the handle's number while a send half waits for its receive half */
 	uint32_t buffer;
-	uint32_t rows;	 /* entries of the list */
-	uint32_t tokens; /* of the last dispatch */
-	uint32_t pad;
+	uint32_t rows; /* entries of the list */
+	uint32_t pad[2];
 };
 EP_SIZE_IS(ep_ll_handle, 32);
 
@@ -153,9 +149,6 @@ struct ep_ll_mask_args {
 	int32_t *out;
 	uint32_t bits[EP_LL_MASK_BITS / 32];
 };
-
-/* What a sum is made of; the value is an index, not NCCL's number. */
-enum ep_num { EP_NUM_BF16, EP_NUM_F16, EP_NUM_F32 };
 
 #define EP_LL_LINE 64u /* a signal has a cache line of its own: on the CPU neighbours would fight for it */
 

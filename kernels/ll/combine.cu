@@ -6,7 +6,6 @@
  * Roles: return (a warp per row), signal (the warp that finished last), look ahead (one warp of a block: the rows of
  * its next token), sum (the rest of it).
  */
-#include "kernels/args.h"
 #include "kernels/ll/ll.h"
 #include "kernels/gx/sum.h"
 

@@ -8,7 +8,6 @@
  * start in each expert), unpack (a warp per row). Work is taken by ticket, and a warp receives only when no token is
  * left to take: one resident block can do the whole operation alone.
  */
-#include "kernels/args.h"
 #include "kernels/ll/ll.h"
 #include "kernels/gx/quant.h"
 
@@ -547,10 +546,8 @@ GX_DEV void ll_publish(struct ll *ll)
 		     i += gx_threads())
 			a->out_idx[(uint64_t)r * s->tmax * s->topk + i] = -1;
 	}
-	if (gx_tid() == 0) {
+	if (gx_tid() == 0)
 		a->handle->rows = gx_ld_relaxed_u32(&a->state->listed);
-		a->handle->tokens = a->tokens;
-	}
 }
 
 GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far, uint8_t *shared)

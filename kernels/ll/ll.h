@@ -15,6 +15,7 @@
 #define EP_KERNELS_LL_H
 
 #include "kernels/op/op.h"
+#include "kernels/ll/args.h"
 
 /* Where the routing of a token stands in the warp's shared memory: [topk] each. */
 struct ll_route {
@@ -364,7 +365,7 @@ GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind
 	 */
 	ll->failed = gx_lane() == 0 ? gx_ld_relaxed_u64(ll->op.limit.failed) : 0;
 	ll->ticket = gx_warp() == 0 && ll_is(ll, EP_LL_SEND) ? gx_op_take(&a->state->send_ticket) : 0;
-	ll->token = gx_tid() == gx_threads() - GX_WARP && ll_is(ll, EP_LL_RECV)
+	ll->token = kind == EP_KIND_COMBINE && gx_tid() == gx_threads() - GX_WARP && ll_is(ll, EP_LL_RECV)
 			    ? gx_dev_add_relaxed_u32(&a->state->recv_ticket, 1)
 			    : 0;
 	ll->op.epoch = ll_is(ll, EP_LL_SEND) ? a->state->epoch + 1 : a->handle->epoch;

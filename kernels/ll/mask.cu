@@ -11,7 +11,6 @@
  *   R1 epoch -> number of the clean, in a peer's page	pairs with A1, the peer's wait
  *   R2 epoch -> number of the jump			pairs with A2, whoever was left out
  */
-#include "kernels/args.h"
 #include "kernels/ll/ll.h"
 
 GX_DEV void ll_mask_query(struct ll *ll, const struct ep_ll_mask_args *m)

@@ -4,6 +4,7 @@
 #define EP_KERNELS_FAR_H
 
 #include "kernels/gx/ring.h"
+#include "kernels/op/far_args.h"
 
 /* All commands for a rank go through one ring, so that they keep their order; both ends of a pair of ranks use the same
  * port, so that what one of them must answer is the same engine's business. */

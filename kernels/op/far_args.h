@@ -10,6 +10,7 @@
 #ifndef EP_KERNELS_ARGS_FAR_H
 #define EP_KERNELS_ARGS_FAR_H
 
+#include "kernels/gx/both.h"
 #include "util/ring.h"
 
 /* The area of that rank's rows in this rank's window, and of this rank's rows in that one's. */

@@ -3,6 +3,8 @@
 #ifndef EP_KERNELS_OP_H
 #define EP_KERNELS_OP_H
 
+#include "kernels/gx/gx.h"
+#include "kernels/op/args.h"
 #include "kernels/op/far.h"
 
 struct gx_op {

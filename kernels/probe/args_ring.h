@@ -6,6 +6,7 @@
 #ifndef EP_KERNELS_ARGS_RING_H
 #define EP_KERNELS_ARGS_RING_H
 
+#include "kernels/gx/both.h"
 #include "util/ring.h"
 
 enum ep_ring_push_mode {

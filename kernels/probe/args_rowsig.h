@@ -10,6 +10,8 @@
 #ifndef EP_KERNELS_ARGS_ROWSIG_H
 #define EP_KERNELS_ARGS_ROWSIG_H
 
+#include "kernels/op/args.h"
+
 struct ep_rowsig_state {
 	uint64_t epoch;	  /* operations done; all blocks of a launch read it, the last to leave advances it */
 	uint64_t used[2]; /* the epoch that used each buffer last */

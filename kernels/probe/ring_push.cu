@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Producers of kernels/probe/args_ring.h, by ticket: one resident block can be all of them. */
-#include "kernels/args.h"
 #include "kernels/gx/ring.h"
 #include "kernels/op/op.h"
+#include "kernels/probe/args_ring.h"
 
 struct ring_push {
 	const struct ep_ring_push_args *a;

@@ -13,8 +13,8 @@
  *   R4 ack at S <- A3			pairs with A4, S's wait before it writes this buffer again
  *   R5 all of a block -> left		pairs with A5: the last block resets the tickets for the next launch
  */
-#include "kernels/args.h"
 #include "kernels/op/op.h"
+#include "kernels/probe/args_rowsig.h"
 
 /* What every role needs, in each thread. */
 struct rowsig {

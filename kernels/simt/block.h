@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/gx/env.h"
 #include "kernels/host/launch.h"
 #include "kernels/simt/fiber.h"
-#include "kernels/simt/simt.h"
 
 enum simt_state { SIMT_RUN, SIMT_SPIN, SIMT_AT_WARP, SIMT_AT_BLOCK, SIMT_DONE, SIMT_STATES };
 

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "kernels/simt/block.h"
+#include "kernels/simt/simt.h"
 #include "util/error.h"
 
 const struct gx_host_shape gx_host_shape = { .warp = GX_WARP, .sms = 4, .shared_max = 1 << 18 };

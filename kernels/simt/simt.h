@@ -14,20 +14,6 @@
 
 #include <stdint.h>
 
-struct simt_where {
-	uint32_t tid, threads, block, blocks;
-};
-
-/* A fiber's answer never changes while a kernel runs it, so the compiler may ask once. */
-const struct simt_where *simt_where(void) __attribute__((const));
-
-/* where: "file:line" of the kernel. */
-void simt_syncthreads(const char *where);
-void simt_syncwarp(const char *where);
-uint64_t simt_shfl(uint64_t v, uint32_t src, const char *where);
-uint64_t simt_ballot(int p, const char *where);
-void simt_pause(void);
-
 struct simt_options {
 	uint64_t seed;	   /* 0: threads run in order; else in a random order that this number decides */
 	unsigned resident; /* blocks of a launch that run at once; 0: all */

@@ -48,16 +48,6 @@ static void *other_thread(void *arg)
 	return NULL;
 }
 
-static void relax(struct ep_dev *dev)
-{
-	int saved = -1;
-
-	CHECK(dev->ops->capture_relax(dev, &saved) == 0 && saved == 0, "saved %d", saved);
-	CHECK(thread_mode() == 2, "not relaxed");
-	dev->ops->capture_restore(dev, saved);
-	CHECK(thread_mode() == 0, "not restored");
-}
-
 static void captured(struct ep_dev *dev, void *stream, struct ep_mem *mem, struct ep_pinned *pin)
 {
 	bool yes = false;
@@ -70,7 +60,6 @@ static void captured(struct ep_dev *dev, void *stream, struct ep_mem *mem, struc
 	CHECK_FAILS(dev->ops->sync(dev, stream, ep_deadline_ms(1000)), EP_EUSAGE, "captured");
 	CHECK_FAILS(dev->ops->copy(dev, mem->ptr, &local, 4, stream), EP_EUSAGE, "pinned");
 	unsafe_work(dev);
-	relax(dev);
 	REQUIRE(pthread_create(&thread, NULL, other_thread, dev) == 0, "thread");
 	pthread_join(thread, NULL);
 }

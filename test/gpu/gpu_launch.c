@@ -79,13 +79,9 @@ static void ways(void)
 	CHECK(!memcmp(first, again, n), "with shared memory otherwise");
 	r.args.stage = 0;
 	l = launch_of(&r);
-	l.cooperative = true;
-	l.grid = r.dev->sms;
-	once(&r, &l, again, "cooperative");
-	CHECK(!memcmp(first, again, n), "cooperatively otherwise");
 	l.grid = 2 * r.dev->sms;
 	l.block = r.dev->warp;
-	once(&r, &l, again, "cooperative, two blocks each");
+	once(&r, &l, again, "two blocks per multiprocessor");
 	CHECK(!memcmp(first, again, n), "with two blocks each otherwise");
 	free(first);
 	free(again);
@@ -114,10 +110,6 @@ static void refused(void)
 	l = launch_of(&r);
 	l.shared = r.dev->shared_max + 4096;
 	CHECK_FAILS(ops->launch(r.dev, &l), EP_EUSAGE, "shared memory");
-	l = launch_of(&r);
-	l.cooperative = true;
-	l.grid = 1 << 20;
-	CHECK_FAILS(ops->launch(r.dev, &l), EP_EUSAGE, "max_num_sms");
 	CHECK(ops->sync(r.dev, r.stream, ep_deadline_ms(1000)) == 0, "nothing was launched");
 	rowsig_close(&r);
 }

@@ -12,6 +12,8 @@
 
 #include "kernel_check.h"
 #include "kernels/gx/gx.h"
+#include "kernels/host/launch.h"
+#include "kernels/simt/simt.h"
 
 #define N 128
 #define DATA 1024

@@ -6,6 +6,7 @@
 
 #include "kernel_check.h"
 #include "kernels/gx/gx.h"
+#include "kernels/host/launch.h"
 
 enum { ROOM = 20000, EDGE = 64, STAGE = 1024 };
 
@@ -19,11 +20,6 @@ struct row_job {
 static void copy(void *dst, const void *src, size_t n)
 {
 	gx_row_copy(dst, src, n);
-}
-
-static void copy_own(void *dst, const void *src, size_t n)
-{
-	gx_row_copy_own(dst, src, n);
 }
 
 /* As kernels do it: a piece into the stage, from there to two places. */
@@ -67,7 +63,7 @@ static void check(void (*how)(void *dst, const void *src, size_t n), size_t n, s
 
 int main(void)
 {
-	static void (*const how[])(void *, const void *, size_t) = { copy, copy_own, bulk };
+	static void (*const how[])(void *, const void *, size_t) = { copy, bulk };
 	static const size_t lengths[] = { 0,  1,  3,	4,    15,   16,	  17,	31,   33,
 					  63, 64, 1000, 1024, 2047, 4096, 4100, 7168, 16385 };
 	static const size_t offsets[] = { 0, 1, 4, 8, 15 };

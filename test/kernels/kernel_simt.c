@@ -9,6 +9,8 @@
 
 #include "kernel_check.h"
 #include "kernels/gx/gx.h"
+#include "kernels/host/launch.h"
+#include "kernels/simt/simt.h"
 
 enum { BLOCKS = 3, THREADS = 2 * 64, WARPS_MAX = THREADS };
 
@@ -119,7 +121,7 @@ static void chain(const void *args)
 	gx_syncthreads();
 	if (gx_tid() == 0) {
 		job->out[gx_block()] = gx_block() + 1;
-		gx_add_acqrel_u32(job->counter, 1);
+		gx_dev_add_acqrel_u32(job->counter, 1);
 	}
 }
 
@@ -141,12 +143,12 @@ static void crowd(const void *args)
 
 	if (gx_tid() != 0)
 		return;
-	inside = gx_add_acqrel_u32(job->counter, 1) + 1;
+	inside = gx_dev_add_acqrel_u32(job->counter, 1) + 1;
 	if (inside > gx_ld_relaxed_u32(job->out))
 		gx_st_relaxed_u32(job->out, inside);
 	for (uint32_t spin = 0; spin < 200; spin++)
 		gx_pause(spin);
-	gx_add_acqrel_u32(job->counter, (uint32_t)-1);
+	gx_dev_add_acqrel_u32(job->counter, (uint32_t)-1);
 }
 
 static void test_resident(void)

@@ -7,6 +7,7 @@
 
 #include "kernel_check.h"
 #include "kernels/gx/gx.h"
+#include "kernels/host/launch.h"
 
 struct wait_job {
 	uint64_t *word, value, timeout_ns, *abort, *failed;

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the primitives of the host need from whoever runs a kernel there: kernels/host/scalar.c, or the emulator in
+ * kernels/simt.
+ */
+#ifndef EP_KERNELS_GX_ENV_H
+#define EP_KERNELS_GX_ENV_H
+
+#include <stdint.h>
+
+/* The dynamic shared memory of the block this thread runs; 128-byte aligned, not cleared. */
+void *gx_host_shared(void);
+
+/* The rest is the emulator's. */
+struct simt_where {
+	uint32_t tid, threads, block, blocks;
+};
+
+/* A fiber's answer never changes while a kernel runs it, so the compiler may ask once. */
+const struct simt_where *simt_where(void) __attribute__((const));
+
+/* where: "file:line" of the kernel. */
+void simt_syncthreads(const char *where);
+void simt_syncwarp(const char *where);
+uint64_t simt_shfl(uint64_t v, uint32_t src, const char *where);
+uint64_t simt_ballot(int p, const char *where);
+void simt_pause(void);
+
+#endif
