@@ -11,8 +11,6 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-#define QUANT_IN_STAGE 32768u /* bytes */
-
 static struct ep_ll_shape shape_of(const struct ncclEpGroup *group, uint32_t topk)
 {
 	uint32_t per_rank = (uint32_t)group->experts_per_rank;
@@ -178,13 +176,9 @@ static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
 	a->hidden = (uint32_t)op->h;
 	a->in_bytes = (uint32_t)op->in.tokens->sizes[1] * dtype_size(op->in.tokens->datatype);
 	a->row_bytes = a->in_bytes;
-	if (op->cfg.quant_recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
-		a->row_bytes = a->hidden;
-		a->scale_bytes = a->hidden / 128 * 4;
-		a->flags |= EP_LL_DS_FP8 | (op->cfg.round_scales ? EP_LL_ROUND : 0);
-	} else if (op->in.scales) {
+	if (op->in.scales)
 		a->scale_bytes = (uint32_t)op->in.scales->sizes[1] * dtype_size(op->in.scales->datatype);
-	}
+	ep_ll_quant_sizes(a, op->cfg.quant_recipe, op->cfg.round_scales);
 	a->row_pitch = (uint32_t)(ep_ll_row_head_bytes(&a->shape, a->flags & EP_LL_RANK_MAJOR) +
 				  ep_ll_pad(a->row_bytes) + ep_ll_pad(a->scale_bytes));
 }
@@ -205,14 +199,6 @@ static bool combine_fits(const struct ncclEpGroup *group, const struct ep_ll_arg
 	return ep_ll_combine_slots(&a->shape, ep_group_near(group)) * a->row_pitch <= a->buffer_bytes &&
 	       (!far || (ep_ll_combine_slots(&a->shape, far) * a->row_pitch <= a->far.window_bytes &&
 			 held <= a->far.send_stride));
-}
-
-/* A token that is quantised is made from its input in the stage, unless that would leave room for few warps. */
-static size_t stage_row(const struct ep_ll_args *a)
-{
-	size_t row = a->flags & EP_LL_DS_FP8 && a->in_bytes <= QUANT_IN_STAGE ? a->in_bytes : a->row_bytes;
-
-	return row + a->scale_bytes;
 }
 
 int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
@@ -244,7 +230,7 @@ int ep_ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, vo
 			       "ncclEpDispatch: tokens and scales of %u bytes do not fit the window: raise "
 			       "config->max_token_bytes (%u)",
 			       a.row_bytes + a.scale_bytes, group->cfg.max_token_bytes);
-	stage = ep_launch_stage(EP_K_ll_dispatch, stage_row(&a), a.flags & EP_LL_DS_FP8);
+	stage = ep_launch_stage(EP_K_ll_dispatch, ep_ll_stage_row(&a), a.flags & EP_LL_QUANTISED);
 	rc = run(handle, EP_K_ll_dispatch, &a, stage, op->cfg.send_only, stream);
 	if (!rc)
 		handle->dispatched = true;
