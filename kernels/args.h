@@ -5,6 +5,7 @@
 
 #include "kernels/ht/args.h"
 #include "kernels/ll/args.h"
+#include "kernels/ll/quant.h"
 #include "kernels/op/args.h"
 #include "kernels/op/far_args.h"
 #include "kernels/probe/args_ring.h"

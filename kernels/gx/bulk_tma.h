@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gx_bulk by the copy engine of sm_90 and newer: a row is loaded once into shared memory and stored from there to any
- * number of destinations, with one instruction each and no registers. All lanes of a warp make every call with the
- * same arguments. One stage per warp: other warps of the block fill the gaps (one to four
- * stages moved the same bytes per second on an H200).
+ * gx_bulk with the copy engine (TMA) of sm_90 and newer: a row is loaded once into shared memory and stored from there
+ * to any number of destinations, with one instruction each and no registers. All lanes of a warp make every call with
+ * the same arguments. One stage per warp: other warps of the block fill the gaps (one to four stages moved the same
+ * bytes per second on an H200).
  *
- *   gx_bulk_open(bulk, stage, bytes)	stage: the block's shared memory, bytes: each warp's piece of it, 16-byte units;
- *					pieces under GX_BULK_MIN: the engine is not used
+ *   gx_bulk_open(bulk, stage, bytes)	stage: the block's shared memory; bytes: each warp's part of it, a multiple of
+ *					16; below GX_BULK_MIN the engine is not used
  *   gx_bulk_load(bulk, src, n)		n <= gx_bulk_room(bulk); starts the load, the first store waits for it
+ *   gx_bulk_load_own(bulk, src, n)	the same for inputs that no other rank or block writes
  *   gx_bulk_stage, gx_bulk_filled	instead of a load: the stage itself, for the lanes to write the row into
  *   gx_bulk_row			the row loaded last, for the lanes to read; what they then write into the stage
- *may lie on it gx_bulk_load_own			the same for inputs nobody else writes gx_bulk_store(bulk, dst,
- *from, n)	as often as wanted: n bytes of the row from there on gx_bulk_scatter(bulk, dst, count, at, n)	n bytes
- *of the row to dst[i] + at, NULL left out; dst is in shared memory, and the lanes issue the stores side by side
- *   gx_bulk_drain(bulk)		before a counter or signal that says the rows are there
+ *					may overlap it
+ *   gx_bulk_store(bulk, dst, from, n)	any number of times: n bytes of the row, starting at from
+ *   gx_bulk_scatter(bulk, dst, count,	n bytes of the row to dst[i] + at, skipping NULL; dst is in shared memory, and
+ *		     at, n)		the lanes issue the stores in parallel
+ *   gx_bulk_drain(bulk)		before a counter or signal that says the rows have been written
  *
- * The engine moves 16-byte units; a row, source or destination that is not aligned so goes by gx_row_copy.
+ * The engine moves 16-byte units; a row, source or destination that is not so aligned goes by gx_row_copy.
  */
 #ifndef EP_KERNELS_GX_BULK_TMA_H
 #define EP_KERNELS_GX_BULK_TMA_H

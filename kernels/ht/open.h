@@ -106,8 +106,7 @@ GX_DEV uint32_t ht_may_stage(const struct ht *ht, uint32_t peer)
 	return ht_is(ht, EP_HT_STAGE) || !ht_near(ht, peer);
 }
 
-/* One warp. A combine must know who wants its rows in the window before it begins; a dispatch learns of it in the end.
- */
+/* One warp. A combine must know before it begins which peers want its rows in the window; a dispatch, only at its end. */
 GX_DEV uint32_t ht_wait_ways(struct ht *ht, uint32_t combine)
 {
 	uint32_t any = 0, bad = 0;

@@ -36,8 +36,8 @@ struct ht_sort {
 	int32_t *expert;    /* the kept ones, ascending; -1: no more */
 	uint32_t *position; /* their k */
 	uint32_t *row;	    /* tokens of the piece that went to the expert before */
-	uint32_t
-		*flat; /* at the first expert of a rank: its bin, then tokens that went to the rank before; else NONE */
+	/* At the first expert of a rank: its bin, then the tokens that went to the rank before; else EP_HT_NONE. */
+	uint32_t *flat;
 };
 
 /* All their loads side by side. */

@@ -234,13 +234,6 @@ EP_BOTH uint32_t ep_ll_route_bytes(const struct ep_ll_args *a)
 	return a->shape.topk * 24;
 }
 
-/* Where scales that are made on the way stand in a stage: behind the token, or, where there is room, behind what it is
- * made of. */
-EP_BOTH uint32_t ep_ll_stage_scales(const struct ep_ll_args *a)
-{
-	return a->stage >= EP_STAGE_HEAD + a->in_bytes + a->scale_bytes ? a->in_bytes : a->row_bytes;
-}
-
 EP_BOTH uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)
 {
 	return (uint64_t)warps * (a->stage + ep_ll_route_bytes(a));

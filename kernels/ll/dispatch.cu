@@ -9,7 +9,7 @@
  * left to take: one resident block can do the whole operation alone.
  */
 #include "kernels/ll/ll.h"
-#include "kernels/gx/quant.h"
+#include "kernels/ll/quantise.h"
 
 /* ---- send ---- */
 
@@ -226,7 +226,7 @@ GX_DEV void ll_send_quantised(struct ll *ll, const uint8_t *src, uint64_t scales
 	uint32_t in_stage = ep_ll_stage_scales(a);
 	const void *row = in_stage >= a->in_bytes ? gx_bulk_row(&ll->bulk) : src;
 
-	quant_row(&ll->bulk, (const uint16_t *)row, a->hidden, in_stage, ll_is(ll, EP_LL_ROUND));
+	ll_quantise(ll, (const uint16_t *)row, in_stage);
 	gx_bulk_scatter(&ll->bulk, ll->route.dst, a->shape.topk, 0, a->row_bytes);
 	ll_aim(ll, scales_at, a->out_scales, a->scale_bytes);
 	for (uint32_t k = 0; k < a->shape.topk; k++)
@@ -261,7 +261,7 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 	const uint8_t *src = a->in + (uint64_t)token * a->in_bytes;
 	uint64_t head = ep_ll_row_head_bytes(&a->shape, ll_is(ll, EP_LL_RANK_MAJOR));
 	uint64_t scales_at = head + ep_ll_pad(a->row_bytes);
-	uint32_t room = gx_bulk_room(&ll->bulk), quantised = ll_is(ll, EP_LL_DS_FP8);
+	uint32_t room = gx_bulk_room(&ll->bulk), quantised = ll_is(ll, EP_LL_QUANTISED);
 	uint32_t load = quantised ? a->in_bytes : a->row_bytes;
 
 	/* The routing's atomics and the row's load take about as long: they run side by side. So do the heads and the

@@ -38,8 +38,8 @@ struct ll {
 	struct ll_route route;
 	struct gx_bulk bulk;
 	/* counters behind the state */
-	uint32_t *rank_rows,
-		*expert_rows; /* send: rows per destination (combine: those left for the net), per expert */
+	/* send: rows per destination (combine: rows in the send memory of a far one), per expert */
+	uint32_t *rank_rows, *expert_rows;
 	uint32_t *src_ticket, *src_claim, *src_ready, *off;
 	uint32_t *fill, *base; /* receive: rows per local expert; where the rows of (source, expert) start */
 };
@@ -361,8 +361,7 @@ GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind
 			uint8_t *shared)
 {
 	ll_begin(ll, a, kind, far);
-	/* These loads and the first tickets do not need each other: all are on their way before the first is looked at.
-	 */
+	/* These loads and the first tickets are independent: all are issued before the first result is used. */
 	ll->failed = gx_lane() == 0 ? gx_ld_relaxed_u64(ll->op.limit.failed) : 0;
 	ll->ticket = gx_warp() == 0 && ll_is(ll, EP_LL_SEND) ? gx_op_take(&a->state->send_ticket) : 0;
 	ll->token = kind == EP_KIND_COMBINE && gx_tid() == gx_threads() - GX_WARP && ll_is(ll, EP_LL_RECV)
