@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "net/rails/rails.h"
+#include "net/table.h"
 #include "util/error.h"
 
 #define BURST 32768u /* four rows of 7 KiB: a doorbell is shared, and eight rows are on two rails already */
@@ -288,11 +289,4 @@ static int rails_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 	return rc;
 }
 
-const ncclEpNetHot_v1_t rails_hot = {
-	.iput = rails_iput,
-	.iputSignal = rails_iputSignal,
-	.iget = rails_iget,
-	.iflush = rails_iflush,
-	.test = rails_test,
-	.progress = rails_progress,
-};
+const ncclEpNetHot_v1_t rails_hot = { EP_NET_HOT_OPS(rails), .iputSignal = rails_iputSignal };

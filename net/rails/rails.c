@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/option.h"
 #include "net/table.h"
 #include "util/error.h"
 
@@ -191,12 +192,11 @@ static int rails_init(const ncclEpNetInit_v1_t *args, void **out)
 		devices_all(net, count);
 	for (int i = 0; i < net->count && !rc; i++)
 		rc = device_name(net, &net->devs[i]);
-	if (rc) {
+	if (rc)
 		rails_finalize(net);
-		return rc;
-	}
-	*out = net;
-	return 0;
+	else
+		*out = net;
+	return rc;
 }
 
 static int rails_devices(void *n, int *count)
@@ -482,23 +482,8 @@ static int rails_queryLastError(void *c, int peer, const char **sentence)
 }
 
 const ncclEpNet_v1_t ep_net_rails = {
-	.version = NCCL_EP_NET_VERSION,
-	.size = sizeof(ncclEpNet_v1_t),
-	.name = "rails",
-	.hot = &rails_hot,
-	.init = rails_init,
-	.finalize = rails_finalize,
+	EP_NET_OPS("rails", rails),
 	.devices = rails_devices,
-	.getProperties = rails_getProperties,
-	.listen = rails_listen,
-	.connect = rails_connect,
-	.closeListen = rails_closeListen,
-	.closeComm = rails_closeComm,
-	.createContext = rails_createContext,
-	.destroyContext = rails_destroyContext,
-	.regMr = rails_regMr,
 	.regMrDmaBuf = rails_regMrDmaBuf,
-	.shareMr = rails_shareMr,
-	.deregMr = rails_deregMr,
 	.queryLastError = rails_queryLastError,
 };
