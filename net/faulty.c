@@ -97,12 +97,12 @@ static uint64_t draw(uint64_t *state)
 
 static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct faulty_net *net = calloc(1, sizeof(*net));
+	struct faulty_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "the faulty net");
 	struct faults *f = net ? &net->faults : NULL;
 	int rc;
 
 	if (!net)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	const struct ep_net_option options[] = {
 		{ "seed", &f->seed, UINT64_MAX },    { "reorder", &f->reorder, SLOTS / 2 },
 		{ "delay", &f->delay, 1u << 20 },    { "fail", &f->fail, MILLION },
@@ -157,12 +157,12 @@ static int faulty_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *prop
 
 static int faulty_listen(void *n, int dev, int nranks, void *handle, void **out)
 {
-	struct faulty_listener *listener = calloc(1, sizeof(*listener));
+	struct faulty_listener *listener = EP_CALLOC(EP_NET, 1, sizeof(*listener), "a listener");
 	struct faulty_net *net = n;
 	int rc;
 
 	if (!listener)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	listener->net = net;
 	rc = net->inner->listen(net->net, dev, nranks, handle, &listener->inner);
 	if (rc)
@@ -175,11 +175,11 @@ static int faulty_listen(void *n, int dev, int nranks, void *handle, void **out)
 static int faulty_connect(void *l, const void *handles, int nranks, int rank, void **out)
 {
 	struct faulty_listener *listener = l;
-	struct faulty_comm *comm = calloc(1, sizeof(*comm));
+	struct faulty_comm *comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
 	int rc;
 
 	if (!comm)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	comm->net = listener->net;
 	comm->rank = rank;
 	comm->nranks = nranks;
@@ -219,11 +219,12 @@ static int faulty_closeComm(void *c)
 static int faulty_createContext(void *c, int index, void **out)
 {
 	struct faulty_comm *comm = c;
-	struct faulty_ctx *ctx = calloc(1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]));
+	struct faulty_ctx *ctx =
+		EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]), "a context");
 	int rc;
 
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	ctx->comm = comm;
 	ctx->hot = comm->net->inner->hot;
 	ctx->fates = comm->net->faults.seed ^ ((uint64_t)comm->rank << 32) ^ (uint64_t)index;

@@ -175,7 +175,7 @@ static bool list_take(struct fab_net *net, struct ofi_info *list, const struct f
 		count++;
 	if (list->addr_format == OFI_SOCKADDR_IN || list->addr_format == OFI_SOCKADDR_IN6)
 		n = ep_sock_pick(picks, PICKS, why, sizeof(why));
-	net->devs = calloc((size_t)count, sizeof(*net->devs));
+	net->devs = EP_CALLOC(EP_NET, (size_t)count, sizeof(*net->devs), "devices");
 	for (struct ofi_info *i = list; i && net->devs; i = i->next)
 		if (addr_picked(i, picks, n) && info_usable(net, i))
 			dev_add(net, i, profile, wish);

@@ -24,12 +24,13 @@ struct slab {
 static int slab_add(struct rails_ctx *ctx)
 {
 	void **slabs = realloc(ctx->slabs, (ctx->nslabs + 1) * sizeof(*slabs));
-	struct slab *slab = slabs ? calloc(1, sizeof(*slab)) : NULL;
+	struct slab *slab = slabs ? EP_CALLOC(EP_NET, 1, sizeof(*slab), "requests of a context") : NULL;
 
-	if (slabs)
-		ctx->slabs = slabs;
+	if (!slabs)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: out of memory: requests of a context");
+	ctx->slabs = slabs;
 	if (!slab)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a put");
+		return -ENOMEM;
 	ctx->slabs[ctx->nslabs++] = slab;
 	for (int i = 0; i < SLAB; i++) {
 		slab->ops[i].next = ctx->free_ops;

@@ -107,7 +107,7 @@ static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
 	int rc;
 
 	*qp = (struct vb_qp){ .lane = lane, .depth = depth };
-	qp->slots = calloc(depth, sizeof(*qp->slots));
+	qp->slots = EP_CALLOC(EP_NET, depth, sizeof(*qp->slots), "requests of a queue pair");
 	if (!qp->slots || getrandom(&qp->psn, sizeof(qp->psn), 0) != (ssize_t)sizeof(qp->psn))
 		return -ENOMEM;
 	qp->psn &= 0xffffff;
@@ -156,7 +156,7 @@ int vb_lane_open(struct vb_lane *lane)
 	if (lane->qp)
 		return lane->dropped ? -EP_EREMOTE : 0;
 	lane->max_inline = comm->max_inline;
-	lane->qp = calloc((size_t)count, sizeof(*lane->qp));
+	lane->qp = EP_CALLOC(EP_NET, (size_t)count, sizeof(*lane->qp), "queue pairs to a peer");
 	if (!lane->qp)
 		rc = -ENOMEM;
 	while (!rc && lane->count < count) {

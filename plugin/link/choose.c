@@ -386,7 +386,7 @@ static int net_steps(struct choice *choice, const char *spec, struct papers *p)
 		card.nic = nics.card;
 	word_fill(&card.word, rc);
 	if (reason[0]) /* without the candidate's name, which is in the list already */
-		snprintf(card.word.why, sizeof(card.word.why), "%s", reason);
+		snprintf(card.word.why, sizeof(card.word.why), "%.*s", WHY - 1, reason);
 	if ((rc = step_agree(choice, &card, sizeof(card), p->cards)))
 		return rc;
 	for (int r = 0; r < nranks; r++)
