@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/option.h"
 #include "net/table.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -96,12 +97,12 @@ static uint64_t draw(uint64_t *state)
 
 static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct faulty_net *net = calloc(1, sizeof(*net));
+	struct faulty_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "the faulty net");
 	struct faults *f = net ? &net->faults : NULL;
 	int rc;
 
 	if (!net)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	const struct ep_net_option options[] = {
 		{ "seed", &f->seed, UINT64_MAX },    { "reorder", &f->reorder, SLOTS / 2 },
 		{ "delay", &f->delay, 1u << 20 },    { "fail", &f->fail, MILLION },
@@ -116,12 +117,11 @@ static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
 	net->inner = args->inner;
 	net->net = args->innerNet;
 	rc = ep_net_options("faulty", args->options, options, sizeof(options) / sizeof(options[0]));
-	if (rc) {
+	if (rc)
 		free(net);
-		return rc;
-	}
-	*out = net;
-	return 0;
+	else
+		*out = net;
+	return rc;
 }
 
 static int faulty_finalize(void *net)
@@ -157,30 +157,29 @@ static int faulty_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *prop
 
 static int faulty_listen(void *n, int dev, int nranks, void *handle, void **out)
 {
-	struct faulty_listener *listener = calloc(1, sizeof(*listener));
+	struct faulty_listener *listener = EP_CALLOC(EP_NET, 1, sizeof(*listener), "a listener");
 	struct faulty_net *net = n;
 	int rc;
 
 	if (!listener)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	listener->net = net;
 	rc = net->inner->listen(net->net, dev, nranks, handle, &listener->inner);
-	if (rc) {
+	if (rc)
 		free(listener);
-		return rc;
-	}
-	*out = listener;
-	return 0;
+	else
+		*out = listener;
+	return rc;
 }
 
 static int faulty_connect(void *l, const void *handles, int nranks, int rank, void **out)
 {
 	struct faulty_listener *listener = l;
-	struct faulty_comm *comm = calloc(1, sizeof(*comm));
+	struct faulty_comm *comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
 	int rc;
 
 	if (!comm)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	comm->net = listener->net;
 	comm->rank = rank;
 	comm->nranks = nranks;
@@ -220,22 +219,22 @@ static int faulty_closeComm(void *c)
 static int faulty_createContext(void *c, int index, void **out)
 {
 	struct faulty_comm *comm = c;
-	struct faulty_ctx *ctx = calloc(1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]));
+	struct faulty_ctx *ctx =
+		EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]), "a context");
 	int rc;
 
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	ctx->comm = comm;
 	ctx->hot = comm->net->inner->hot;
 	ctx->fates = comm->net->faults.seed ^ ((uint64_t)comm->rank << 32) ^ (uint64_t)index;
 	ctx->luck = ~ctx->fates;
 	rc = comm->net->inner->createContext(comm->inner, index, &ctx->inner);
-	if (rc) {
+	if (rc)
 		free(ctx);
-		return rc;
-	}
-	*out = ctx;
-	return 0;
+	else
+		*out = ctx;
+	return rc;
 }
 
 static int faulty_destroyContext(void *c)
@@ -557,33 +556,11 @@ static int faulty_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count
 	return rc;
 }
 
-static const ncclEpNetHot_v1_t faulty_hot = {
-	.iput = faulty_iput,
-	.iputSignal = faulty_iputSignal,
-	.iget = faulty_iget,
-	.iflush = faulty_iflush,
-	.test = faulty_test,
-	.progress = faulty_progress,
-};
+static const ncclEpNetHot_v1_t faulty_hot = { EP_NET_HOT_OPS(faulty), .iputSignal = faulty_iputSignal };
 
 const ncclEpNet_v1_t ep_net_faulty = {
-	.version = NCCL_EP_NET_VERSION,
-	.size = sizeof(ncclEpNet_v1_t),
-	.name = "faulty",
-	.hot = &faulty_hot,
-	.init = faulty_init,
-	.finalize = faulty_finalize,
+	EP_NET_OPS("faulty", faulty),
 	.devices = faulty_devices,
-	.getProperties = faulty_getProperties,
-	.listen = faulty_listen,
-	.connect = faulty_connect,
-	.closeListen = faulty_closeListen,
-	.closeComm = faulty_closeComm,
-	.createContext = faulty_createContext,
-	.destroyContext = faulty_destroyContext,
-	.regMr = faulty_regMr,
 	.regMrDmaBuf = faulty_regMrDmaBuf,
-	.shareMr = faulty_shareMr,
-	.deregMr = faulty_deregMr,
 	.queryLastError = faulty_queryLastError,
 };

@@ -100,33 +100,25 @@ malformed:
 	return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET=%.80s: not NAME, NAME:OPTIONS or NAME(INNER):OPTIONS", text);
 }
 
-/* No failure where another will do: who insisted on this one logs it higher. */
-static int missing(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-
-static int missing(const char *fmt, ...)
+/* Logged at INFO, as another net may do; ep_net_open logs the last one at WARN. */
+static int missing(const char *text)
 {
-	char text[512];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
 	EP_INFO(EP_NET, "%s", text);
 	ep_last_error_set(text);
 	return -ENODEV;
 }
 
-/* Makes *net of a table: complete, opened. The library stays the caller's when this fails. */
-static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *options, struct ep_net *inner,
+/* Makes *net of a table: complete, opened. The library stays the caller's when this fails. why: as ep_net_try. */
+static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *options, struct ep_net *inner, char *why,
 		    struct ep_net **out)
 {
-	struct ep_net *net = calloc(1, sizeof(*net));
+	struct ep_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), ops->name);
 	ncclEpNetInit_v1_t args = { .log = net_log, .options = options };
-	char why[256];
+	char text[EP_NET_WHY_MAX + 128];
 	int rc, count = 0;
 
 	if (!net)
-		return EP_FAIL(EP_NET, ENOMEM, "no memory for the net %s", ops->name);
+		return -ENOMEM;
 	net->ops = *ops;
 	net->hot = *ops->hot;
 	net->ops.hot = &net->hot;
@@ -144,9 +136,10 @@ static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *option
 		goto free_net;
 	rc = net->ops.devices(net->net, &count);
 	if (!rc && count <= 0) {
-		/* Having none is no failure of the net, but it may have left the reason. */
-		snprintf(why, sizeof(why), "%s", ep_last_error());
-		rc = missing("the net %s" EP_NET_NO_DEVICE "%s", ops->name, why[0] ? why : "it finds none");
+		/* init succeeds without devices; why there are none is in the thread's last error, cleared above. */
+		snprintf(why, EP_NET_WHY_MAX, "%s", ep_last_error()[0] ? ep_last_error() : "it finds none");
+		snprintf(text, sizeof(text), "the net %s has no device here: %s", net->name, why);
+		rc = missing(text);
 	}
 	if (rc)
 		goto finalize_net;
@@ -162,7 +155,7 @@ free_net:
 }
 
 /* The external net of that name. -ENOENT without a sentence: none. */
-static int external_open(const struct spec *spec, struct ep_net *inner, struct ep_net **out)
+static int external_open(const struct spec *spec, struct ep_net *inner, char *why, struct ep_net **out)
 {
 	char list[SPEC_MAX], *save = NULL;
 	int rc = -ENOENT;
@@ -175,7 +168,7 @@ static int external_open(const struct spec *spec, struct ep_net *inner, struct e
 		if (!strcmp(x, "none") || ep_net_load(x, &ops, &library))
 			continue;
 		if (!strcmp(spec->name, ops->name))
-			rc = net_make(ops, library, spec->options, inner, out);
+			rc = net_make(ops, library, spec->options, inner, why, out);
 		if (rc)
 			dlclose(library);
 	}
@@ -190,19 +183,22 @@ static int row_of(const char *name)
 	return -1;
 }
 
-static int row_open(const struct spec *spec, struct ep_net *inner, struct ep_net **out)
+static int row_open(const struct spec *spec, struct ep_net *inner, char *why, struct ep_net **out)
 {
 	int i = row_of(spec->name);
 
-	if (i < 0)
-		return missing("NCCL_EP_NET: no net \"%s\" in the library or among NCCL_EP_NET_PLUGIN", spec->name);
+	if (i < 0) {
+		snprintf(why, EP_NET_WHY_MAX, "NCCL_EP_NET: no net \"%s\" in the library or among NCCL_EP_NET_PLUGIN",
+			 spec->name);
+		return missing(why);
+	}
 	if (rows[i].wraps != !!inner)
 		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: %s %s", spec->name,
 			       inner ? "wraps no other net" : "needs the net it wraps: NAME(INNER)");
-	return net_make(rows[i].ops, NULL, spec->options, inner, out);
+	return net_make(rows[i].ops, NULL, spec->options, inner, why, out);
 }
 
-static int spec_open(const char *text, int depth, struct ep_net **out)
+static int spec_open(const char *text, int depth, char *why, struct ep_net **out)
 {
 	struct ep_net *inner = NULL;
 	struct spec spec;
@@ -213,30 +209,35 @@ static int spec_open(const char *text, int depth, struct ep_net **out)
 	if (spec.inner[0]) {
 		if (depth == NESTED_MAX)
 			return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: more than %d nets in each other", NESTED_MAX);
-		rc = spec_open(spec.inner, depth + 1, &inner);
+		rc = spec_open(spec.inner, depth + 1, why, &inner);
 		if (rc)
 			return rc;
 	}
-	rc = external_open(&spec, inner, out);
+	rc = external_open(&spec, inner, why, out);
 	if (rc == -ENOENT)
-		rc = row_open(&spec, inner, out);
+		rc = row_open(&spec, inner, why, out);
 	if (rc)
 		ep_net_close(inner);
 	return rc;
 }
 
-int ep_net_try(const char *spec, struct ep_net **out)
+int ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY_MAX])
 {
-	return spec_open(spec, 0, out);
+	char unused[EP_NET_WHY_MAX];
+
+	why = why ? why : unused;
+	why[0] = 0;
+	return spec_open(spec, 0, why, out);
 }
 
 int ep_net_wrap(struct ep_net *inner, const char *name, const char *options, struct ep_net **out)
 {
 	struct spec spec = { .name = "" };
+	char why[EP_NET_WHY_MAX];
 
 	snprintf(spec.name, sizeof(spec.name), "%s", name);
 	snprintf(spec.options, sizeof(spec.options), "%s", options);
-	return row_open(&spec, inner, out);
+	return row_open(&spec, inner, why, out);
 }
 
 bool ep_net_is_local(const char *text)
@@ -368,7 +369,7 @@ int ep_net_open(const char *spec, struct ep_net **out)
 	if (rc)
 		return rc;
 	while (ep_net_next(&rest, one)) {
-		rc = spec_open(one, 0, out);
+		rc = ep_net_try(one, out, NULL);
 		if (!rc)
 			return 0;
 		tried++;

@@ -22,8 +22,7 @@ struct ep_net {
 };
 
 #define EP_NET_SPEC_MAX 1024
-/* In the sentence of a net without a device, before the reason it gives. */
-#define EP_NET_NO_DEVICE " has no device here: "
+#define EP_NET_WHY_MAX 256
 
 /*
  * What spec comes to, NULL standing for NCCL_EP_NET: one net, or several with '|' between them in the order they are
@@ -36,8 +35,11 @@ bool ep_net_next(const char **list, char out[EP_NET_SPEC_MAX]);
 /* Whether the net, or what it wraps, reaches ranks of its own host only. */
 bool ep_net_is_local(const char *spec);
 
-/* One net. -ENODEV, and a line at INFO only, where it has no device: its sentence is ep_last_error(). */
-int ep_net_try(const char *spec, struct ep_net **out);
+/*
+ * One net. -ENODEV, and a line at INFO only, where it has no device here: the reason alone is in why, the whole message
+ * is ep_last_error(). why is "" otherwise; NULL is accepted.
+ */
+int ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY_MAX]);
 /* The first of ep_net_list that has a device here. */
 int ep_net_open(const char *spec, struct ep_net **out);
 /* A net of the library around one that is open, which belongs to the new one from then on. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "net/option.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/table.h"
 #include "util/error.h"
 
 static int word_take(const char *net, const char *text, size_t n, const struct ep_net_option *option)

@@ -3,8 +3,6 @@
 #ifndef EP_NET_ROWS_H
 #define EP_NET_ROWS_H
 
-#include <stdint.h>
-
 #include "nccl_ep_net.h"
 
 extern const ncclEpNet_v1_t ep_net_loop;
@@ -12,6 +10,21 @@ extern const ncclEpNet_v1_t ep_net_fabric;
 extern const ncclEpNet_v1_t ep_net_faulty;
 extern const ncclEpNet_v1_t ep_net_rails;
 extern const ncclEpNet_v1_t ep_net_verbs;
+
+/*
+ * The tables of a net whose functions are named PREFIX_operation. Operations that not every net has, and those taken
+ * from net/base, are set behind the macro.
+ */
+#define EP_NET_OPS(label, prefix)                                                                              \
+	.version = NCCL_EP_NET_VERSION, .size = sizeof(ncclEpNet_v1_t), .name = (label), .hot = &prefix##_hot, \
+	.init = prefix##_init, .finalize = prefix##_finalize, .getProperties = prefix##_getProperties,         \
+	.listen = prefix##_listen, .connect = prefix##_connect, .closeListen = prefix##_closeListen,           \
+	.closeComm = prefix##_closeComm, .createContext = prefix##_createContext,                              \
+	.destroyContext = prefix##_destroyContext, .regMr = prefix##_regMr, .shareMr = prefix##_shareMr,       \
+	.deregMr = prefix##_deregMr
+#define EP_NET_HOT_OPS(prefix)                                                                          \
+	.iput = prefix##_iput, .iget = prefix##_iget, .iflush = prefix##_iflush, .test = prefix##_test, \
+	.progress = prefix##_progress
 
 /* Stubs for what is missing. ops->hot is not touched; hot is a copy of what it points to. */
 void ep_net_fill(ncclEpNet_v1_t *ops, ncclEpNetHot_v1_t *hot);
@@ -21,15 +34,5 @@ void ep_net_fill(ncclEpNet_v1_t *ops, ncclEpNetHot_v1_t *hot);
  * version, when it cannot be used. The caller closes *library.
  */
 int ep_net_load(const char *x, const ncclEpNet_v1_t **ops, void **library);
-
-struct ep_net_option {
-	const char *name;
-	uint64_t *value;
-	uint64_t max;
-	char *text; /* instead of value: a word, of at most max bytes with its end */
-};
-
-/* Options of a net, "name=value,...", into the places of the table; -EP_EARG with a sentence for what is not there. */
-int ep_net_options(const char *net, const char *text, const struct ep_net_option *table, int count);
 
 #endif

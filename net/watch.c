@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -34,12 +35,11 @@ uint64_t ep_watch_host(void)
 int ep_watch_open(struct ep_watch *watch, int nranks)
 {
 	*watch = (struct ep_watch){ .host = ep_watch_host(), .epoll = -1, .nranks = nranks };
-	watch->rank = calloc((size_t)nranks, sizeof(*watch->rank));
-	if (watch->rank)
-		watch->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (watch->epoll < 0)
-		return EP_FAIL(EP_NET, watch->rank ? errno : ENOMEM, "no room to watch %d ranks", nranks);
-	return 0;
+	watch->rank = EP_CALLOC(EP_NET, (size_t)nranks, sizeof(*watch->rank), "watching processes");
+	if (!watch->rank)
+		return -ENOMEM;
+	watch->epoll = epoll_create1(EPOLL_CLOEXEC);
+	return watch->epoll < 0 ? EP_FAIL(EP_NET, errno, "epoll_create1: %s", strerror(errno)) : 0;
 }
 
 void ep_watch_close(struct ep_watch *watch)
@@ -54,12 +54,12 @@ void ep_watch_close(struct ep_watch *watch)
 }
 
 /* One descriptor per process. An old kernel has no pidfd: then a death is learnt of in another way, or by time. */
-void ep_watch_add(struct ep_watch *watch, int rank, uint64_t host, int pid)
+void ep_watch_add(struct ep_watch *watch, int rank, int pid)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.u32 = (uint32_t)rank };
 	struct ep_watched *w = &watch->rank[rank];
 
-	if (!host || host != watch->host || pid <= 0 || pid == getpid())
+	if (pid <= 0 || pid == getpid())
 		return;
 	*w = (struct ep_watched){ .pid = pid, .fd = -1 };
 	for (int r = 0; r < rank; r++)
@@ -68,6 +68,12 @@ void ep_watch_add(struct ep_watch *watch, int rank, uint64_t host, int pid)
 	w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (w->fd >= 0)
 		epoll_ctl(watch->epoll, EPOLL_CTL_ADD, w->fd, &event);
+}
+
+void ep_watch_add_on(struct ep_watch *watch, int rank, uint64_t host, int pid)
+{
+	if (host && host == watch->host)
+		ep_watch_add(watch, rank, pid);
 }
 
 void ep_watch_look(struct ep_watch *watch, void (*gone)(void *arg, int rank), void *arg)

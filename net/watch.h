@@ -18,8 +18,10 @@ uint64_t ep_watch_host(void);
 int ep_watch_open(struct ep_watch *watch, int nranks);
 /* Of any state that open left, or zeros. */
 void ep_watch_close(struct ep_watch *watch);
-/* Rank lives in process pid of that host; a process elsewhere, or this one, is not watched. */
-void ep_watch_add(struct ep_watch *watch, int rank, uint64_t host, int pid);
+/* Rank lives in process pid of this host and pid namespace. This process is not watched. */
+void ep_watch_add(struct ep_watch *watch, int rank, int pid);
+/* The same where the host is not known to be this one: a process elsewhere is not watched. */
+void ep_watch_add_on(struct ep_watch *watch, int rank, uint64_t host, int pid);
 /* Calls gone once for every rank whose process has ended since; any thread. */
 void ep_watch_look(struct ep_watch *watch, void (*gone)(void *arg, int rank), void *arg);
 

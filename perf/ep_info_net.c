@@ -87,7 +87,7 @@ static void device_print(const struct ep_net *net, int dev)
 static void net_print(const char *spec)
 {
 	struct ep_net *net;
-	int count = 0, rc = ep_net_try(spec, &net);
+	int count = 0, rc = ep_net_try(spec, &net, NULL);
 
 	printf("# %s%s%s\n", spec, rc ? ": " : "", rc ? ep_last_error() : "");
 	if (!rc) {
@@ -115,7 +115,7 @@ static void choice_print(const struct ep_nic_place *place, bool afar)
 		return;
 	}
 	while (ep_net_next(&rest, spec)) {
-		if ((afar && ep_net_is_local(spec)) || ep_net_try(spec, &net))
+		if ((afar && ep_net_is_local(spec)) || ep_net_try(spec, &net, NULL))
 			continue;
 		if (!ep_nics_find(net, place, &nics)) {
 			ep_nic_choose(&nics.card, 1, 0, &pick);

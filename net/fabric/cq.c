@@ -30,7 +30,7 @@ static void imm_take(struct fab_ctx *ctx, uint64_t data, uint64_t from)
 	uint64_t peer = ctx->dev->wide ? (data & ~FAB_HELLO) >> 32 : from;
 	bool hello;
 
-	if (__builtin_expect(peer >= (uint64_t)ctx->comm->nranks, 0)) {
+	if (__builtin_expect(peer >= (uint64_t)ctx->comm->base.nranks, 0)) {
 		EP_INFO(EP_NET, "fabric: immediate data of nobody, %#llx from %#llx, dropped", (unsigned long long)data,
 			(unsigned long long)from);
 		return;
@@ -96,7 +96,7 @@ static void error_take(struct fab_ctx *ctx)
 		EP_INFO(EP_NET, "fabric: an error of no put of ours: %s", what);
 		return;
 	}
-	fab_peer_lost(ctx->comm, ((struct fab_slot *)e.op_context)->peer, what);
+	ep_base_peer_lost(&ctx->comm->base, ((struct fab_slot *)e.op_context)->peer, "%s", what);
 	op_complete(ctx, e.op_context, -EP_EREMOTE);
 }
 

@@ -20,13 +20,14 @@ static void fid_close(void *object)
 
 static struct fab_chunk *chunk_make(struct fab_ctx *ctx)
 {
-	struct fab_chunk *chunk = calloc(1, sizeof(*chunk) + CHUNK * sizeof(chunk->slots[0]));
+	struct fab_chunk *chunk =
+		EP_CALLOC(EP_NET, 1, sizeof(*chunk) + CHUNK * sizeof(chunk->slots[0]), "requests of a context");
 	struct iovec iov = { .iov_len = CHUNK * FAB_INLINE };
 	struct ofi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1 };
 
 	if (!chunk)
 		return NULL;
-	chunk->bytes = aligned_alloc(4096, iov.iov_len);
+	chunk->bytes = ep_base_pages("fabric", iov.iov_len);
 	iov.iov_base = chunk->bytes;
 	attr.access = OFI_READ | OFI_WRITE | OFI_RECV;
 	attr.requested_key = __atomic_fetch_add(&ctx->comm->next_key, 1, __ATOMIC_RELAXED);
@@ -93,7 +94,7 @@ static int receives_make(struct fab_ctx *ctx)
 static int objects_open(struct fab_ctx *ctx, struct ofi_info *info)
 {
 	const struct fab_dev *dev = ctx->dev;
-	struct ofi_av_attr av = { .type = info->domain_attr->av_type, .count = (size_t)ctx->comm->nranks };
+	struct ofi_av_attr av = { .type = info->domain_attr->av_type, .count = (size_t)ctx->comm->base.nranks };
 	struct ofi_cq_attr cq = { .format = OFI_CQ_FORMAT_DATA };
 	int rc;
 
@@ -153,27 +154,26 @@ static int ep_start(struct fab_ctx *ctx)
 
 int fab_ctx_open(struct fab_comm *comm, int index, struct fab_ctx **out)
 {
-	struct fab_ctx *ctx = calloc(1, sizeof(*ctx));
+	struct fab_ctx *ctx = EP_CALLOC(EP_NET, 1, sizeof(*ctx), "a context");
 	int rc = -ENOMEM;
 
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for a context");
+		return -ENOMEM;
 	ctx->comm = comm;
 	ctx->dev = comm->dev;
 	ctx->index = index;
-	ctx->lanes = calloc((size_t)comm->nranks, sizeof(*ctx->lanes));
-	ctx->imms = calloc(FAB_IMMS, sizeof(*ctx->imms));
+	ctx->lanes = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->lanes), "the peers of a context");
+	ctx->imms = EP_CALLOC(EP_NET, FAB_IMMS, sizeof(*ctx->imms), "immediate data");
 	if (ctx->lanes && ctx->imms)
 		rc = objects_open(ctx, comm->dev->info);
 	rc = rc ? rc : ep_start(ctx);
 	rc = rc || chunk_make(ctx) ? rc : -ENOMEM;
 	rc = rc ? rc : receives_make(ctx);
-	if (rc) {
+	if (rc)
 		fab_ctx_close(ctx);
-		return rc == -ENOMEM ? EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for a context") : rc;
-	}
-	*out = ctx;
-	return 0;
+	else
+		*out = ctx;
+	return rc;
 }
 
 /* The endpoint first: what it still had on its way needs the memory until it is gone. NULL is accepted. */
@@ -225,20 +225,5 @@ int fab_av_insert(struct fab_ctx *ctx, int peer, const void *addr)
 	/* Senders that are told by address are ranks only if the table is filled in their order. */
 	if (!ctx->dev->wide && *to != (uint64_t)peer)
 		return fab_fail(ctx->dev, -EINVAL, "numbering the addresses of peers");
-	return 0;
-}
-
-int fab_hmem_probe(const struct fab_dev *dev)
-{
-	struct fab_comm comm = { .dev = dev, .nranks = 1 };
-	struct fab_ctx *ctx;
-	int rc = fab_ctx_open(&comm, 0, &ctx);
-
-	if (rc) {
-		EP_INFO(EP_NET, "fabric: %s cannot reach memory of GPUs; it is staged through the host",
-			dev->info->domain_attr->name);
-		return rc;
-	}
-	fab_ctx_close(ctx);
 	return 0;
 }

@@ -26,7 +26,7 @@ void fab_comm_free(struct fab_comm *comm)
 	for (int i = 0; i < FAB_CONTEXTS; i++)
 		fab_ctx_close(comm->ctx[i]);
 	ep_watch_close(&comm->watch);
-	free(comm->peers);
+	ep_base_comm_close(&comm->base);
 	free(comm->page);
 	free(comm);
 }
@@ -70,18 +70,19 @@ static void bye_say(struct fab_comm *comm)
 	void *request;
 	int n;
 
-	comm->closing = true;
-	for (int r = 0; r < comm->nranks; r++) {
+	comm->base.closing = true;
+	for (int r = 0; r < comm->base.nranks; r++) {
 		ncclEpNetPut_v1_t put = {
 			.peer = r,
 			.flags = NCCL_EP_NET_INLINE,
 			.src = &word,
 			.dstMr = comm->page_mr,
-			.dstOffset = (uint64_t)comm->rank * sizeof(struct fab_hello) + offsetof(struct fab_hello, bye),
+			.dstOffset =
+				(uint64_t)comm->base.rank * sizeof(struct fab_hello) + offsetof(struct fab_hello, bye),
 			.size = sizeof(word),
 		};
 
-		if (r != comm->rank && !fab_peer_failed(comm, r) && !fab_peer_left(comm, r))
+		if (r != comm->base.rank && !ep_base_is_lost(&comm->base, r) && !fab_peer_left(comm, r))
 			fab_iput(comm->ctx[0], &put, &request);
 	}
 	while (comm->ctx[0]->live && ep_now_ns() < end && !fab_progress(comm->ctx[0], NULL, 0, &n))

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "nccl_ep_net.h"
+#include "net/base/base.h"
 #include "net/fabric/api.h"
 #include "net/watch.h"
 
@@ -46,9 +47,9 @@ struct fab_dev {
 };
 
 struct fab_net {
+	struct ep_base_net base;
 	struct ofi_info *list;
 	struct fab_dev *devs;
-	int count;
 	uint64_t contexts, delivery, narrow;
 	char provider[64];
 };
@@ -84,10 +85,7 @@ struct fab_far {
 };
 
 struct fab_mr {
-	uint8_t *base;
-	size_t size;
-	uint32_t kind;
-	bool shared;
+	struct ep_base_mr base;
 	int count;
 	struct ofi_mr *mr[FAB_CONTEXTS];
 	struct fab_far far[]; /* by rank, once shared */
@@ -128,7 +126,6 @@ struct fab_ctx {
 	struct fab_comm *comm;
 	const struct fab_dev *dev;
 	int index;
-	bool taken;
 	struct ofi_fabric *fabric;
 	struct ofi_domain *domain;
 	struct ofi_av *av;
@@ -147,22 +144,15 @@ struct fab_ctx {
 	uint32_t head, tail;
 };
 
-struct fab_peer {
-	int failed; /* errno, -1 while the sentence is written; any context, atomically */
-	char why[200];
-};
-
 struct fab_comm {
+	struct ep_base_comm base;
 	const struct fab_dev *dev;
-	int rank, nranks, contexts;
 	struct ep_watch watch;
-	int here; /* ranks of this process, this one among them */
-	bool closing;
+	int here;		  /* ranks of this process, this one among them */
 	struct fab_comm *waiting; /* see fabric_end.c */
 	uint64_t group;		  /* the same on all ranks, another in every comm */
 	uint64_t nonce, lost_ns;
 	uint64_t next_key;
-	struct fab_peer *peers;
 	struct fab_hello *page; /* in[nranks], out[nranks], and one for the word of bye */
 	struct fab_mr *page_mr;
 	struct fab_ctx *ctx[FAB_CONTEXTS];
@@ -184,16 +174,16 @@ int fab_ctx_open(struct fab_comm *comm, int index, struct fab_ctx **out);
 void fab_ctx_close(struct fab_ctx *ctx);
 void fab_name_drop(const struct fab_ctx *ctx);
 int fab_av_insert(struct fab_ctx *ctx, int peer, const void *addr);
-/* Whether endpoints keep away from CUDA's interface, as those for memory of GPUs have to. */
-int fab_hmem_probe(const struct fab_dev *dev);
 struct fab_slot *fab_slot_take(struct fab_ctx *ctx);
 void fab_slot_give(struct fab_ctx *ctx, struct fab_slot *slot);
 
-int fab_mr_open(struct fab_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, struct fab_key *key,
-		struct fab_mr **out);
+int fab_mr_open(struct fab_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out);
 int fab_mr_one(const struct fab_ctx *ctx, const struct ofi_mr_attr *attr, uint64_t flags, struct ofi_mr **out);
-int fab_mr_share(struct fab_comm *comm, struct fab_mr *mr, const void *keys);
 void fab_mr_close(struct fab_mr *mr);
+int fab_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr);
+int fab_regMrDmaBuf(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr);
+int fab_shareMr(void *comm, void *mr, const void *keys);
+int fab_deregMr(void *comm, void *mr);
 
 int fab_listen(void *net, int dev, int nranks, void *handle, void **listener);
 int fab_connect(void *listener, const void *handles, int nranks, int rank, void **comm);
@@ -203,9 +193,6 @@ void fab_comm_free(struct fab_comm *comm);
 void fab_comm_end(struct fab_comm *comm);
 int fab_closeComm(void *comm);
 
-/* Marks it; every context's requests to it end. Returns -EP_EREMOTE. */
-int fab_peer_lost(struct fab_comm *comm, int peer, const char *what);
-bool fab_peer_failed(const struct fab_comm *comm, int peer);
 bool fab_peer_left(const struct fab_comm *comm, int peer);
 void fab_lane_drop(struct fab_ctx *ctx, int peer);
 /* Looks after peers, now and then; called by progress. */

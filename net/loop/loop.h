@@ -13,6 +13,8 @@
 #include <stdint.h>
 
 #include "nccl_ep_net.h"
+#include "net/base/base.h"
+#include "net/watch.h"
 
 #define LOOP_CONTEXTS 16
 /* Immediates a sender may be ahead of the receiver's polling. 2 KiB: a ring stays in the first-level cache. */
@@ -61,14 +63,12 @@ struct loop_view {
 struct loop_peer {
 	struct loop_header *header;
 	struct loop_view views[2];
-	int pid, pidfd; /* pidfd -1: in this process, or an earlier rank of that process has it */
-	int failed;	/* errno; written by any context, atomically */
-	char why[96];
 };
 
 struct loop_comm {
-	int rank, nranks;
-	int page_fd, epoll;
+	struct ep_base_comm base;
+	struct ep_watch watch;
+	int page_fd;
 	struct loop_header *page;
 	struct loop_peer *peers;
 };
@@ -87,10 +87,8 @@ struct loop_ctx {
 };
 
 struct loop_mr {
-	uint8_t *base;
-	size_t size;
+	struct ep_base_mr base;
 	int fd, nranks;
-	bool shared;
 	struct loop_view views[]; /* by rank; all NULL before shareMr */
 };
 

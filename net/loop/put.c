@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hot half of the loop net: copies, immediates, and who is still there. */
-#include <stdio.h>
 #include <string.h>
-#include <sys/epoll.h>
 
 #include "net/loop/loop.h"
+#include "net/table.h"
 #include "util/error.h"
 
 /* Calls of progress between two looks at the other processes: a look is a system call, 0.3 us. */
@@ -12,57 +11,29 @@
 
 static char loop_done; /* its address is every request */
 
-/* Several contexts may find out at once: the first writes the sentence (-1 meanwhile), all answer the same. */
-static int peer_lost(struct loop_comm *comm, int peer, const char *what)
+static int peer_check(struct loop_comm *comm, int peer)
 {
-	struct loop_peer *p = &comm->peers[peer];
-	int none = 0;
-
-	if (!__atomic_compare_exchange_n(&p->failed, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return -EP_EREMOTE;
-	snprintf(p->why, sizeof(p->why), "loop: rank %d %s", peer, what);
-	/* R2: pairs with A2 in loop_queryLastError. */
-	__atomic_store_n(&p->failed, EP_EREMOTE, __ATOMIC_RELEASE);
-	return EP_FAIL(EP_NET, EP_EREMOTE, "%s", p->why);
-}
-
-static int peer_ok(struct loop_comm *comm, int peer)
-{
-	if (__builtin_expect((unsigned)peer >= (unsigned)comm->nranks, 0))
-		return EP_FAIL(EP_NET, EP_EARG, "loop: rank %d of %d", peer, comm->nranks);
-	if (__builtin_expect(__atomic_load_n(&comm->peers[peer].failed, __ATOMIC_RELAXED), 0))
-		return -EP_EREMOTE;
-	/* A1: pairs with R1 in loop_closeComm. */
-	if (__builtin_expect(__atomic_load_n(&comm->peers[peer].header->closed, __ATOMIC_ACQUIRE), 0))
-		return peer_lost(comm, peer, "has closed its side");
-	return 0;
-}
-
-static bool mr_holds(const struct loop_mr *mr, uint64_t offset, uint64_t size)
-{
-	return mr && offset <= mr->size && size <= mr->size - offset;
-}
-
-/* Where both ends are, for puts and gets alike. */
-static int ends_find(struct loop_ctx *ctx, const ncclEpNetPut_v1_t *put, uint8_t **near, uint8_t **far)
-{
-	struct loop_mr *dst = put->dstMr, *src = put->srcMr;
-	int rc = peer_ok(ctx->comm, put->peer);
+	int rc = ep_base_peer_check(&comm->base, peer);
 
 	if (__builtin_expect(rc, 0))
 		return rc;
-	if (__builtin_expect(!mr_holds(dst, put->dstOffset, put->size) || !dst->shared, 0))
-		return EP_FAIL(EP_NET, EP_EARG, "loop: %llu bytes at %llu are not in a shared registration",
-			       (unsigned long long)put->size, (unsigned long long)put->dstOffset);
+	/* A1: pairs with R1 in loop_closeComm. */
+	if (__builtin_expect(__atomic_load_n(&comm->peers[peer].header->closed, __ATOMIC_ACQUIRE), 0))
+		return ep_base_peer_lost(&comm->base, peer, "has closed its side");
+	return 0;
+}
+
+/* Where both ends are, for puts and gets alike. A copy has no limit for inline puts. */
+static int ends_find(struct loop_ctx *ctx, const ncclEpNetPut_v1_t *put, uint8_t **near, uint8_t **far)
+{
+	const struct loop_mr *dst = put->dstMr, *src = put->srcMr;
+	int rc = peer_check(ctx->comm, put->peer);
+
+	rc = rc ? rc : ep_base_put_check(&ctx->comm->base, put, UINT64_MAX);
+	if (__builtin_expect(rc, 0))
+		return rc;
 	*far = dst->views[put->peer].base + put->dstOffset;
-	if (put->flags & NCCL_EP_NET_INLINE) {
-		*near = (uint8_t *)(uintptr_t)put->src;
-		return 0;
-	}
-	if (__builtin_expect(!mr_holds(src, put->srcOffset, put->size), 0))
-		return EP_FAIL(EP_NET, EP_EARG, "loop: %llu bytes at %llu are not in the source's registration",
-			       (unsigned long long)put->size, (unsigned long long)put->srcOffset);
-	*near = src->base + put->srcOffset;
+	*near = put->flags & NCCL_EP_NET_INLINE ? (uint8_t *)(uintptr_t)put->src : src->base.base + put->srcOffset;
 	return 0;
 }
 
@@ -142,8 +113,9 @@ static int loop_iputSignal(void *c, const ncclEpNetPut_v1_t *put, const ncclEpNe
 	int rc;
 
 	*request = NULL;
-	if (!mr_holds(mr, signal->offset, 8) || !mr->shared || signal->offset % 8)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: the signal at %llu is not in a shared registration",
+	if (!mr || !ep_base_mr_holds(&mr->base, signal->offset, 8) || !mr->base.shared || signal->offset % 8)
+		return EP_FAIL(EP_NET, EP_EARG,
+			       "loop: signal at offset %llu: not an aligned word of a shared registration",
 			       (unsigned long long)signal->offset);
 	rc = loop_iput(c, put, request);
 	if (*request)
@@ -153,13 +125,12 @@ static int loop_iputSignal(void *c, const ncclEpNetPut_v1_t *put, const ncclEpNe
 
 static int loop_iget(void *c, const ncclEpNetPut_v1_t *get, void **request)
 {
+	struct loop_ctx *ctx = c;
 	uint8_t *near = NULL, *far = NULL;
-	int rc;
+	int rc = ep_base_get_check(&ctx->comm->base, get);
 
 	*request = NULL;
-	if (get->flags & (NCCL_EP_NET_INLINE | NCCL_EP_NET_IMM))
-		return EP_FAIL(EP_NET, EP_EARG, "loop: a get has no immediate and goes to registered memory");
-	rc = ends_find(c, get, &near, &far);
+	rc = rc ? rc : ends_find(ctx, get, &near, &far);
 	if (rc)
 		return rc;
 	bytes_move(near, far, get->size);
@@ -184,28 +155,18 @@ static int loop_test(void *ctx, void *request, int *done)
 	return 0;
 }
 
-static void comm_look(struct loop_comm *comm)
+static void process_gone(void *comm, int rank)
 {
-	struct epoll_event events[16];
-	int n = epoll_wait(comm->epoll, events, 16, 0);
-
-	for (int i = 0; i < n; i++) {
-		const struct loop_peer *gone = &comm->peers[events[i].data.u32];
-
-		for (int r = 0; r < comm->nranks; r++)
-			if (comm->peers[r].pid == gone->pid)
-				peer_lost(comm, r, "is gone: its process ended");
-		epoll_ctl(comm->epoll, EPOLL_CTL_DEL, gone->pidfd, NULL);
-	}
+	ep_base_peer_lost(comm, rank, "is gone: its process ended");
 }
 
 static int loop_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 {
 	struct loop_ctx *ctx = c;
-	int n = 0, nranks = ctx->comm->nranks;
+	int n = 0, nranks = ctx->comm->base.nranks;
 
 	if (++ctx->calls % LOOK_EVERY == 0)
-		comm_look(ctx->comm);
+		ep_watch_look(&ctx->comm->watch, process_gone, ctx->comm);
 	for (int i = 0, r = ctx->next; i < nranks && n < max; i++, r = r + 1 < nranks ? r + 1 : 0)
 		n += lane_take(&ctx->lanes[r], r, imms + n, max - n);
 	ctx->next = ctx->next + 1 < nranks ? ctx->next + 1 : 0;
@@ -213,11 +174,4 @@ static int loop_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 	return 0;
 }
 
-const ncclEpNetHot_v1_t loop_hot = {
-	.iput = loop_iput,
-	.iputSignal = loop_iputSignal,
-	.iget = loop_iget,
-	.iflush = loop_iflush,
-	.test = loop_test,
-	.progress = loop_progress,
-};
+const ncclEpNetHot_v1_t loop_hot = { EP_NET_HOT_OPS(loop), .iputSignal = loop_iputSignal };

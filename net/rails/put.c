@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "net/rails/rails.h"
+#include "net/table.h"
 #include "util/error.h"
 
 #define BURST 32768u /* four rows of 7 KiB: a doorbell is shared, and eight rows are on two rails already */
@@ -23,12 +24,13 @@ struct slab {
 static int slab_add(struct rails_ctx *ctx)
 {
 	void **slabs = realloc(ctx->slabs, (ctx->nslabs + 1) * sizeof(*slabs));
-	struct slab *slab = slabs ? calloc(1, sizeof(*slab)) : NULL;
+	struct slab *slab = slabs ? EP_CALLOC(EP_NET, 1, sizeof(*slab), "requests of a context") : NULL;
 
-	if (slabs)
-		ctx->slabs = slabs;
+	if (!slabs)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: out of memory: requests of a context");
+	ctx->slabs = slabs;
 	if (!slab)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a put");
+		return -ENOMEM;
 	ctx->slabs[ctx->nslabs++] = slab;
 	for (int i = 0; i < SLAB; i++) {
 		slab->ops[i].next = ctx->free_ops;
@@ -288,11 +290,4 @@ static int rails_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 	return rc;
 }
 
-const ncclEpNetHot_v1_t rails_hot = {
-	.iput = rails_iput,
-	.iputSignal = rails_iputSignal,
-	.iget = rails_iget,
-	.iflush = rails_iflush,
-	.test = rails_test,
-	.progress = rails_progress,
-};
+const ncclEpNetHot_v1_t rails_hot = { EP_NET_HOT_OPS(rails), .iputSignal = rails_iputSignal };

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/option.h"
 #include "net/table.h"
 #include "util/error.h"
 
@@ -69,10 +70,10 @@ static int pack_open(const uint8_t *in, size_t size, int n, uint8_t *out, size_t
 /* Those of all ranks, by rail: [n][nranks]. */
 static int packs_open(const void *packs, size_t size, int n, int nranks, uint8_t **out)
 {
-	uint8_t *parts = calloc((size_t)n * (size_t)nranks, size);
+	uint8_t *parts = EP_CALLOC(EP_NET, (size_t)n * (size_t)nranks, size, "handles or keys of rails");
 
 	if (!parts)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for %d ranks", nranks);
+		return -ENOMEM;
 	for (int r = 0; r < nranks; r++)
 		if (pack_open((const uint8_t *)packs + (size_t)r * size, size, n, parts + (size_t)r * size,
 			      (size_t)nranks * size)) {
@@ -165,7 +166,7 @@ static int rails_finalize(void *n)
 
 static int rails_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct rails_net *net = calloc(1, sizeof(*net));
+	struct rails_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "the rails net");
 	char names[256] = "";
 	uint64_t n = 2;
 	int count = 0, rc;
@@ -175,28 +176,26 @@ static int rails_init(const ncclEpNetInit_v1_t *args, void **out)
 	};
 
 	if (!net)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+		return -ENOMEM;
 	net->inner = args->inner;
 	net->net = args->innerNet;
 	rc = ep_net_options("rails", args->options, options, sizeof(options) / sizeof(options[0]));
 	rc = rc || n ? rc : EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: rails needs at least one");
 	net->n = (int)n;
 	rc = rc ? rc : net->inner->devices(net->net, &count);
-	net->devs = calloc((size_t)count + 1, sizeof(*net->devs));
-	if (!rc && !net->devs)
-		rc = EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+	net->devs = EP_CALLOC(EP_NET, (size_t)count + 1, sizeof(*net->devs), "devices");
+	rc = rc || net->devs ? rc : -ENOMEM;
 	if (!rc && names[0])
 		rc = devices_named(net, count, names);
 	else if (!rc)
 		devices_all(net, count);
 	for (int i = 0; i < net->count && !rc; i++)
 		rc = device_name(net, &net->devs[i]);
-	if (rc) {
+	if (rc)
 		rails_finalize(net);
-		return rc;
-	}
-	*out = net;
-	return 0;
+	else
+		*out = net;
+	return rc;
 }
 
 static int rails_devices(void *n, int *count)
@@ -283,9 +282,9 @@ static int rails_listen(void *n, int dev, int nranks, void *handle, void **out)
 
 	if (dev < 0 || dev >= net->count)
 		return EP_FAIL(EP_NET, EP_EARG, "rails: no device %d of %d", dev, net->count);
-	l = calloc(1, sizeof(*l));
+	l = EP_CALLOC(EP_NET, 1, sizeof(*l), "a listener");
 	if (!l)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+		return -ENOMEM;
 	l->net = net;
 	l->nranks = nranks;
 	pack_begin(&pack, packed, sizeof(packed), net->n);
@@ -327,9 +326,9 @@ static int rails_connect(void *l, const void *handles, int nranks, int rank, voi
 	}
 	if (rc || missing)
 		return rc;
-	comm = calloc(1, sizeof(*comm));
+	comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
 	if (!comm)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+		return -ENOMEM;
 	*comm = (struct rails_comm){ .net = net, .rank = rank, .nranks = nranks };
 	memcpy(comm->inner, listener->comm, sizeof(comm->inner));
 	memset(listener->comm, 0, sizeof(listener->comm));
@@ -371,11 +370,12 @@ static int rails_destroyContext(void *c)
 static int rails_createContext(void *c, int index, void **out)
 {
 	struct rails_comm *comm = c;
-	struct rails_ctx *ctx = calloc(1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]));
+	struct rails_ctx *ctx =
+		EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]), "a context");
 	int rc = 0;
 
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a context");
+		return -ENOMEM;
 	ctx->comm = comm;
 	ctx->hot = comm->net->inner->hot;
 	for (int k = 0; k < comm->net->n && !rc; k++) {
@@ -416,12 +416,12 @@ typedef int (*reg_fn)(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void 
 static int mr_make(struct rails_comm *comm, reg_fn reg, const ncclEpNetMem_v1_t *mem, void *key, void **out)
 {
 	uint8_t mine[NCCL_EP_NET_KEY_SIZE], packed[NCCL_EP_NET_KEY_SIZE];
-	struct rails_mr *mr = calloc(1, sizeof(*mr));
+	struct rails_mr *mr = EP_CALLOC(EP_NET, 1, sizeof(*mr), "a registration");
 	struct pack pack;
 	int rc = 0;
 
 	if (!mr)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a registration");
+		return -ENOMEM;
 	pack_begin(&pack, packed, sizeof(packed), comm->net->n);
 	for (int k = 0; k < comm->net->n && !rc; k++) {
 		memset(mine, 0, sizeof(mine));
@@ -482,23 +482,8 @@ static int rails_queryLastError(void *c, int peer, const char **sentence)
 }
 
 const ncclEpNet_v1_t ep_net_rails = {
-	.version = NCCL_EP_NET_VERSION,
-	.size = sizeof(ncclEpNet_v1_t),
-	.name = "rails",
-	.hot = &rails_hot,
-	.init = rails_init,
-	.finalize = rails_finalize,
+	EP_NET_OPS("rails", rails),
 	.devices = rails_devices,
-	.getProperties = rails_getProperties,
-	.listen = rails_listen,
-	.connect = rails_connect,
-	.closeListen = rails_closeListen,
-	.closeComm = rails_closeComm,
-	.createContext = rails_createContext,
-	.destroyContext = rails_destroyContext,
-	.regMr = rails_regMr,
 	.regMrDmaBuf = rails_regMrDmaBuf,
-	.shareMr = rails_shareMr,
-	.deregMr = rails_deregMr,
 	.queryLastError = rails_queryLastError,
 };

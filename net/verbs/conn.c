@@ -24,7 +24,7 @@ static uint32_t depth_wanted(const struct vb_comm *comm)
 	uint32_t most = (uint32_t)comm->dev->attr.max_qp_wr, want = DEPTH;
 
 	/* A power of two: numbers wrap around, and places in the queue with them. */
-	for (int n = comm->nranks; (n > 64 && want > 64) || want > most; n /= 2)
+	for (int n = comm->base.nranks; (n > 64 && want > 64) || want > most; n /= 2)
 		want /= 2;
 	return want ? want : 1;
 }
@@ -107,7 +107,7 @@ static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
 	int rc;
 
 	*qp = (struct vb_qp){ .lane = lane, .depth = depth };
-	qp->slots = calloc(depth, sizeof(*qp->slots));
+	qp->slots = EP_CALLOC(EP_NET, depth, sizeof(*qp->slots), "requests of a queue pair");
 	if (!qp->slots || getrandom(&qp->psn, sizeof(qp->psn), 0) != (ssize_t)sizeof(qp->psn))
 		return -ENOMEM;
 	qp->psn &= 0xffffff;
@@ -132,7 +132,7 @@ static int bytes_make(struct vb_lane *lane, uint32_t depth)
 
 	if (lane->max_inline >= VB_INLINE)
 		return 0;
-	bytes = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+	bytes = ep_base_pages("verbs", size);
 	if (!bytes)
 		return -ENOMEM;
 	errno = EIO;
@@ -156,7 +156,7 @@ int vb_lane_open(struct vb_lane *lane)
 	if (lane->qp)
 		return lane->dropped ? -EP_EREMOTE : 0;
 	lane->max_inline = comm->max_inline;
-	lane->qp = calloc((size_t)count, sizeof(*lane->qp));
+	lane->qp = EP_CALLOC(EP_NET, (size_t)count, sizeof(*lane->qp), "queue pairs to a peer");
 	if (!lane->qp)
 		rc = -ENOMEM;
 	while (!rc && lane->count < count) {
@@ -167,8 +167,8 @@ int vb_lane_open(struct vb_lane *lane)
 	if (!rc)
 		return 0;
 	lane->dropped = true;
-	return vb_peer_lost(comm, lane->peer, "gets no queue pair on %s: %s", comm->dev->name,
-			    vb_reason(-rc, why, sizeof(why)));
+	return ep_base_peer_lost(&comm->base, lane->peer, "gets no queue pair on %s: %s", comm->dev->name,
+				 vb_reason(-rc, why, sizeof(why)));
 }
 
 /* NULL pointers of any state are accepted. */
@@ -194,7 +194,7 @@ void vb_lane_close(struct vb_lane *lane)
 static int qp_aim(struct vb_qp *qp, uint32_t qpn, uint32_t psn)
 {
 	struct vb_comm *comm = qp->lane->ctx->comm;
-	const struct vb_handle *mine = &comm->peers[comm->rank].handle, *to = &comm->peers[qp->lane->peer].handle;
+	const struct vb_handle *mine = &comm->peers[comm->base.rank].handle, *to = &comm->peers[qp->lane->peer].handle;
 	int limit = comm->dev->attr.max_qp_init_rd_atom;
 	struct ib_qp_attr attr = {
 		.state = IB_QPS_RTR,
@@ -232,45 +232,11 @@ int vb_lane_aim(struct vb_lane *lane, const uint32_t *qpn, const uint32_t *psn)
 	for (int k = 0; !rc && k < lane->count; k++)
 		rc = qp_aim(&lane->qp[k], qpn[k] & 0xffffff, psn[k] & 0xffffff);
 	if (rc)
-		return vb_peer_lost(comm, lane->peer,
-				    "cannot be connected to from %s: %s; check routes and addresses of its NIC",
-				    comm->dev->name, strerror(rc < 0 ? errno : rc));
+		return ep_base_peer_lost(&comm->base, lane->peer,
+					 "cannot be connected to from %s: %s; check routes and addresses of its NIC",
+					 comm->dev->name, strerror(rc < 0 ? errno : rc));
 	lane->have = true;
 	return 0;
-}
-
-/* A queue pair that is its own other end. */
-static int lane_aim_home(struct vb_lane *lane)
-{
-	uint32_t qpn[VB_QPS], psn[VB_QPS];
-	int rc;
-
-	for (int k = 0; k < lane->count; k++) {
-		qpn[k] = lane->qp[k].qp->qp_num;
-		psn[k] = lane->qp[k].psn;
-	}
-	rc = vb_lane_aim(lane, qpn, psn);
-	lane->ready = !rc;
-	return rc;
-}
-
-int vb_lane_want(struct vb_lane *lane)
-{
-	struct vb_ctx *ctx = lane->ctx;
-	int rc;
-
-	if (lane->asking)
-		return 0;
-	rc = vb_lane_open(lane);
-	if (rc)
-		return rc;
-	if (lane->peer == ctx->comm->rank)
-		return lane_aim_home(lane);
-	lane->asking = true;
-	lane->asked = ctx->clock;
-	lane->next_asking = ctx->asking;
-	ctx->asking = lane;
-	return vb_hello_send(lane);
 }
 
 /* What is at the NIC comes back at once, and not when the NIC gives up. */

@@ -39,11 +39,11 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 	lane->since = ctx->clock;
 	ctx->open -= n;
 	if (__builtin_expect(wc->status, 0)) {
-		vb_peer_lost(ctx->comm, lane->peer, "%s%s [status %u, vendor %#x]",
-			     wc->status == IB_WC_RETRY_EXC_ERR || wc->status == IB_WC_RNR_RETRY_EXC_ERR
-				     ? ""
-				     : "failed a put: ",
-			     vb_status_text(wc->status), wc->status, wc->vendor_err);
+		ep_base_peer_lost(&ctx->comm->base, lane->peer, "%s%s [status %u, vendor %#x]",
+				  wc->status == IB_WC_RETRY_EXC_ERR || wc->status == IB_WC_RNR_RETRY_EXC_ERR
+					  ? ""
+					  : "failed a put: ",
+				  vb_status_text(wc->status), wc->status, wc->vendor_err);
 		vb_lane_drop(lane);
 	}
 	slot = &qp->slots[number % qp->depth];

@@ -17,7 +17,7 @@ struct vb_slot *vb_slot_take(struct vb_ctx *ctx)
 		void **slabs = realloc(ctx->slabs, (ctx->slabs_count + 1) * sizeof(*slabs));
 
 		ctx->slabs = slabs ? slabs : ctx->slabs;
-		slot = slabs ? calloc(SLAB, sizeof(*slot)) : NULL;
+		slot = slabs ? EP_CALLOC(EP_NET, SLAB, sizeof(*slot), "requests of a context") : NULL;
 		if (!slot)
 			return NULL;
 		ctx->slabs[ctx->slabs_count++] = slot;
@@ -61,6 +61,7 @@ static int queues_open(struct vb_ctx *ctx)
 {
 	struct vb_comm *comm = ctx->comm;
 	struct ib_srq_attr srq = { .max_wr = comm->srq, .max_sge = 1 };
+	int rc;
 
 	errno = EIO;
 	ctx->cq = vb_api()->create_cq(comm->context, (int)comm->cq, ctx, NULL, 0);
@@ -74,47 +75,44 @@ static int queues_open(struct vb_ctx *ctx)
 	/* A doorbell each would cost more than the immediate itself; a small queue must not run dry meanwhile. */
 	ctx->give_back = comm->srq < 4 * RECEIVES_AT_ONCE ? comm->srq / 4 : RECEIVES_AT_ONCE;
 	ctx->give_back += !ctx->give_back;
-	return vb_receives_post(ctx);
+	rc = vb_receives_post(ctx);
+	return rc ? rc : vb_ud_open(ctx);
 }
 
 /* At most half full, so that a search is short. */
 static int senders_make(struct vb_ctx *ctx)
 {
-	uint64_t want = 2ull * (uint64_t)ctx->comm->nranks * ctx->comm->qps, n = 16;
+	uint64_t want = 2ull * (uint64_t)ctx->comm->base.nranks * ctx->comm->qps, n = 16;
 
 	while (n < want)
 		n *= 2;
-	ctx->senders = calloc(n, sizeof(*ctx->senders));
+	ctx->senders = EP_CALLOC(EP_NET, n, sizeof(*ctx->senders), "the hash of queue pairs");
 	ctx->senders_mask = (uint32_t)(n - 1);
 	return ctx->senders ? 0 : -ENOMEM;
 }
 
 int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out)
 {
-	struct vb_ctx *ctx = calloc(1, sizeof(*ctx));
+	struct vb_ctx *ctx = EP_CALLOC(EP_NET, 1, sizeof(*ctx), "a context");
 	int rc;
 
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for a context");
+		return -ENOMEM;
 	ctx->comm = comm;
 	ctx->ops = &comm->context->ops;
 	ctx->index = index;
 	ctx->limit = VB_PUTS;
-	ctx->lanes = calloc((size_t)comm->nranks, sizeof(*ctx->lanes));
-	ctx->imms = calloc(comm->srq, sizeof(*ctx->imms));
+	ctx->lanes = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->lanes), "the peers of a context");
+	ctx->imms = EP_CALLOC(EP_NET, comm->srq, sizeof(*ctx->imms), "immediate data");
 	rc = ctx->lanes && ctx->imms ? senders_make(ctx) : -ENOMEM;
-	if (rc)
-		EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for a context of %d ranks", comm->nranks);
-	for (int r = 0; !rc && r < comm->nranks; r++)
+	for (int r = 0; !rc && r < comm->base.nranks; r++)
 		ctx->lanes[r] = (struct vb_lane){ .ctx = ctx, .peer = r };
 	rc = rc ? rc : queues_open(ctx);
-	rc = rc ? rc : vb_ud_open(ctx);
-	if (rc) {
+	if (rc)
 		vb_ctx_close(ctx);
-		return rc;
-	}
-	*out = ctx;
-	return 0;
+	else
+		*out = ctx;
+	return rc;
 }
 
 /* Queue pairs first: what they still had on its way needs the rest until they are gone. NULL is accepted. */
@@ -122,7 +120,7 @@ void vb_ctx_close(struct vb_ctx *ctx)
 {
 	if (!ctx)
 		return;
-	for (int r = 0; ctx->lanes && r < ctx->comm->nranks; r++)
+	for (int r = 0; ctx->lanes && r < ctx->comm->base.nranks; r++)
 		vb_lane_close(&ctx->lanes[r]);
 	vb_ud_close(ctx);
 	if (ctx->srq)

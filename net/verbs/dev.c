@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "net/base/lib.h"
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -148,12 +149,12 @@ static int port_take(struct vb_net *net, struct ib_context *context, const struc
 
 	rc = vb_api()->query_port(context, dev->port, &dev->link);
 	if (rc) {
-		vb_note("%s is left out: its port cannot be asked: %s", dev->name, strerror(rc));
+		ep_base_note("verbs", "%s is left out: its port cannot be asked: %s", dev->name, strerror(rc));
 		return 0;
 	}
 	why = port_refused(dev, device);
 	if (why) {
-		vb_note("%s is left out: %s", dev->name, why);
+		ep_base_note("verbs", "%s is left out: %s", dev->name, why);
 		return 0;
 	}
 	if (!dev->link.max_msg_sz) /* not every driver says it; the specification has twice as much */
@@ -163,13 +164,13 @@ static int port_take(struct vb_net *net, struct ib_context *context, const struc
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
 	memory_probe(context, dev);
-	EP_INFO(EP_NET, "verbs: device %d is %s: %s, %s, MTU %u, %d queue pairs, GPU memory by %s", net->count,
+	EP_INFO(EP_NET, "verbs: device %d is %s: %s, %s, MTU %u, %d queue pairs, GPU memory by %s", net->base.count,
 		dev->name, dev->profile->family, dev->roce ? "RoCE" : "InfiniBand", 128u << dev->link.active_mtu,
 		dev->attr.max_qp,
 		dev->dmabuf			     ? "dma-buf"
 		: dev->kinds == NCCL_EP_NET_MEM_HOST ? "the host"
 						     : "peermem");
-	net->devs[net->count++] = *dev;
+	net->devs[net->base.count++] = *dev;
 	return 0;
 }
 
@@ -187,18 +188,18 @@ static int device_take(struct vb_net *net, struct ib_device *device, const char 
 	dev.profile = ep_verbs_profile_of(net->profile[0] ? net->profile : driver);
 	context = vb_device_open(&dev);
 	if (!context) {
-		vb_note("%s is left out: it cannot be opened: %s; is /dev/infiniband in this container?", dev.name,
-			strerror(errno));
+		ep_base_note("verbs", "%s is left out: it cannot be opened: %s; is /dev/infiniband in this container?",
+			     dev.name, strerror(errno));
 		return 0;
 	}
 	rc = vb_api()->query_device(context, &dev.attr);
 	if (rc)
-		vb_note("%s is left out: it cannot be asked: %s", device->name, strerror(rc));
-	for (int port = 1; !rc && port <= dev.attr.ports && net->count < DEVICES; port++) {
+		ep_base_note("verbs", "%s is left out: it cannot be asked: %s", device->name, strerror(rc));
+	for (int port = 1; !rc && port <= dev.attr.ports && net->base.count < DEVICES; port++) {
 		dev.port = (uint8_t)port;
 		snprintf(dev.name, sizeof(dev.name), "%s:%d", device->name, port);
 		if (!vb_name_allowed(filter, device->name, port)) {
-			vb_note("%s is left out: NCCL_EP_IB_HCA=%s", dev.name, filter);
+			ep_base_note("verbs", "%s is left out: NCCL_EP_IB_HCA=%s", dev.name, filter);
 			continue;
 		}
 		rc = port_take(net, context, device, &dev);
@@ -220,13 +221,14 @@ int vb_devices_find(struct vb_net *net)
 
 	if (!vb_api())
 		return 0;
-	net->devs = calloc(DEVICES, sizeof(*net->devs));
+	net->devs = EP_CALLOC(EP_NET, DEVICES, sizeof(*net->devs), "devices");
 	if (!net->devs)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for devices");
+		return -ENOMEM;
 	list = vb_api()->get_device_list(&n);
 	if (!list || !n)
-		vb_note("no RDMA device here; look at /sys/class/infiniband, and whether the driver and ib_uverbs are "
-			"loaded");
+		ep_base_note("verbs", "no RDMA device here; look at /sys/class/infiniband, and whether the driver and "
+				      "ib_uverbs are "
+				      "loaded");
 	/* In the order of their names on every host; the library's own order is that of discovery. */
 	if (list && n > 0)
 		qsort(list, (size_t)n, sizeof(list[0]), device_compare);
@@ -234,7 +236,7 @@ int vb_devices_find(struct vb_net *net)
 		rc = device_take(net, list[i], filter);
 	if (list)
 		vb_api()->free_device_list(list);
-	if (net->count) /* why others were left out is no reason for anything */
+	if (net->base.count) /* why others were left out is no reason for anything */
 		ep_last_error_set("");
 	return rc;
 }

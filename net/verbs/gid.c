@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "net/base/lib.h"
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -185,9 +186,11 @@ int vb_gid_find(struct ib_context *context, struct vb_dev *dev, int index)
 			gid_text(&dev->gid.gid, gid, sizeof(gid)), dev->gid.why);
 	} else if (rc == -ENOENT) {
 		table_text(table, n, list, sizeof(list));
-		vb_note("%s is left out: no GID of RoCE v2%s: give its interface an address (ip addr add); there are "
-			"%s",
-			dev->name, wish.family ? " of that family" : "", n ? list : "none");
+		ep_base_note("verbs",
+			     "%s is left out: no GID of RoCE v2%s: give its interface an address (ip addr add); there "
+			     "are "
+			     "%s",
+			     dev->name, wish.family ? " of that family" : "", n ? list : "none");
 	}
 	return rc;
 }

@@ -58,9 +58,7 @@ static int mem_check(const struct vb_dev *dev, const ncclEpNetMem_v1_t *mem, boo
 		return EP_FAIL(EP_NET, EP_EUSAGE,
 			       "verbs: %s takes only host memory: load %s, or stage through the host", dev->name,
 			       mem->kind == NCCL_EP_NET_MEM_HIP ? "amdgpu with peer memory" : "nvidia_peermem");
-	if (!mem->ptr || !mem->size || (uintptr_t)mem->ptr + mem->size < mem->size || (dmabuf && mem->fd < 0))
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: %zu bytes at %p cannot be registered", mem->size, mem->ptr);
-	return 0;
+	return ep_base_mem_check("verbs", mem, dmabuf);
 }
 
 static int mem_refused(const struct vb_dev *dev, const ncclEpNetMem_v1_t *mem, bool dmabuf, int error)
@@ -80,17 +78,18 @@ static int mem_refused(const struct vb_dev *dev, const ncclEpNetMem_v1_t *mem, b
 	return vb_fail(dev, error, "registering memory");
 }
 
-int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, struct vb_key *key, struct vb_mr **out)
+int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out)
 {
+	struct vb_key mine;
 	struct vb_mr *mr;
 	int rc = mem_check(comm->dev, mem, dmabuf);
 
 	if (rc)
 		return rc;
-	mr = calloc(1, sizeof(*mr) + (size_t)comm->nranks * sizeof(mr->far[0]));
+	mr = EP_CALLOC(EP_NET, 1, sizeof(*mr) + (size_t)comm->base.nranks * sizeof(mr->far[0]), "a registration");
 	if (!mr)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for a registration");
-	*mr = (struct vb_mr){ .base = mem->ptr, .size = mem->size, .kind = mem->kind };
+		return -ENOMEM;
+	mr->base = (struct ep_base_mr){ .base = mem->ptr, .size = mem->size, .kind = mem->kind };
 	errno = EIO;
 	mr->mr =
 		dmabuf ? vb_api()->reg_dmabuf_mr(comm->pd, mem->offset, mem->size, (uintptr_t)mem->ptr, mem->fd, ACCESS)
@@ -100,27 +99,27 @@ int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, 
 		free(mr);
 		return rc;
 	}
-	*key = (struct vb_key){ .size = mem->size, .addr = (uintptr_t)mem->ptr, .rkey = mr->mr->rkey };
-	mr->far[comm->rank] = (struct vb_far){ .addr = key->addr, .rkey = key->rkey }; /* for flushes, shared or not */
+	mine = (struct vb_key){ .size = mem->size, .addr = (uintptr_t)mem->ptr, .rkey = mr->mr->rkey };
+	mr->far[comm->base.rank] =
+		(struct vb_far){ .addr = mine.addr, .rkey = mine.rkey }; /* for flushes, shared or not */
+	ep_base_key_write(key, &mine, sizeof(mine));
 	*out = mr;
 	return 0;
 }
 
-int vb_mr_share(struct vb_comm *comm, struct vb_mr *mr, const void *keys)
+static int key_take(struct ep_base_comm *comm, struct ep_base_mr *mr, int r, const void *data)
 {
 	struct vb_key key;
 
-	if (mr->shared)
-		return EP_FAIL(EP_NET, EP_EUSAGE, "verbs: this registration is shared already");
-	for (int r = 0; r < comm->nranks; r++) {
-		memcpy(&key, (const uint8_t *)keys + (size_t)r * NCCL_EP_NET_KEY_SIZE, sizeof(key));
-		if (key.size != mr->size)
-			return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d registered %llu bytes, rank %d %zu", r,
-				       (unsigned long long)key.size, comm->rank, mr->size);
-		mr->far[r] = (struct vb_far){ .addr = key.addr, .rkey = key.rkey };
-	}
-	mr->shared = true;
+	(void)comm;
+	memcpy(&key, data, sizeof(key));
+	((struct vb_mr *)mr)->far[r] = (struct vb_far){ .addr = key.addr, .rkey = key.rkey };
 	return 0;
+}
+
+int vb_shareMr(void *comm, void *mr, const void *keys)
+{
+	return ep_base_mr_share(comm, mr, keys, offsetof(struct vb_key, size), key_take);
 }
 
 /* NULL is accepted. */
@@ -130,4 +129,21 @@ void vb_mr_close(struct vb_mr *mr)
 		return;
 	vb_api()->dereg_mr(mr->mr);
 	free(mr);
+}
+
+int vb_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	return vb_mr_open(comm, mem, false, key, mr);
+}
+
+int vb_regMrDmaBuf(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	return vb_mr_open(comm, mem, true, key, mr);
+}
+
+int vb_deregMr(void *comm, void *mr)
+{
+	(void)comm;
+	vb_mr_close(mr);
+	return 0;
 }

@@ -4,37 +4,12 @@
  * of processes on this host are watched; and what moves nothing for NCCL_EP_PEER_LOST_MS is lost, whatever the NIC
  * hopes for. Events of the device are read here too.
  */
-#include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "net/verbs/verbs.h"
-#include "util/clock.h"
 #include "util/error.h"
 
-#define STEP_MAX 1000000000ull /* of a look, on the clock: that we were stopped is no reason to lose peers */
 #define SWEEP_NS 5000000ull
-
-int vb_peer_lost(struct vb_comm *comm, int peer, const char *fmt, ...)
-{
-	struct vb_peer *p = &comm->peers[peer];
-	char text[256];
-	int none = 0;
-	va_list args;
-
-	/* Formatted first: an argument may be ep_last_error(). */
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
-	if (!__atomic_compare_exchange_n(&p->failed, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return -EP_EREMOTE;
-	snprintf(p->why, sizeof(p->why), "verbs: rank %d %s", peer, text);
-	/* R1: pairs with A1 in vb_queryLastError (verbs.c). */
-	__atomic_store_n(&p->failed, EP_EREMOTE, __ATOMIC_RELEASE);
-	if (comm->closing) /* who goes first is no news */
-		return -EP_EREMOTE;
-	return EP_FAIL(EP_NET, EP_EREMOTE, "%s", p->why);
-}
 
 const char *vb_status_text(unsigned status)
 {
@@ -75,7 +50,7 @@ static void comm_break(struct vb_comm *comm, const char *why)
 
 	if (!__atomic_compare_exchange_n(&comm->broken, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return;
-	snprintf(comm->why, sizeof(comm->why), "verbs: rank %d: %s: %s", comm->rank, comm->dev->name, why);
+	snprintf(comm->why, sizeof(comm->why), "verbs: rank %d: %s: %s", comm->base.rank, comm->dev->name, why);
 	/* R2: pairs with A2 in vb_look: the sentence is complete. */
 	__atomic_store_n(&comm->broken, EIO, __ATOMIC_RELEASE);
 }
@@ -99,18 +74,18 @@ static void event_take(struct vb_comm *comm, const struct ib_event *event)
 	case IB_EVENT_QP_ACCESS_ERR:
 		qp = event->element.qp->own;
 		if (qp)
-			vb_peer_lost(comm, qp->lane->peer, "broke its queue pair: %s",
-				     event->type == IB_EVENT_QP_ACCESS_ERR ? "it put to where it may not"
-									   : "the NIC reports an error of it");
+			ep_base_peer_lost(&comm->base, qp->lane->peer, "broke its queue pair: %s",
+					  event->type == IB_EVENT_QP_ACCESS_ERR ? "it put to where it may not"
+										: "the NIC reports an error of it");
 		break;
 	case IB_EVENT_PORT_ERR:
 		if (event->element.port == comm->dev->port) /* retries may outlast it, so nobody is lost yet */
-			EP_WARN(EP_NET, "verbs: rank %d: port %s went down: check the cable or ip link", comm->rank,
-				comm->dev->name);
+			EP_WARN(EP_NET, "verbs: rank %d: port %s went down: check the cable or ip link",
+				comm->base.rank, comm->dev->name);
 		break;
 	case IB_EVENT_PORT_ACTIVE:
 		if (event->element.port == comm->dev->port)
-			EP_INFO(EP_NET, "verbs: rank %d: port %s is up", comm->rank, comm->dev->name);
+			EP_INFO(EP_NET, "verbs: rank %d: port %s is up", comm->base.rank, comm->dev->name);
 		break;
 	default:
 		break;
@@ -133,7 +108,7 @@ static void process_gone(void *arg, int rank)
 	struct vb_comm *comm = arg;
 
 	if (!__atomic_load_n(&comm->peers[rank].left, __ATOMIC_RELAXED))
-		vb_peer_lost(comm, rank, "is gone: its process ended");
+		ep_base_peer_lost(&comm->base, rank, "is gone: its process ended");
 }
 
 static void lane_look(struct vb_ctx *ctx, struct vb_lane *lane)
@@ -141,13 +116,13 @@ static void lane_look(struct vb_ctx *ctx, struct vb_lane *lane)
 	struct vb_comm *comm = ctx->comm;
 	int peer = lane->peer;
 
-	if (vb_peer_failed(comm, peer))
+	if (ep_base_is_lost(&comm->base, peer))
 		vb_lane_drop(lane);
 	else if (lane->open && __atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED))
-		vb_peer_lost(comm, peer, "has closed its side");
+		ep_base_peer_lost(&comm->base, peer, "has closed its side");
 	else if (lane->open && ctx->clock - lane->since > comm->lost_ns)
-		vb_peer_lost(comm, peer, "has acknowledged nothing for %llu ms (NCCL_EP_PEER_LOST_MS)",
-			     (unsigned long long)(comm->lost_ns / 1000000));
+		ep_base_peer_lost(&comm->base, peer, "has acknowledged nothing for %llu ms (NCCL_EP_PEER_LOST_MS)",
+				  (unsigned long long)(comm->lost_ns / 1000000));
 }
 
 static void asking_look(struct vb_ctx *ctx)
@@ -155,18 +130,18 @@ static void asking_look(struct vb_ctx *ctx)
 	struct vb_comm *comm = ctx->comm;
 
 	for (struct vb_lane **at = &ctx->asking, *lane; (lane = *at);) {
-		if (lane->ready || vb_peer_failed(comm, lane->peer)) {
+		if (lane->ready || ep_base_is_lost(&comm->base, lane->peer)) {
 			*at = lane->next_asking;
 			lane->asking = false;
 			continue;
 		}
 		at = &lane->next_asking;
 		if (ctx->clock - lane->asked > comm->lost_ns)
-			vb_peer_lost(comm, lane->peer,
-				     "did not answer from %s for %llu ms (NCCL_EP_PEER_LOST_MS): check routes, "
-				     "firewalls "
-				     "(UDP 4791) and NCCL_EP_IB_GID_INDEX",
-				     comm->dev->name, (unsigned long long)(comm->lost_ns / 1000000));
+			ep_base_peer_lost(&comm->base, lane->peer,
+					  "did not answer from %s for %llu ms (NCCL_EP_PEER_LOST_MS): check routes, "
+					  "firewalls "
+					  "(UDP 4791) and NCCL_EP_IB_GID_INDEX",
+					  comm->dev->name, (unsigned long long)(comm->lost_ns / 1000000));
 		else if (ctx->clock >= lane->ask_next)
 			vb_hello_send(lane);
 	}
@@ -175,12 +150,9 @@ static void asking_look(struct vb_ctx *ctx)
 int vb_look(struct vb_ctx *ctx)
 {
 	struct vb_comm *comm = ctx->comm;
-	uint64_t now = ep_now_ns(), step = now - ctx->looked;
 	int none = 0, broken;
 
-	if (ctx->looked)
-		ctx->clock += step < STEP_MAX ? step : STEP_MAX;
-	ctx->looked = now;
+	ctx->clock += ep_base_clock_step(&ctx->looked);
 	if (ctx->asking)
 		asking_look(ctx);
 	if (ctx->clock - ctx->swept < SWEEP_NS)

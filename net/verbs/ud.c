@@ -78,10 +78,9 @@ int vb_ud_open(struct vb_ctx *ctx)
 	size_t bytes = (size_t)(comm->notes + VB_NOTES_OUT) * SIZE;
 
 	ud->receives = init.cap.max_recv_wr = comm->notes;
-	ud->bytes = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+	ud->bytes = ep_base_pages("verbs", bytes);
 	if (!ud->bytes)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for datagrams");
-	memset(ud->bytes, 0, bytes);
+		return -ENOMEM;
 	errno = EIO;
 	ud->mr = vb_api()->reg_mr(comm->pd, ud->bytes, bytes, IB_ACCESS_LOCAL_WRITE);
 	if (!ud->mr)
@@ -113,8 +112,9 @@ static int lane_address(struct vb_lane *lane)
 	lane->ah = vb_api()->create_ah(comm->pd, &attr);
 	if (lane->ah)
 		return 0;
-	return vb_peer_lost(comm, lane->peer, "cannot be reached from %s: %s; check routes and addresses of its NIC",
-			    comm->dev->name, strerror(errno));
+	return ep_base_peer_lost(&comm->base, lane->peer,
+				 "cannot be reached from %s: %s; check routes and addresses of its NIC",
+				 comm->dev->name, strerror(errno));
 }
 
 /* Without room, or refused by the NIC, it is one of those that get lost. */
@@ -146,7 +146,7 @@ static int note_send(struct vb_lane *lane, enum note_kind kind)
 		.got = lane->have,
 		.done = lane->ready,
 		.count = lane->count,
-		.from = (uint32_t)comm->rank,
+		.from = (uint32_t)comm->base.rank,
 		.context = (uint32_t)ctx->index,
 		.mine = comm->nonce,
 		.yours = to->nonce,
@@ -167,6 +167,40 @@ int vb_hello_send(struct vb_lane *lane)
 	return note_send(lane, NOTE_HELLO);
 }
 
+/* A queue pair that is its own other end. */
+static int lane_aim_home(struct vb_lane *lane)
+{
+	uint32_t qpn[VB_QPS], psn[VB_QPS];
+	int rc;
+
+	for (int k = 0; k < lane->count; k++) {
+		qpn[k] = lane->qp[k].qp->qp_num;
+		psn[k] = lane->qp[k].psn;
+	}
+	rc = vb_lane_aim(lane, qpn, psn);
+	lane->ready = !rc;
+	return rc;
+}
+
+int vb_lane_want(struct vb_lane *lane)
+{
+	struct vb_ctx *ctx = lane->ctx;
+	int rc;
+
+	if (lane->asking)
+		return 0;
+	rc = vb_lane_open(lane);
+	if (rc)
+		return rc;
+	if (lane->peer == ctx->comm->base.rank)
+		return lane_aim_home(lane);
+	lane->asking = true;
+	lane->asked = ctx->clock;
+	lane->next_asking = ctx->asking;
+	ctx->asking = lane;
+	return vb_hello_send(lane);
+}
+
 void vb_bye_send(struct vb_lane *lane)
 {
 	note_send(lane, NOTE_BYE);
@@ -176,11 +210,11 @@ static void hello_take(struct vb_lane *lane, const struct note *note)
 {
 	struct vb_comm *comm = lane->ctx->comm;
 
-	if (vb_peer_failed(comm, lane->peer) || vb_lane_open(lane))
+	if (ep_base_is_lost(&comm->base, lane->peer) || vb_lane_open(lane))
 		return;
 	if (note->count != lane->count) {
-		vb_peer_lost(comm, lane->peer, "has %u queue pairs for rank %d, which has %u for it", note->count,
-			     comm->rank, lane->count);
+		ep_base_peer_lost(&comm->base, lane->peer, "has %u queue pairs for rank %d, which has %u for it",
+				  note->count, comm->base.rank, lane->count);
 		return;
 	}
 	if (!lane->have && vb_lane_aim(lane, note->qpn, note->psn))
@@ -195,8 +229,9 @@ static void note_judge(struct vb_ctx *ctx, const struct note *note)
 {
 	struct vb_comm *comm = ctx->comm;
 
-	if (note->magic != MAGIC || note->from >= (uint32_t)comm->nranks || note->context != (uint32_t)ctx->index ||
-	    note->yours != comm->nonce || note->mine != comm->peers[note->from].handle.nonce) {
+	if (note->magic != MAGIC || note->from >= (uint32_t)comm->base.nranks ||
+	    note->context != (uint32_t)ctx->index || note->yours != comm->nonce ||
+	    note->mine != comm->peers[note->from].handle.nonce) {
 		EP_TRACE(EP_NET, "verbs: a datagram of nobody, dropped");
 		return;
 	}

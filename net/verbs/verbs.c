@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/option.h"
 #include "net/table.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -45,13 +46,14 @@ static int options_check(struct vb_net *net)
 
 static int vb_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct vb_net *net = calloc(1, sizeof(*net));
+	struct vb_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "the verbs net");
 	int64_t qps = ep_param_int(EP_P_IB_QPS_PER_CONNECTION);
 	uint64_t gid = UINT64_MAX;
 	int rc;
 
 	if (!net)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory");
+		return -ENOMEM;
+	net->base.name = "verbs";
 	const struct ep_net_option options[] = {
 		{ "hca", NULL, sizeof(net->hca), net->hca },
 		{ "gid", &gid, 255, NULL },
@@ -71,20 +73,11 @@ static int vb_init(const ncclEpNetInit_v1_t *args, void **out)
 	net->gid = gid == UINT64_MAX ? 0 : gid + 1;
 	rc = rc ? rc : options_check(net);
 	rc = rc ? rc : vb_devices_find(net);
-	if (rc) {
+	if (rc)
 		vb_finalize(net);
-		return rc;
-	}
-	*out = net;
-	return 0;
-}
-
-static int vb_devices(void *n, int *count)
-{
-	struct vb_net *net = n;
-
-	*count = net->count;
-	return 0;
+	else
+		*out = net;
+	return rc;
 }
 
 /* What users set goes over the profile; -1 is nothing set. */
@@ -100,9 +93,10 @@ static int vb_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 {
 	struct vb_net *net = n;
 	const struct vb_dev *dev;
+	int rc = ep_base_dev_check(&net->base, i);
 
-	if (i < 0 || i >= net->count)
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: no device %d of %d", i, net->count);
+	if (rc)
+		return rc;
 	dev = &net->devs[i];
 	*props = (ncclEpNetProperties_v1_t){
 		.name = dev->name,
@@ -129,13 +123,11 @@ static int vb_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 static int vb_createContext(void *c, int index, void **out)
 {
 	struct vb_comm *comm = c;
+	int rc = ep_base_ctx_take(&comm->base, index);
 
-	if (index < 0 || index >= comm->contexts || comm->ctx[index]->taken)
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: context %d of %d; option contexts makes more", index,
-			       comm->contexts);
-	comm->ctx[index]->taken = true;
-	*out = comm->ctx[index];
-	return 0;
+	if (!rc)
+		*out = comm->ctx[index];
+	return rc;
 }
 
 /* Its queues stay until the comm is closed: peers know them. */
@@ -143,77 +135,15 @@ static int vb_destroyContext(void *c)
 {
 	struct vb_ctx *ctx = c;
 
-	ctx->taken = false;
+	ep_base_ctx_give(&ctx->comm->base, ctx->index);
 	return 0;
 }
 
-static int mr_make(void *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out)
-{
-	struct vb_key mine;
-	struct vb_mr *mr;
-	int rc = vb_mr_open(comm, mem, dmabuf, &mine, &mr);
-
-	if (rc)
-		return rc;
-	memset(key, 0, NCCL_EP_NET_KEY_SIZE);
-	memcpy(key, &mine, sizeof(mine));
-	*out = mr;
-	return 0;
-}
-
-static int vb_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
-{
-	return mr_make(comm, mem, false, key, mr);
-}
-
-static int vb_regMrDmaBuf(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
-{
-	return mr_make(comm, mem, true, key, mr);
-}
-
-static int vb_shareMr(void *comm, void *mr, const void *keys)
-{
-	return vb_mr_share(comm, mr, keys);
-}
-
-static int vb_deregMr(void *comm, void *mr)
-{
-	(void)comm;
-	vb_mr_close(mr);
-	return 0;
-}
-
-static int vb_queryLastError(void *c, int peer, const char **sentence)
-{
-	struct vb_comm *comm = c;
-	int failed;
-
-	if (peer < 0 || peer >= comm->nranks)
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: rank %d of %d", peer, comm->nranks);
-	/* A1: pairs with R1 in vb_peer_lost (verbs_peer.c): the sentence is complete. */
-	failed = __atomic_load_n(&comm->peers[peer].failed, __ATOMIC_ACQUIRE);
-	*sentence = failed > 0 ? comm->peers[peer].why : "";
-	return failed > 0 ? -failed : 0;
-}
+static const ncclEpNetHot_v1_t vb_hot = { EP_NET_HOT_OPS(vb) };
 
 const ncclEpNet_v1_t ep_net_verbs = {
-	.version = NCCL_EP_NET_VERSION,
-	.size = sizeof(ncclEpNet_v1_t),
-	.name = "verbs",
-	.hot = &vb_hot,
-	.init = vb_init,
-	.finalize = vb_finalize,
-	.devices = vb_devices,
-	.getProperties = vb_getProperties,
-	.listen = vb_listen,
-	.connect = vb_connect,
-	.closeListen = vb_closeListen,
-	.closeComm = vb_closeComm,
-	.createContext = vb_createContext,
-	.destroyContext = vb_destroyContext,
-	.regMr = vb_regMr,
+	EP_NET_OPS("verbs", vb),
+	.devices = ep_base_devices,
 	.regMrDmaBuf = vb_regMrDmaBuf,
-	.shareMr = vb_shareMr,
-	.deregMr = vb_deregMr,
-	.queryLastError = vb_queryLastError,
+	.queryLastError = ep_base_queryLastError,
 };

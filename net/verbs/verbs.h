@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "nccl_ep_net.h"
+#include "net/base/base.h"
 #include "net/verbs/api.h"
 #include "net/verbs/profile.h"
 #include "net/watch.h"
@@ -55,8 +56,8 @@ struct vb_dev {
 };
 
 struct vb_net {
+	struct ep_base_net base;
 	struct vb_dev *devs;
-	int count;
 	uint64_t ordered, qps, inlines, srq, cq, contexts, gid;
 	char hca[64], profile[32];
 };
@@ -84,11 +85,8 @@ struct vb_far {
 };
 
 struct vb_mr {
+	struct ep_base_mr base;
 	struct ib_mr *mr;
-	uint8_t *base;
-	size_t size;
-	uint32_t kind;
-	bool shared;
 	struct vb_far far[]; /* by rank, once shared */
 };
 
@@ -151,7 +149,6 @@ struct vb_ctx {
 	struct vb_comm *comm;
 	const struct ib_context_ops *ops;
 	int index;
-	bool taken;
 	struct ib_cq *cq;
 	struct ib_srq *srq;
 	uint32_t receives, spent, give_back; /* of srq: there are, to be given back, and so many at once */
@@ -177,9 +174,7 @@ struct vb_ctx {
 
 struct vb_peer {
 	struct vb_handle handle;
-	int failed; /* errno, -1 while the sentence is written; any context, atomically */
-	bool left;  /* it said so; atomic */
-	char why[300];
+	bool left; /* it said so; atomic */
 };
 
 /* From the parameters, once: engines do not ask the environment. */
@@ -189,32 +184,27 @@ struct vb_path {
 };
 
 struct vb_comm {
+	struct ep_base_comm base;
 	const struct vb_dev *dev;
 	struct vb_path path;
 	struct ib_context *context;
 	struct ib_pd *pd;
 	struct vb_mr *page; /* where a flush reads to */
 	void *page_bytes;
-	int rank, nranks, contexts;
 	uint32_t qps, max_inline;
 	uint64_t nonce, lost_ns;
 	uint32_t qkey;
 	uint32_t cq, srq, notes; /* entries: of queues, and receives of datagrams */
-	bool closing;
-	int looking; /* atomic: one context at a time reads events */
-	int broken;  /* atomic: errno; the device or a queue is, and nothing goes on */
+	int looking;		 /* atomic: one context at a time reads events */
+	int broken;		 /* atomic: errno; the device or a queue is, and nothing goes on */
 	char why[200];
 	struct ep_watch watch;
 	struct vb_peer *peers;
 	struct vb_ctx *ctx[VB_CONTEXTS];
 };
 
-extern const ncclEpNetHot_v1_t vb_hot;
-
 /* The library, loaded once for the process; NULL and a note where it cannot be used. */
 const struct ib_api *vb_api(void);
-/* Why there is no device, or not this one: a line at INFO, and for the sentence of who has asked for it by name. */
-void vb_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* An errno in words, with a remedy where there is one. Returns text. */
 const char *vb_reason(int error, char *text, size_t n);
 /* A failed call of libibverbs, error positive: the sentence names it, the device and the reason. */
@@ -249,21 +239,24 @@ int vb_lane_open(struct vb_lane *lane);
 void vb_lane_close(struct vb_lane *lane);
 /* Connects them to the peer's. */
 int vb_lane_aim(struct vb_lane *lane, const uint32_t *qpn, const uint32_t *psn);
-/* A put waits for the lane: asks the peer, once and then again in time. */
-int vb_lane_want(struct vb_lane *lane);
 void vb_lane_drop(struct vb_lane *lane);
 struct vb_lane *vb_lane_of(struct vb_ctx *ctx, uint32_t qpn);
 struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer);
 
 int vb_ud_open(struct vb_ctx *ctx);
 void vb_ud_close(struct vb_ctx *ctx);
+/* A put waits for the lane: asks the peer, once and then again in time. */
+int vb_lane_want(struct vb_lane *lane);
 int vb_hello_send(struct vb_lane *lane);
 void vb_bye_send(struct vb_lane *lane);
 void vb_note_take(struct vb_ctx *ctx, uint32_t index, uint32_t bytes);
 
-int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, struct vb_key *key, struct vb_mr **out);
-int vb_mr_share(struct vb_comm *comm, struct vb_mr *mr, const void *keys);
+int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out);
 void vb_mr_close(struct vb_mr *mr);
+int vb_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr);
+int vb_regMrDmaBuf(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr);
+int vb_shareMr(void *comm, void *mr, const void *keys);
+int vb_deregMr(void *comm, void *mr);
 bool vb_dmabuf_probe(struct ib_pd *pd);
 uint32_t vb_kinds_probe(bool dmabuf);
 
@@ -272,18 +265,16 @@ int vb_connect(void *listener, const void *handles, int nranks, int rank, void *
 int vb_closeListen(void *listener);
 int vb_closeComm(void *comm);
 
-/* Marks it; every context's requests to it end. Returns -EP_EREMOTE. */
-int vb_peer_lost(struct vb_comm *comm, int peer, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static inline bool vb_peer_failed(const struct vb_comm *comm, int peer)
-{
-	return __atomic_load_n(&comm->peers[peer].failed, __ATOMIC_RELAXED);
-}
 /* A status of a completion in plain words, and what to look at. */
 const char *vb_status_text(unsigned status);
 /* Looks after peers and the device, now and then; called by progress. An error: nothing goes on. */
 int vb_look(struct vb_ctx *ctx);
 
 void vb_chain_post(struct vb_ctx *ctx);
+int vb_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request);
+int vb_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request);
+int vb_iflush(void *ctx, void *mr, void **request);
+int vb_test(void *ctx, void *request, int *done);
 int vb_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count);
 
 #endif

@@ -75,7 +75,7 @@ Test(handle_plan, ht_window_bytes)
 	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect(p.row_count == 16 * 3 + 4 * 15 && p.total == 512 + p.row_count * 4096, "%zu", p.total);
 	ranks[1].pid_rank = 0;
-	cr_assert_eq(ep_plan_ht("x", &f.group, &args, &p), 0);
+	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect_eq(p.total, 512, "threads access each other's tensors: %zu", p.total);
 	f.group.cfg.zero_copy = NCCL_EP_ZERO_COPY_OFF;
 	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
