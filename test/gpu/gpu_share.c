@@ -92,7 +92,7 @@ static void lies(struct ep_dev *dev, const struct ep_export *truth, int fd)
 	CHECK_FAILS(dev->ops->mem_import(dev, &lie, fd, &mem), EP_EREMOTE, "kind");
 	lie = *truth;
 	lie.share = EP_SHARE_NONE;
-	CHECK_FAILS(dev->ops->mem_import(dev, &lie, fd, &mem), EP_EREMOTE, "way");
+	CHECK_FAILS(dev->ops->mem_import(dev, &lie, fd, &mem), EP_EREMOTE, "share type");
 	lie = *truth;
 	lie.size = 0;
 	CHECK_FAILS(dev->ops->mem_import(dev, &lie, fd, &mem), EP_EREMOTE, "0 bytes");
