@@ -9,7 +9,7 @@
  *   R3 all of a block -> left		pairs with A3: the last block to leave is ordered after all reads
  *   R4 ack at S, after A3		pairs with A4, S's wait before it writes this buffer again
  *   R5 fill[] -> self_ready, base[] -> src_ready	pair with A5: between warps of this rank
- *   R6 a word of the net was seen -> shown		pairs with A6: the same
+ *   R6 a word that the net wrote was seen -> shown	pairs with A6: the same
  */
 #ifndef EP_KERNELS_LL_H
 #define EP_KERNELS_LL_H

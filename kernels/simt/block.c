@@ -140,7 +140,7 @@ SIMT_RAW void simt_syncthreads(const char *where)
 	san_acquire(sync);
 }
 
-/* When everybody who could run only pauses, the answer must come from another block or rank. */
+/* When all runnable threads only pause, progress must come from another block or rank: yield to it. */
 SIMT_RAW void simt_pause(void)
 {
 	struct simt_block *b = block_now;
