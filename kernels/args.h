@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What host and device share: argument structs, states in device memory, error words. */
+/* Shared by host and device: argument structs, states in device memory, error words. */
 #ifndef EP_KERNELS_ARGS_H
 #define EP_KERNELS_ARGS_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recipes of kernels/ll/quant.h in the kernel: the one place where it tells them apart. */
+/* The recipes of kernels/ll/quant.h in the kernel: the only place that distinguishes them. */
 #ifndef EP_KERNELS_LL_QUANTISE_H
 #define EP_KERNELS_LL_QUANTISE_H
 
@@ -12,7 +12,7 @@
 		make(&ll->bulk, row, a->hidden, scales_at, ll_is(ll, EP_LL_ROUND)); \
 		break;
 
-/* All lanes, in a dispatch that has one of EP_LL_QUANTISED: row into the stage. */
+/* All lanes, in a dispatch with one of EP_LL_QUANTISED. */
 GX_DEV void ll_quantise(struct ll *ll, const uint16_t *row, uint32_t scales_at)
 {
 	const struct ep_ll_args *a = ll->a;
