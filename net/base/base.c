@@ -96,7 +96,7 @@ int ep_base_peer_lost(struct ep_base_comm *comm, int peer, const char *fmt, ...)
 	/* Several contexts may find out at once: the first writes the text, all return the same. */
 	if (!__atomic_compare_exchange_n(&p->err, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return -EP_EREMOTE;
-	snprintf(p->why, sizeof(p->why), "%s: rank %d %s", comm->name, peer, text);
+	snprintf(p->why, sizeof(p->why), "%s: rank %d is lost: %s", comm->name, peer, text);
 	/* R1: pairs with A1 in ep_base_queryLastError: the text is complete. */
 	__atomic_store_n(&p->err, EP_EREMOTE, __ATOMIC_RELEASE);
 	if (comm->closing)

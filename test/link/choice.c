@@ -35,20 +35,20 @@ static const struct scene scenes[] = {
 	/* One that does not work on one rank. */
 	{ .net = "faulty(loop):connect=0,rank=2|loop:unordered=1",
 	  .says = { "net loop (loop, unordered), because: faulty(loop):connect=0,rank=2: rank 2: ",
-		    "WARN GROUP net faulty(loop):connect=0,rank=2 is not used: rank 2: faulty: rank 2 connects to "
-		    "nobody" } },
+		    "WARN GROUP net faulty(loop):connect=0,rank=2 is not used: rank 2: faulty: rank 2: connect "
+		    "failed" } },
 	{ .net = "loop:devices=0|faulty(loop)|loop",
-	  .says = { "net faulty (", "because: loop:devices=0: rank 0: it finds none",
+	  .says = { "net faulty (", "because: loop:devices=0: rank 0: none found",
 		    "INFO GROUP net loop:devices=0 is not used" },
 	  .never = "WARN" },
 	/* None that works. */
 	{ .net = "loop:devices=0|faulty(loop):connect=0,rank=3|nothing",
 	  .fails = true,
 	  .says = { "no net works between all ranks: loop:devices=0: rank 0: ", "connect=0,rank=3: rank 3: faulty",
-		    "nothing: rank 0: NCCL_EP_NET: no net" } },
-	{ .net = "faulty(loop):connect=0,rank=3", .fails = true, .says = { "rank 3 connects to nobody" } },
-	{ .net = "loop:devices=0", .fails = true, .says = { "the net loop has no device here" } },
-	{ .net = "^loop,fabric,verbs", .fails = true, .says = { "leaves no net" } },
+		    "nothing: rank 0: NCCL_EP_NET: no transport" } },
+	{ .net = "faulty(loop):connect=0,rank=3", .fails = true, .says = { "rank 3: connect failed" } },
+	{ .net = "loop:devices=0", .fails = true, .says = { "transport loop has no device on this host" } },
+	{ .net = "^loop,fabric,verbs", .fails = true, .says = { "excludes every transport" } },
 	{ .net = "loop:no=1", .fails = true, .says = { "loop has no option no" } },
 	/* Which device: in turn where they are equally near, several where there are more than ranks. */
 	{ .net = "loop:devices=2",

@@ -555,7 +555,7 @@ Test(net_rails, refused, .init = setup)
 	static const struct {
 		const char *options, *says;
 	} rows[] = {
-		{ "n=0", "at least one" },
+		{ "n=0", "at least 1" },
 		{ "n=9", "from 0 to 8" },
 		{ "devices=a0:1+b", "no device \"b\"" },
 		{ "devices=3", "no device \"3\"" },
@@ -579,7 +579,7 @@ Test(net_rails, packs, .init = setup)
 
 	cr_assert(eq(int, net_make("n=6", &net), 0));
 	cr_expect(eq(int, net->ops.listen(net->net, 0, RANKS, handles[0], &listener), -EPERM));
-	cr_expect(strstr(ep_last_error(), "do not fit into 512 bytes: take 5") != NULL, "%s", ep_last_error());
+	cr_expect(strstr(ep_last_error(), "exceed 512 bytes; use n=5") != NULL, "%s", ep_last_error());
 	cr_expect(fake.open == 0 && !listener);
 	ep_net_close(net);
 	cr_assert(eq(int, net_make("n=3", &net), 0));

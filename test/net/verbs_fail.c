@@ -124,7 +124,7 @@ static void bye(struct net_rank *me)
 	if (me->rank != 1) {
 		EXPECT(me, net_put_to(me, 1) == -EREMOTEIO);
 		EXPECT(me, ep_now_ns() - start < 100000000);
-		says(me, 1, "has closed its side");
+		says(me, 1, "has closed its comm");
 	}
 	net_meet(me);
 	if (me->rank != 1)
