@@ -195,7 +195,7 @@ static struct ofi_info *list_best(const struct fab_net *net, struct wish *wish, 
 	uint32_t version = fab_api()->fi_version();
 
 	if (!list) {
-		ep_base_note("fabric", "libfabric %u.%u has no provider %s with a device on this host", version >> 16,
+		ep_base_note("fabric", "libfabric %u.%u has no provider %s with a device", version >> 16,
 			     version & 0xffff, wish->provider);
 		return NULL;
 	}

@@ -227,7 +227,7 @@ int vb_devices_find(struct vb_net *net)
 	list = vb_api()->get_device_list(&n);
 	if (!list || !n)
 		ep_base_note("verbs",
-			     "no RDMA device on this host; check /sys/class/infiniband, the NIC driver and ib_uverbs");
+			     "no RDMA device; check /sys/class/infiniband, the NIC driver and ib_uverbs");
 	/* By name, the same on every host; the library's order is that of discovery. */
 	if (list && n > 0)
 		qsort(list, (size_t)n, sizeof(list[0]), device_compare);

@@ -12,7 +12,7 @@
 
 #define ACCESS (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ)
 
-/* Registers an invalid descriptor: a driver without dma-buf support fails with EOPNOTSUPP, others with EBADF. */
+/* Registers an invalid descriptor: a driver without dma-buf support fails with EOPNOTSUPP, others differently. */
 bool vb_dmabuf_probe(struct ib_pd *pd)
 {
 	struct ib_mr *mr;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL_EP_NET_PLUGIN: what is found and how, and what is skipped with a line in the log. The libraries are beside this
- * program, in LD_LIBRARY_PATH: dgram of doc/net_plugin, and variants of net_odd.c.
+ * NCCL_EP_NET_PLUGIN: how plugins are found, and which are skipped with a log line. The libraries are in
+ * LD_LIBRARY_PATH: dgram of doc/net_plugin, and variants of net_odd.c.
  */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -123,7 +123,7 @@ Test(net_plugin, that_refuses, .init = setup, .fini = teardown)
 	cr_assert(eq(str, (char *)ep_last_error(), (char *)"odd: does not like !x"));
 }
 
-/* Everything that is not there answers, and writes what it must. */
+/* Missing operations answer -ENOTSUP and write the outputs that are always written. */
 Test(net_plugin, stubs, .init = setup, .fini = teardown)
 {
 	void *request = &log_path, *out = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL_EP_NET: names, options and nets in nets; what is none is refused with a sentence. */
+/* NCCL_EP_NET: names, options and nested nets; invalid specs are refused with a message. */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
