@@ -20,18 +20,14 @@ struct ep_base_net {
 	int count; /* devices */
 };
 
-/* err: 0, the errno by which the peer was lost, or -1 while `why` is being written. Set once, by any context. */
-struct ep_base_peer {
-	int err;
-	char why[300];
-};
-
 struct ep_base_comm {
 	const char *name; /* of the net, first in messages */
 	int rank, nranks, contexts;
 	uint32_t taken; /* contexts in use, one bit each */
 	bool closing;	/* peers lost from now on are recorded, not logged */
-	struct ep_base_peer *lost;
+	/* [nranks] 0, the errno by which the peer was lost, or -1 while `why` is being written. Set once, by any context. */
+	int *lost;
+	char (*why)[300]; /* [nranks] apart, so that puts to many peers touch few cache lines */
 };
 
 struct ep_base_mr {
@@ -68,13 +64,14 @@ static inline const void *ep_base_handle(const void *handles, int rank)
 /* ---- peers ---- */
 
 /* Records the peer as lost and logs "NAME: rank PEER is lost: REASON", once per peer. Returns -EP_EREMOTE. */
-int ep_base_peer_lost(struct ep_base_comm *comm, int peer, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int ep_base_peer_lost(struct ep_base_comm *comm, int peer, const char *fmt, ...)
+	__attribute__((cold, format(printf, 3, 4)));
 int ep_base_queryLastError(void *comm, int peer, const char **text);
-int ep_base_peer_refuse(const struct ep_base_comm *comm, int peer);
+int ep_base_peer_refuse(const struct ep_base_comm *comm, int peer) __attribute__((cold));
 
 static inline bool ep_base_is_lost(const struct ep_base_comm *comm, int peer)
 {
-	return __atomic_load_n(&comm->lost[peer].err, __ATOMIC_RELAXED);
+	return __atomic_load_n(&comm->lost[peer], __ATOMIC_RELAXED);
 }
 
 /* -EP_EARG: no such rank; -EP_EREMOTE: it is lost. */
@@ -117,18 +114,24 @@ static inline bool ep_base_mr_holds(const struct ep_base_mr *mr, uint64_t offset
 
 /* ---- puts ---- */
 
-int ep_base_put_refuse(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put, uint64_t max_inline);
-int ep_base_get_refuse(const struct ep_base_comm *comm);
+int ep_base_put_refuse(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put, uint64_t max_inline)
+	__attribute__((cold));
+int ep_base_get_refuse(const struct ep_base_comm *comm) __attribute__((cold));
 
-/* Whether both ends of a put or get lie in registrations. Call ep_base_peer_check first. */
-static inline int ep_base_put_check(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put, uint64_t max_inline)
+/*
+ * Whether both ends of a put or get lie in registrations. Call ep_base_peer_check first. dst and src are put->dstMr and
+ * put->srcMr, passed so that they are not loaded again behind an acquire of the caller.
+ */
+static inline int ep_base_put_check(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put,
+				    const struct ep_base_mr *dst, const struct ep_base_mr *src, uint64_t max_inline)
 {
-	const struct ep_base_mr *dst = put->dstMr, *src = put->srcMr;
-	bool far = ep_base_mr_holds(dst, put->dstOffset, put->size) && dst->shared;
-	bool near = put->flags & NCCL_EP_NET_INLINE ? put->size <= max_inline
-						    : ep_base_mr_holds(src, put->srcOffset, put->size);
-
-	return __builtin_expect(far && near, 1) ? 0 : ep_base_put_refuse(comm, put, max_inline);
+	if (__builtin_expect(!ep_base_mr_holds(dst, put->dstOffset, put->size) || !dst->shared, 0))
+		return ep_base_put_refuse(comm, put, max_inline);
+	if (put->flags & NCCL_EP_NET_INLINE)
+		return __builtin_expect(put->size <= max_inline, 1) ? 0 : ep_base_put_refuse(comm, put, max_inline);
+	if (__builtin_expect(ep_base_mr_holds(src, put->srcOffset, put->size), 1))
+		return 0;
+	return ep_base_put_refuse(comm, put, max_inline);
 }
 
 static inline int ep_base_get_check(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *get)

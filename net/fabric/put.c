@@ -25,7 +25,7 @@ static int ends_check(struct fab_ctx *ctx, const ncclEpNetPut_v1_t *put)
 	}
 	if (__builtin_expect(fab_peer_left(comm, put->peer), 0))
 		return ep_base_peer_lost(&comm->base, put->peer, "it has closed its comm");
-	return ep_base_put_check(&comm->base, put, FAB_INLINE);
+	return ep_base_put_check(&comm->base, put, put->dstMr, put->srcMr, FAB_INLINE);
 }
 
 typedef ssize_t (*rma_fn)(struct ofi_ep *ep, const struct ofi_msg_rma *msg, uint64_t flags);

@@ -11,7 +11,7 @@
 
 static char loop_done; /* every request is its address */
 
-static int peer_check(struct loop_comm *comm, int peer)
+static inline int peer_check(struct loop_comm *comm, int peer)
 {
 	int rc = ep_base_peer_check(&comm->base, peer);
 
@@ -24,12 +24,16 @@ static int peer_check(struct loop_comm *comm, int peer)
 }
 
 /* The addresses of both ends of a put or get. A copy has no inline limit. */
-static int ends_find(struct loop_ctx *ctx, const ncclEpNetPut_v1_t *put, uint8_t **near, uint8_t **far)
+static inline int ends_find(struct loop_ctx *ctx, const ncclEpNetPut_v1_t *put, uint8_t **near, uint8_t **far)
 {
 	const struct loop_mr *dst = put->dstMr, *src = put->srcMr;
-	int rc = peer_check(ctx->comm, put->peer);
+	struct loop_comm *comm = ctx->comm;
+	int rc = peer_check(comm, put->peer);
 
-	rc = rc ? rc : ep_base_put_check(&ctx->comm->base, put, UINT64_MAX);
+	if (__builtin_expect(rc, 0))
+		return rc;
+	rc = ep_base_put_check(&comm->base, put, (const struct ep_base_mr *)dst, (const struct ep_base_mr *)src,
+			       UINT64_MAX);
 	if (__builtin_expect(rc, 0))
 		return rc;
 	*far = dst->views[put->peer].base + put->dstOffset;

@@ -35,7 +35,7 @@ static int ends_check(struct vb_ctx *ctx, const ncclEpNetPut_v1_t *put)
 	struct vb_comm *comm = ctx->comm;
 	int rc = peer_check(ctx, put->peer);
 
-	rc = rc ? rc : ep_base_put_check(&comm->base, put, VB_INLINE);
+	rc = rc ? rc : ep_base_put_check(&comm->base, put, put->dstMr, put->srcMr, VB_INLINE);
 	if (__builtin_expect(!rc && put->size > comm->dev->link.max_msg_sz, 0))
 		return EP_FAIL(EP_NET, EP_EARG, "verbs: put of %llu bytes; the maximum of %s is %u",
 			       (unsigned long long)put->size, comm->dev->name, comm->dev->link.max_msg_sz);
