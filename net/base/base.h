@@ -25,7 +25,7 @@ struct ep_base_comm {
 	int rank, nranks, contexts;
 	uint32_t taken; /* contexts in use, one bit each */
 	bool closing;	/* peers lost from now on are recorded, not logged */
-	/* [nranks] 0, the errno by which the peer was lost, or -1 while `why` is being written. Set once, by any context. */
+	/* [nranks] 0, the errno by which the peer was lost, or -1 while `why` is being written. Set once. */
 	int *lost;
 	char (*why)[300]; /* [nranks] apart, so that puts to many peers touch few cache lines */
 };

@@ -370,8 +370,8 @@ static int rails_destroyContext(void *c)
 static int rails_createContext(void *c, int index, void **out)
 {
 	struct rails_comm *comm = c;
-	struct rails_ctx *ctx =
-		EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]), "a context");
+	size_t size = sizeof(struct rails_ctx) + (size_t)comm->nranks * sizeof(struct rails_lane);
+	struct rails_ctx *ctx = EP_CALLOC(EP_NET, 1, size, "a context");
 	int rc = 0;
 
 	if (!ctx)

@@ -226,8 +226,7 @@ int vb_devices_find(struct vb_net *net)
 		return -ENOMEM;
 	list = vb_api()->get_device_list(&n);
 	if (!list || !n)
-		ep_base_note("verbs",
-			     "no RDMA device; check /sys/class/infiniband, the NIC driver and ib_uverbs");
+		ep_base_note("verbs", "no RDMA device; check /sys/class/infiniband, the NIC driver and ib_uverbs");
 	/* By name, the same on every host; the library's order is that of discovery. */
 	if (list && n > 0)
 		qsort(list, (size_t)n, sizeof(list[0]), device_compare);

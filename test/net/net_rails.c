@@ -163,11 +163,11 @@ static int fake_deregMr(void *comm, void *mr)
 	return 0;
 }
 
-static int fake_queryLastError(void *comm, int peer, const char **sentence)
+static int fake_queryLastError(void *comm, int peer, const char **message)
 {
 	bool lost = peer == 1 && dev_of(comm) == fake.lost;
 
-	*sentence = lost ? "fake: rank 1 is lost" : "";
+	*message = lost ? "fake: rank 1 is lost" : "";
 	return lost ? -EP_EREMOTE : 0;
 }
 

@@ -27,7 +27,7 @@ static void says(struct net_rank *me, int peer, const char *words)
 
 	EXPECT(me, me->net->ops.queryLastError(me->comm, peer, &why) == -EREMOTEIO);
 	if (!strstr(why, words)) {
-		EXPECT(me, !"the sentence has the words");
+		EXPECT(me, !"the message has the words");
 		fprintf(stderr, "\"%s\" has no \"%s\"\n", why, words);
 	}
 }
