@@ -9,7 +9,7 @@ struct ep_net_option {
 	const char *name;
 	uint64_t *value;
 	uint64_t max;
-	char *text; /* instead of value: a word of at most max bytes, the terminating NUL included */
+	char *text; /* instead of value: a string of at most max bytes including its NUL */
 };
 
 /* Parses "name=value,..." into the places of the table; -EP_EARG with a message for an unknown or malformed option. */

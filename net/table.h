@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of net/ share: the rows, the stubs, the loader, options. */
+/* The nets of the library, and what turns a table of operations into a complete one. */
 #ifndef EP_NET_ROWS_H
 #define EP_NET_ROWS_H
 
@@ -12,8 +12,8 @@ extern const ncclEpNet_v1_t ep_net_rails;
 extern const ncclEpNet_v1_t ep_net_verbs;
 
 /*
- * The tables of a net whose functions are named PREFIX_operation. Operations that not every net has, and those taken
- * from net/base, are set behind the macro.
+ * The tables of a net whose functions are named PREFIX_operation. Operations that not every net has, and those that
+ * may come from net/base, follow the macro.
  */
 #define EP_NET_OPS(label, prefix)                                                                              \
 	.version = NCCL_EP_NET_VERSION, .size = sizeof(ncclEpNet_v1_t), .name = (label), .hot = &prefix##_hot, \
@@ -26,12 +26,12 @@ extern const ncclEpNet_v1_t ep_net_verbs;
 	.iput = prefix##_iput, .iget = prefix##_iget, .iflush = prefix##_iflush, .test = prefix##_test, \
 	.progress = prefix##_progress
 
-/* Stubs for what is missing. ops->hot is not touched; hot is a copy of what it points to. */
+/* Replaces NULL operations by stubs that answer -ENOTSUP. hot is a copy of *ops->hot, which is not changed. */
 void ep_net_fill(ncclEpNet_v1_t *ops, ncclEpNetHot_v1_t *hot);
 
 /*
- * The table of the external net X: the library X, or else libnccl_ep_net-X.so. -ENOENT and a log line, as with a wrong
- * version, when it cannot be used. The caller closes *library.
+ * The table of the plugin X: the library X, or else libnccl_ep_net-X.so. -ENOENT and a log line when it cannot be
+ * loaded or has another version. The caller closes *library.
  */
 int ep_net_load(const char *x, const ncclEpNet_v1_t **ops, void **library);
 

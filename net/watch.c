@@ -53,7 +53,10 @@ void ep_watch_close(struct ep_watch *watch)
 	watch->rank = NULL;
 }
 
-/* One descriptor per process. An old kernel has no pidfd: then a death is learnt of in another way, or by time. */
+/*
+ * One descriptor per process, not per rank: 32 ranks in a process would exhaust a limit of 1024. Kernels before 5.3
+ * have no pidfd: there only the bootstrap or a timeout reports that a process ended.
+ */
 void ep_watch_add(struct ep_watch *watch, int rank, int pid)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.u32 = (uint32_t)rank };
@@ -84,7 +87,7 @@ void ep_watch_look(struct ep_watch *watch, void (*gone)(void *arg, int rank), vo
 	for (int i = 0; i < n; i++) {
 		const struct ep_watched *w = &watch->rank[events[i].data.u32];
 
-		/* Whoever takes it off the list tells of it: two threads may have seen it. */
+		/* Two threads may see the same event: the one that removes it reports it. */
 		if (epoll_ctl(watch->epoll, EPOLL_CTL_DEL, w->fd, NULL))
 			continue;
 		for (int r = 0; r < watch->nranks; r++)

@@ -40,13 +40,16 @@ int ep_base_comm_open(struct ep_base_comm *comm, const char *name, int nranks)
 {
 	*comm = (struct ep_base_comm){ .name = name, .nranks = nranks };
 	comm->lost = EP_CALLOC(EP_NET, (size_t)nranks, sizeof(*comm->lost), "the record of lost peers");
-	return comm->lost ? 0 : -ENOMEM;
+	comm->why = EP_CALLOC(EP_NET, (size_t)nranks, sizeof(*comm->why), "the record of lost peers");
+	return comm->lost && comm->why ? 0 : -ENOMEM;
 }
 
 void ep_base_comm_close(struct ep_base_comm *comm)
 {
 	free(comm->lost);
+	free(comm->why);
 	comm->lost = NULL;
+	comm->why = NULL;
 }
 
 int ep_base_connect_check(const char *name, int listening, int nranks, int rank)
@@ -84,8 +87,8 @@ int ep_base_random(const char *name, void *out, size_t n)
 
 int ep_base_peer_lost(struct ep_base_comm *comm, int peer, const char *fmt, ...)
 {
-	struct ep_base_peer *p = &comm->lost[peer];
-	char text[256];
+	int *err = &comm->lost[peer];
+	char text[256], *why = comm->why[peer];
 	int none = 0;
 	va_list args;
 
@@ -94,14 +97,14 @@ int ep_base_peer_lost(struct ep_base_comm *comm, int peer, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	/* Several contexts may find out at once: the first writes the text, all return the same. */
-	if (!__atomic_compare_exchange_n(&p->err, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+	if (!__atomic_compare_exchange_n(err, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return -EP_EREMOTE;
-	snprintf(p->why, sizeof(p->why), "%s: rank %d %s", comm->name, peer, text);
+	snprintf(why, sizeof(comm->why[peer]), "%s: rank %d is lost: %s", comm->name, peer, text);
 	/* R1: pairs with A1 in ep_base_queryLastError: the text is complete. */
-	__atomic_store_n(&p->err, EP_EREMOTE, __ATOMIC_RELEASE);
+	__atomic_store_n(err, EP_EREMOTE, __ATOMIC_RELEASE);
 	if (comm->closing)
 		return -EP_EREMOTE;
-	return EP_FAIL(EP_NET, EP_EREMOTE, "%s", p->why);
+	return EP_FAIL(EP_NET, EP_EREMOTE, "%s", why);
 }
 
 int ep_base_queryLastError(void *c, int peer, const char **text)
@@ -112,8 +115,8 @@ int ep_base_queryLastError(void *c, int peer, const char **text)
 	if (peer < 0 || peer >= comm->nranks)
 		return ep_base_peer_refuse(comm, peer);
 	/* A1: pairs with R1 in ep_base_peer_lost. */
-	err = __atomic_load_n(&comm->lost[peer].err, __ATOMIC_ACQUIRE);
-	*text = err > 0 ? comm->lost[peer].why : "";
+	err = __atomic_load_n(&comm->lost[peer], __ATOMIC_ACQUIRE);
+	*text = err > 0 ? comm->why[peer] : "";
 	return err > 0 ? -err : 0;
 }
 

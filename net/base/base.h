@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the library's own transports have in common: checks of arguments, the record of lost peers, the bounds of
- * registrations, and loading a vendor's library. A transport's net, comm and registration begin with the struct of the
- * same kind here, so operations that need no more than that are taken from here as they are.
+ * Common to the library's own transports: argument checks, the record of lost peers, bounds of registrations;
+ * base/lib.h loads a vendor's library. A transport's net, comm and registration each begin with the struct of that kind
+ * below, so operations that need nothing else (ep_base_devices, ep_base_queryLastError) go into its table as they are.
  */
 #ifndef EP_NET_BASE_H
 #define EP_NET_BASE_H
@@ -20,18 +20,14 @@ struct ep_base_net {
 	int count; /* devices */
 };
 
-/* A lost peer. err: 0, the errno, or -1 while the text is being written. Any context writes it, the first one only. */
-struct ep_base_peer {
-	int err;
-	char why[300];
-};
-
 struct ep_base_comm {
-	const char *name; /* of the net */
+	const char *name; /* of the net, first in messages */
 	int rank, nranks, contexts;
-	uint32_t taken; /* contexts in use, a bit each */
-	bool closing;	/* peers that are lost from now on are recorded but not logged */
-	struct ep_base_peer *lost;
+	uint32_t taken; /* contexts in use, one bit each */
+	bool closing;	/* peers lost from now on are recorded, not logged */
+	/* [nranks] 0, the errno by which the peer was lost, or -1 while `why` is being written. Set once. */
+	int *lost;
+	char (*why)[300]; /* [nranks] apart, so that puts to many peers touch few cache lines */
 };
 
 struct ep_base_mr {
@@ -49,13 +45,13 @@ int ep_base_listen_check(const struct ep_base_net *net, int dev, int nranks);
 
 /* ---- comms ---- */
 
-/* comm is zero; the rank is known when it connects. */
+/* The rank is set when it connects. */
 int ep_base_comm_open(struct ep_base_comm *comm, const char *name, int nranks);
-/* Of any state. */
+/* Accepts zeroes and what a failed open left. */
 void ep_base_comm_close(struct ep_base_comm *comm);
 /* listening: the number of ranks of the listener, 0 once it is connected. */
 int ep_base_connect_check(const char *name, int listening, int nranks, int rank);
-/* Contexts that are made with the comm and handed out later. */
+/* For transports that create all contexts with the comm: createContext hands out an existing one. */
 int ep_base_ctx_take(struct ep_base_comm *comm, int index);
 void ep_base_ctx_give(struct ep_base_comm *comm, int index);
 int ep_base_random(const char *name, void *out, size_t n);
@@ -67,14 +63,15 @@ static inline const void *ep_base_handle(const void *handles, int rank)
 
 /* ---- peers ---- */
 
-/* Records the peer as lost and logs it: "NAME: rank PEER TEXT", once. Returns -EP_EREMOTE. */
-int ep_base_peer_lost(struct ep_base_comm *comm, int peer, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Records the peer as lost and logs "NAME: rank PEER is lost: REASON", once per peer. Returns -EP_EREMOTE. */
+int ep_base_peer_lost(struct ep_base_comm *comm, int peer, const char *fmt, ...)
+	__attribute__((cold, format(printf, 3, 4)));
 int ep_base_queryLastError(void *comm, int peer, const char **text);
-int ep_base_peer_refuse(const struct ep_base_comm *comm, int peer);
+int ep_base_peer_refuse(const struct ep_base_comm *comm, int peer) __attribute__((cold));
 
 static inline bool ep_base_is_lost(const struct ep_base_comm *comm, int peer)
 {
-	return __atomic_load_n(&comm->lost[peer].err, __ATOMIC_RELAXED);
+	return __atomic_load_n(&comm->lost[peer], __ATOMIC_RELAXED);
 }
 
 /* -EP_EARG: no such rank; -EP_EREMOTE: it is lost. */
@@ -90,18 +87,18 @@ uint64_t ep_base_clock_step(uint64_t *last);
 
 /* ---- memory ---- */
 
-/* What can be registered at all; the caller has judged the kind. */
+/* Address, size and descriptor; the caller has checked the kind. */
 int ep_base_mem_check(const char *name, const ncclEpNetMem_v1_t *mem, bool dmabuf);
 
 /*
- * Ties the peers' registrations to the own one: take is called with each rank's key, in whose first bytes, at size_at,
- * the size stands (uint64_t).
+ * shareMr: calls take with each rank's key. All ranks must have registered the same size, a uint64_t at size_at in the
+ * key.
  */
 typedef int (*ep_base_key_fn)(struct ep_base_comm *comm, struct ep_base_mr *mr, int rank, const void *key);
 int ep_base_mr_share(struct ep_base_comm *comm, struct ep_base_mr *mr, const void *keys, size_t size_at,
 		     ep_base_key_fn take);
 
-/* Zeroed, in whole pages, freed by free(); NULL and a message: out of memory. */
+/* Zeroed memory in whole pages, for free(). NULL after an EP_FAIL: out of memory. */
 void *ep_base_pages(const char *name, size_t size);
 
 static inline void ep_base_key_write(void *key, const void *data, size_t n)
@@ -117,18 +114,24 @@ static inline bool ep_base_mr_holds(const struct ep_base_mr *mr, uint64_t offset
 
 /* ---- puts ---- */
 
-int ep_base_put_refuse(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put, uint64_t max_inline);
-int ep_base_get_refuse(const struct ep_base_comm *comm);
+int ep_base_put_refuse(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put, uint64_t max_inline)
+	__attribute__((cold));
+int ep_base_get_refuse(const struct ep_base_comm *comm) __attribute__((cold));
 
-/* Both ends of a put or get lie in registrations. The peer has been checked. */
-static inline int ep_base_put_check(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put, uint64_t max_inline)
+/*
+ * Whether both ends of a put or get lie in registrations. Call ep_base_peer_check first. dst and src are put->dstMr and
+ * put->srcMr, passed so that they are not loaded again behind an acquire of the caller.
+ */
+static inline int ep_base_put_check(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put,
+				    const struct ep_base_mr *dst, const struct ep_base_mr *src, uint64_t max_inline)
 {
-	const struct ep_base_mr *dst = put->dstMr, *src = put->srcMr;
-	bool far = ep_base_mr_holds(dst, put->dstOffset, put->size) && dst->shared;
-	bool near = put->flags & NCCL_EP_NET_INLINE ? put->size <= max_inline
-						    : ep_base_mr_holds(src, put->srcOffset, put->size);
-
-	return __builtin_expect(far && near, 1) ? 0 : ep_base_put_refuse(comm, put, max_inline);
+	if (__builtin_expect(!ep_base_mr_holds(dst, put->dstOffset, put->size) || !dst->shared, 0))
+		return ep_base_put_refuse(comm, put, max_inline);
+	if (put->flags & NCCL_EP_NET_INLINE)
+		return __builtin_expect(put->size <= max_inline, 1) ? 0 : ep_base_put_refuse(comm, put, max_inline);
+	if (__builtin_expect(ep_base_mr_holds(src, put->srcOffset, put->size), 1))
+		return 0;
+	return ep_base_put_refuse(comm, put, max_inline);
 }
 
 static inline int ep_base_get_check(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *get)

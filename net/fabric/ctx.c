@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoints and what belongs to them: a context as libfabric has it, and the slots of its operations. */
+/* The libfabric objects of a context, and the slots of its operations. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -50,7 +50,7 @@ static struct fab_chunk *chunk_make(struct fab_ctx *ctx)
 	return chunk;
 }
 
-/* Grows without a limit of its own: what bounds it is ctx->live, beside which stand the operations of lost peers. */
+/* Not limited here: ctx->live limits operations in flight, and those of lost peers come on top. */
 struct fab_slot *fab_slot_take(struct fab_ctx *ctx)
 {
 	struct fab_slot *slot;
@@ -72,7 +72,7 @@ void fab_slot_give(struct fab_ctx *ctx, struct fab_slot *slot)
 	ctx->free = slot;
 }
 
-/* A provider that places immediate data in receives needs as many as may be on their way. */
+/* A provider that consumes receives for immediate data needs as many as may be in flight. */
 static int receives_make(struct fab_ctx *ctx)
 {
 	size_t n = ctx->dev->info->rx_attr->size;
@@ -103,21 +103,21 @@ static int objects_open(struct fab_ctx *ctx, struct ofi_info *info)
 	cq.size = info->tx_attr->size + info->rx_attr->size + FAB_PUTS;
 	rc = fab_api()->fi_fabric(info->fabric_attr, &ctx->fabric, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "opening the fabric");
+		return fab_fail(dev, rc, "fi_fabric");
 	rc = ctx->fabric->ops->domain(ctx->fabric, info, &ctx->domain, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "opening the domain");
+		return fab_fail(dev, rc, "fi_domain");
 	rc = ctx->domain->ops->av_open(ctx->domain, &av, &ctx->av, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "opening an address vector");
+		return fab_fail(dev, rc, "fi_av_open");
 	rc = ctx->domain->ops->cq_open(ctx->domain, &cq, &ctx->cq, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "opening a completion queue");
+		return fab_fail(dev, rc, "fi_cq_open");
 	rc = ctx->domain->ops->endpoint(ctx->domain, info, &ctx->ep, NULL);
-	return rc ? fab_fail(dev, rc, "opening an endpoint") : 0;
+	return rc ? fab_fail(dev, rc, "fi_endpoint") : 0;
 }
 
-/* CUDA calls from a thread of ours, while kernels of the application wait for that thread, would wait for ever. */
+/* A CUDA call from the proxy thread could wait for a kernel that itself waits for this thread: a deadlock. */
 static int ep_keep_off_gpu(const struct fab_ctx *ctx)
 {
 	bool permitted = false;
@@ -135,20 +135,20 @@ static int ep_start(struct fab_ctx *ctx)
 	int rc;
 
 	rc = ep->ops->bind(ep, &ctx->av->fid, 0);
-	/* Every operation completes by itself: comp_order is none, so one completion says nothing of another. */
+	/* Every operation generates a completion: without comp_order one completion implies nothing about another. */
 	rc = rc ? rc : ep->ops->bind(ep, &ctx->cq->fid, OFI_TRANSMIT | OFI_RECV);
 	if (rc)
-		return fab_fail(dev, rc, "binding an endpoint");
+		return fab_fail(dev, rc, "fi_ep_bind");
 	rc = ep_keep_off_gpu(ctx);
 	if (rc)
-		return fab_fail(dev, rc, "forbidding CUDA calls");
+		return fab_fail(dev, rc, "fi_setopt FI_OPT_CUDA_API_PERMITTED");
 	rc = ep->ops->control(ep, OFI_ENABLE, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "enabling an endpoint");
+		return fab_fail(dev, rc, "fi_enable");
 	ctx->addr_len = sizeof(ctx->addr);
 	rc = ctx->ep->cm->getname(ep, ctx->addr, &ctx->addr_len);
 	if (rc || ctx->addr_len > sizeof(ctx->addr))
-		return fab_fail(dev, rc ? rc : -ENOBUFS, "asking for an endpoint's name");
+		return fab_fail(dev, rc ? rc : -ENOBUFS, "fi_getname");
 	return 0;
 }
 
@@ -176,7 +176,7 @@ int fab_ctx_open(struct fab_comm *comm, int index, struct fab_ctx **out)
 	return rc;
 }
 
-/* The endpoint first: what it still had on its way needs the memory until it is gone. NULL is accepted. */
+/* The endpoint first: its operations in flight need the memory. NULL is accepted. */
 void fab_ctx_close(struct fab_ctx *ctx)
 {
 	struct fab_chunk *next;
@@ -200,8 +200,8 @@ void fab_ctx_close(struct fab_ctx *ctx)
 }
 
 /*
- * Nobody opens the name of a connected endpoint of shm again: taken away now, a killed process leaves nothing behind.
- * Only context 0 is known to be open everywhere.
+ * Nobody opens the name of a connected shm endpoint again: unlinked now, it is not left behind by a killed process.
+ * Only context 0 is known to be open on all ranks.
  */
 void fab_name_drop(const struct fab_ctx *ctx)
 {
@@ -221,9 +221,9 @@ int fab_av_insert(struct fab_ctx *ctx, int peer, const void *addr)
 	int n = ctx->av->ops->insert(ctx->av, addr, 1, to, 0, NULL);
 
 	if (n != 1 || *to == OFI_ADDR_NONE)
-		return fab_fail(ctx->dev, n < 0 ? n : -EINVAL, "taking the address of a peer");
-	/* Senders that are told by address are ranks only if the table is filled in their order. */
+		return fab_fail(ctx->dev, n < 0 ? n : -EINVAL, "fi_av_insert");
+	/* With FI_SOURCE the index in the address vector is the sender's rank. */
 	if (!ctx->dev->wide && *to != (uint64_t)peer)
-		return fab_fail(ctx->dev, -EINVAL, "numbering the addresses of peers");
+		return fab_fail(ctx->dev, -EINVAL, "fi_av_insert: unexpected index");
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of libfabric's providers is used, and the devices that come of it. */
+/* The choice of a libfabric provider, and its devices. */
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,19 +12,19 @@
 
 #define PICKS 16
 
-/* In the order they are tried. The last row stands for every name that is not here. */
+/* In the order in which they are tried. The last row is for all other providers. */
 static const struct fab_profile profiles[] = {
 	{ .name = "efa",
 	  .found = true,
 	  .hmem = true,
-	  .remedy = "the security group has to allow all traffic within itself" },
+	  .remedy = "the security group must allow all traffic within itself" },
 	{ .name = "cxi",
 	  .found = true,
 	  .hmem = true,
-	  .remedy = "set FI_CXI_ENABLE_WRITEDATA=1: without it cxi writes no immediate data" },
+	  .remedy = "set FI_CXI_ENABLE_WRITEDATA=1, which cxi needs for immediate data" },
 	{ .name = "verbs;ofi_rxm",
-	  .refused = "an immediate of verbs has 32 bits and ofi_rxm does not tell who sent it; use NCCL_EP_NET=verbs" },
-	{ .name = "tcp", .found = true, .remedy = "look at firewalls, and at NCCL_EP_SOCKET_IFNAME" },
+	  .refused = "it has 32 bits of immediate data and does not report the source; use NCCL_EP_NET=verbs" },
+	{ .name = "tcp", .found = true, .remedy = "check firewalls and NCCL_EP_SOCKET_IFNAME" },
 	{ .name = "shm",
 	  .entangled = true,
 	  .early = true,
@@ -33,7 +33,7 @@ static const struct fab_profile profiles[] = {
 };
 #define PROFILES ((int)(sizeof(profiles) / sizeof(profiles[0])))
 
-/* What is asked for. `delivery`: a put can be complete when its bytes are there, not when they are on their way. */
+/* What fi_getinfo is asked for. delivery: completion at delivery, not at transmission. */
 struct wish {
 	const char *provider;
 	bool hmem, delivery, source, host_only;
@@ -49,10 +49,12 @@ static struct ofi_info *hints_make(const struct wish *wish)
 	h->mode = OFI_CONTEXT | OFI_CONTEXT2 | OFI_RX_CQ_DATA;
 	h->tx_attr->op_flags = wish->delivery ? OFI_DELIVERY_COMPLETE : 0;
 	h->ep_attr->type = OFI_EP_RDM;
-	/* Raw keys (more than 8 bytes) and pages that move are not among them: whoever insists is not offered. */
+	/*
+	 * Without FI_MR_RAW (keys longer than 8 bytes) and FI_MR_MMU_NOTIFY: providers that require them are excluded.
+	 */
 	h->domain_attr->mr_mode = OFI_MR_LOCAL | OFI_MR_VIRT_ADDR | OFI_MR_ALLOCATED | OFI_MR_PROV_KEY |
 				  OFI_MR_RMA_EVENT | OFI_MR_ENDPOINT | (wish->hmem ? OFI_MR_HMEM : 0);
-	/* Registrations come while contexts run, so a provider locks; contexts do not meet in its locks. */
+	/* Memory is registered while contexts are in use. Contexts have separate domains, so they share no locks. */
 	h->domain_attr->threading = OFI_THREAD_SAFE;
 	h->domain_attr->control_progress = OFI_PROGRESS_MANUAL;
 	h->domain_attr->data_progress = OFI_PROGRESS_MANUAL;
@@ -76,7 +78,7 @@ static struct ofi_info *list_ask(const struct wish *wish)
 	return rc ? NULL : list;
 }
 
-/* The best offer: memory of GPUs before completion at delivery before none of them. */
+/* The best offer: device memory first, then delivery completion. */
 static struct ofi_info *list_find(const struct fab_net *net, struct wish *wish, const struct fab_profile *profile)
 {
 	struct ofi_info *list;
@@ -95,7 +97,7 @@ static struct ofi_info *list_find(const struct fab_net *net, struct wish *wish, 
 	return NULL;
 }
 
-/* A device that is a network interface has to be one the bootstrap would use: users name them once. */
+/* IP interfaces must be ones the bootstrap would use, so that NCCL_EP_SOCKET_IFNAME covers both. */
 static bool addr_picked(const struct ofi_info *info, const union ep_sockaddr *picks, int n)
 {
 	const union ep_sockaddr *a = info->src_addr;
@@ -122,7 +124,8 @@ static bool info_usable(const struct fab_net *net, const struct ofi_info *info)
 			return false;
 	if (info->domain_attr->cq_data_size >= 4 && info->domain_attr->mr_key_size <= 8)
 		return true;
-	ep_base_note("fabric", "%s of %s has %zu bytes of immediate data and keys of %zu; 4 and at most 8 are needed",
+	ep_base_note("fabric",
+		     "%s of provider %s: %zu bytes of immediate data, keys of %zu; needed are 4 and at most 8",
 		     info->domain_attr->name, info->fabric_attr->prov_name, info->domain_attr->cq_data_size,
 		     info->domain_attr->mr_key_size);
 	return false;
@@ -145,12 +148,12 @@ static void dev_add(struct fab_net *net, struct ofi_info *info, const struct fab
 		snprintf(dev->pci, sizeof(dev->pci), "/sys/bus/pci/devices/%04x:%02x:%02x.%x",
 			 info->nic->bus_attr->pci.domain_id, info->nic->bus_attr->pci.bus_id,
 			 info->nic->bus_attr->pci.device_id, info->nic->bus_attr->pci.function_id);
-	EP_INFO(EP_NET,
-		"fabric: device %d is %s of %s: mr_mode %#x, %zu bytes of immediate data, %s, completions at %s%s%s",
+	EP_INFO(EP_NET, "fabric: device %d: %s of provider %s: mr_mode %#x, %zu bytes of immediate data, %s, %s%s%s",
 		net->base.count - 1, info->domain_attr->name, info->fabric_attr->prov_name,
 		(unsigned)info->domain_attr->mr_mode, info->domain_attr->cq_data_size,
-		dev->wide ? "senders by rank" : "senders by address", wish->delivery ? "delivery" : "transmission",
-		dev->receives ? ", receives posted" : "", dev->hmem ? ", memory of GPUs" : "");
+		dev->wide ? "sender by rank" : "sender by FI_SOURCE",
+		wish->delivery ? "delivery completion" : "transmit completion", dev->receives ? ", posts receives" : "",
+		dev->hmem ? ", device memory" : "");
 }
 
 void fab_devices_drop(struct fab_net *net)
@@ -163,7 +166,7 @@ void fab_devices_drop(struct fab_net *net)
 	net->base.count = 0;
 }
 
-/* The infos of a provider become devices, one for each domain. False: none will do. */
+/* Takes the infos of a provider as devices, one per domain. False: none is usable. */
 static bool list_take(struct fab_net *net, struct ofi_info *list, const struct fab_profile *profile,
 		      const struct wish *wish)
 {
@@ -185,14 +188,14 @@ static bool list_take(struct fab_net *net, struct ofi_info *list, const struct f
 	return net->base.count;
 }
 
-/* With the sender's address where there is no room for its rank. NULL, and why: nothing that would do. */
+/* With FI_SOURCE if the rank does not fit in the immediate data. NULL after a note: nothing usable. */
 static struct ofi_info *list_best(const struct fab_net *net, struct wish *wish, const struct fab_profile *profile)
 {
 	struct ofi_info *list = list_find(net, wish, profile);
 	uint32_t version = fab_api()->fi_version();
 
 	if (!list) {
-		ep_base_note("fabric", "libfabric %u.%u has no provider %s with a device here", version >> 16,
+		ep_base_note("fabric", "libfabric %u.%u has no provider %s with a device", version >> 16,
 			     version & 0xffff, wish->provider);
 		return NULL;
 	}
@@ -202,14 +205,12 @@ static struct ofi_info *list_best(const struct fab_net *net, struct wish *wish, 
 	wish->source = true;
 	list = list_find(net, wish, profile);
 	if (!list)
-		ep_base_note("fabric",
-			     "provider %s has no room for a rank beside the immediate data, and does not tell who sent "
-			     "it",
+		ep_base_note("fabric", "provider %s has less than 8 bytes of immediate data and no FI_SOURCE",
 			     wish->provider);
 	return list;
 }
 
-/* Whether endpoints keep away from CUDA's interface, as those for memory of GPUs have to. */
+/* Whether endpoints can be kept from calling CUDA, as device memory requires. */
 static int hmem_probe(const struct fab_dev *dev)
 {
 	struct fab_comm comm = { .base.nranks = 1, .dev = dev };
@@ -217,7 +218,7 @@ static int hmem_probe(const struct fab_dev *dev)
 	int rc = fab_ctx_open(&comm, 0, &ctx);
 
 	if (rc) {
-		EP_INFO(EP_NET, "fabric: %s cannot reach memory of GPUs; it is staged through the host",
+		EP_INFO(EP_NET, "fabric: %s cannot access device memory; staging through host memory",
 			dev->info->domain_attr->name);
 		return rc;
 	}
@@ -237,7 +238,7 @@ static void provider_take(struct fab_net *net, const char *name, const struct fa
 	list = list_best(net, &wish, profile);
 	if (!list || !list_take(net, list, profile, &wish) || !wish.hmem || !hmem_probe(&net->devs[0]))
 		return;
-	/* It would call CUDA by itself: asked again, for memory of the host only. */
+	/* It would call CUDA itself: ask again, for host memory only. */
 	fab_devices_drop(net);
 	wish = (struct wish){ .provider = name, .host_only = true };
 	list = list_best(net, &wish, profile);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every network that libfabric knows, through one of its providers: NCCL_EP_NET=fabric, with the provider from
- * NCCL_EP_FABRIC_PROVIDER or the option provider=NAME, or else the first of a list that has a device here.
+ * The libfabric transport: NCCL_EP_NET=fabric, with the provider from the option provider=NAME or
+ * NCCL_EP_FABRIC_PROVIDER, or else the first one of a list that has a device.
  * Options:
  *   provider=NAME
- *   contexts=N   endpoints of a rank; 1, as one of tcp;ofi_rxm writes to 85 MB of buffers and one of shm maps 16 MiB
- *   delivery=0   also a put that is not quiet is complete when it is on its way: a lost peer shows later
- *   narrow=1     4 bytes of immediate data where there are 8, as with efa; for tests
+ *   contexts=N   endpoints per rank (1: an endpoint of tcp;ofi_rxm touches 85 MB of buffers, one of shm maps 16 MiB)
+ *   delivery=0   puts complete at transmission, not at delivery: a lost peer is detected later
+ *   narrow=1     use 4 bytes of immediate data where the provider has 8, as with efa; for tests
  *
- * The net never says `ordered`. SRD and cxi have no order; tcp and shm have one by their own words, but bytes get into
- * memory by processors without a barrier between two puts, and tcp may hand out half a word; and verbs with its order
- * has a net of its own. So every put carries an immediate, and what it says holds for all providers.
+ * The net is never `ordered`. SRD and cxi do not order puts. tcp and shm do, but CPUs write the bytes to memory without
+ * a barrier between two puts, and tcp may expose half a word. verbs, which is ordered, has a transport of its own. So
+ * every put carries an immediate, and one scheme serves all providers.
  */
 #include "net/fabric/fabric.h"
 
@@ -34,7 +34,7 @@ static int fab_finalize(void *n)
 
 static int fab_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct fab_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "the fabric net");
+	struct fab_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "transport fabric");
 	int rc;
 
 	if (!net)
@@ -52,7 +52,7 @@ static int fab_init(const ncclEpNetInit_v1_t *args, void **out)
 	net->delivery = 1;
 	rc = ep_net_options("fabric", args->options, options, sizeof(options) / sizeof(options[0]));
 	if (!rc && !net->contexts)
-		rc = EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: fabric needs at least one context");
+		rc = EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: fabric: contexts must be at least 1");
 	if (rc) {
 		free(net);
 		return rc;
@@ -98,7 +98,7 @@ static int fab_createContext(void *c, int index, void **out)
 	return rc;
 }
 
-/* The endpoint stays until the comm is closed: peers know it by its name. */
+/* The endpoint stays until the comm is closed: peers hold its address. */
 static int fab_destroyContext(void *c)
 {
 	struct fab_ctx *ctx = c;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fabric net between its files: fabric_lib.c (libfabric, providers, devices), fabric.c (the table), fabric_ctx.c
- * (endpoints), fabric_mr.c (memory), fabric_meet.c (listen, connect), fabric_end.c (close), fabric_put.c and
- * fabric_cq.c (hot), fabric_peer.c (who is still there). A context has a domain, an endpoint and a completion queue of
- * its own: contexts share nothing that a provider would lock.
+ * Private to the fabric net: fabric.c (table), lib.c (libfabric), dev.c (providers and devices), meet.c (listen,
+ * connect), end.c (close), ctx.c (endpoints), mr.c (registrations), put.c (send side of the hot path), cq.c (completion
+ * side), peer.c (detecting lost peers). Every context has its own domain, endpoint and completion queue, so that
+ * contexts share nothing a provider would lock.
  */
 #ifndef EP_NET_FABRIC_H
 #define EP_NET_FABRIC_H
@@ -17,32 +17,32 @@
 #include "net/fabric/api.h"
 #include "net/watch.h"
 
-#define FAB_CONTEXTS 4	       /* a key of 64 bytes holds the keys of so many domains */
-#define FAB_ADDR 80	       /* bytes of an endpoint's name: efa 32, tcp 28, shm 40 */
+#define FAB_CONTEXTS 4	       /* so that the key of a registration fits in 64 bytes */
+#define FAB_ADDR 80	       /* bytes of an endpoint name: efa 32, tcp 28, shm 40 */
 #define FAB_INLINE 64u	       /* bytes */
-#define FAB_PUTS 1024u	       /* of a context on their way */
-#define FAB_IMMS 8192u	       /* read from the queue and not handed out yet; a power of two */
-#define FAB_BATCH 64	       /* completions read at once */
-#define FAB_HELLO (1ull << 63) /* in 8 bytes of immediate data, above the rank */
+#define FAB_PUTS 1024u	       /* in flight on a context */
+#define FAB_IMMS 8192u	       /* read from the queue and not yet returned; a power of two */
+#define FAB_BATCH 64	       /* completions per read */
+#define FAB_HELLO (1ull << 63) /* bit of 8-byte immediate data, above the rank */
 
-/* What is known of a provider beyond what it says itself. */
+/* What is known of a provider beyond what it reports. */
 struct fab_profile {
 	const char *name;
 	bool found;	     /* tried when no provider is named */
-	bool hmem;	     /* memory of GPUs is worth asking for */
-	bool entangled;	     /* endpoints of one process end together */
-	bool early;	     /* completes at transmission: at delivery it lets one dead peer hold up all others */
-	const char *refused; /* why not, or NULL */
-	const char *remedy;  /* said when a peer does not answer, or NULL */
+	bool hmem;	     /* ask for device memory (FI_HMEM) */
+	bool entangled;	     /* endpoints of one process must be closed together */
+	bool early;	     /* completes at transmission: with delivery completion one lost peer blocks all others */
+	const char *refused; /* why it cannot be used, or NULL */
+	const char *remedy;  /* what to check when a peer does not answer, or NULL */
 };
 
 struct fab_dev {
-	struct ofi_info *info; /* of the net's list */
+	struct ofi_info *info; /* in the net's list */
 	const struct fab_profile *profile;
-	bool wide;     /* a rank fits beside the immediate; else the provider tells who sent it */
-	bool receives; /* an immediate uses up a posted receive */
+	bool wide;     /* the sender's rank fits in the immediate data; otherwise the provider reports the source */
+	bool receives; /* an immediate consumes a posted receive */
 	bool hmem;
-	uint64_t delivery; /* OFI_DELIVERY_COMPLETE or 0: what is added to puts that are not quiet */
+	uint64_t delivery; /* OFI_DELIVERY_COMPLETE or 0: flag of puts that are not quiet */
 	char pci[64];
 };
 
@@ -55,7 +55,7 @@ struct fab_net {
 };
 
 struct fab_handle {
-	uint32_t magic, nranks; /* the provider's name is in magic */
+	uint32_t magic, nranks; /* magic includes a hash of the provider's name */
 	uint64_t nonce, page_key, page_base;
 	uint64_t host; /* see ep_watch_host */
 	int32_t pid;
@@ -65,15 +65,15 @@ struct fab_handle {
 };
 _Static_assert(sizeof(struct fab_handle) <= NCCL_EP_NET_HANDLE_SIZE, "a handle holds it");
 
-/* What each rank puts into every other one's page when they connect. */
+/* What each rank puts into every peer's page when they connect. */
 struct fab_hello {
 	uint64_t nonce; /* the receiver's, from its handle */
 	uint32_t rank, contexts;
 	uint16_t addr_len[FAB_CONTEXTS];
 	uint8_t addr[FAB_CONTEXTS][FAB_ADDR];
-	uint64_t bye; /* put alone, when the sender closes */
+	uint64_t bye; /* put by itself when the sender closes */
 };
-_Static_assert(sizeof(struct fab_hello) % 8 == 0, "bye is a word");
+_Static_assert(sizeof(struct fab_hello) % 8 == 0, "bye must be an aligned word");
 
 struct fab_key {
 	uint64_t size, base, key[FAB_CONTEXTS];
@@ -88,20 +88,20 @@ struct fab_mr {
 	struct ep_base_mr base;
 	int count;
 	struct ofi_mr *mr[FAB_CONTEXTS];
-	struct fab_far far[]; /* by rank, once shared */
+	struct fab_far far[]; /* by rank, after shareMr */
 };
 
-/* An operation at the provider, or the request of one. First the provider's part: it gets the address. */
+/* An operation posted to the provider, or a request. The provider's context comes first: it is given its address. */
 struct fab_slot {
 	struct ofi_context2 own;
-	struct fab_slot *next;	/* free ones */
-	struct fab_slot *cover; /* of a quiet one: the request that tells of it */
+	struct fab_slot *next;	/* free list */
+	struct fab_slot *cover; /* of a quiet put: the request that completes it */
 	struct fab_chunk *chunk;
 	uint8_t *bytes; /* FAB_INLINE, registered */
 	int peer, rc;
-	uint32_t left; /* completions to come: its own, and of those it covers */
+	uint32_t left; /* completions outstanding: its own and those of the quiet puts it covers */
 	bool receive;  /* a posted receive */
-	bool orphan;   /* told as failed; free when its completions have come, if ever */
+	bool orphan;   /* reported as failed; freed when its completions arrive, if ever */
 };
 
 struct fab_chunk {
@@ -112,14 +112,14 @@ struct fab_chunk {
 	struct fab_slot slots[];
 };
 
-/* A peer, as one context sees it. */
+/* The state of one peer in one context. */
 struct fab_lane {
 	uint64_t addr;
-	struct fab_slot *cover; /* the request to come, when quiet puts wait for it */
-	uint32_t open;		/* at the provider */
-	bool dropped;		/* the peer has failed, and what is open counts no more */
-	uint64_t since;		/* ctx->clock when something last moved */
-	uint64_t refused;	/* ctx->clock since when there is no room, + 1; 0: there was */
+	struct fab_slot *cover; /* reserved for the next request that is not quiet, when quiet puts wait for it */
+	uint32_t open;		/* operations posted and not completed */
+	bool dropped;		/* the peer is lost, and `open` no longer counts in ctx->live */
+	uint64_t since;		/* ctx->clock of the last progress */
+	uint64_t refused;	/* ctx->clock + 1 since when the provider has had no room; 0: it had */
 };
 
 struct fab_ctx {
@@ -135,11 +135,11 @@ struct fab_ctx {
 	size_t addr_len;
 	struct fab_lane *lanes;
 	struct fab_chunk *chunks;
-	struct fab_slot *free, *unposted; /* unposted: receives to be given back */
-	uint32_t live;			  /* operations of peers that have not failed */
+	struct fab_slot *free, *unposted; /* unposted: receives to repost */
+	uint32_t live;			  /* operations to peers that are not lost */
 	uint32_t calls;
-	uint64_t clock, looked; /* ns; the clock stands still while nobody calls progress */
-	bool *heard;		/* by rank, while connecting: what is put then is hellos */
+	uint64_t clock, looked; /* ns; the clock stops while progress is not called */
+	bool *heard;		/* by rank, while connecting: only hellos are put then */
 	ncclEpNetImm_v1_t *imms;
 	uint32_t head, tail;
 };
@@ -148,25 +148,25 @@ struct fab_comm {
 	struct ep_base_comm base;
 	const struct fab_dev *dev;
 	struct ep_watch watch;
-	int here;		  /* ranks of this process, this one among them */
-	struct fab_comm *waiting; /* see fabric_end.c */
-	uint64_t group;		  /* the same on all ranks, another in every comm */
+	int here;		  /* ranks in this process, including this one */
+	struct fab_comm *waiting; /* see end.c */
+	uint64_t group;		  /* equal on all ranks, different for every comm */
 	uint64_t nonce, lost_ns;
 	uint64_t next_key;
-	struct fab_hello *page; /* in[nranks], out[nranks], and one for the word of bye */
+	struct fab_hello *page; /* in[nranks], out[nranks], and one for the bye word */
 	struct fab_mr *page_mr;
 	struct fab_ctx *ctx[FAB_CONTEXTS];
 };
 
 extern const ncclEpNetHot_v1_t fab_hot;
 
-/* The library, loaded once for the process; NULL and a line at INFO where it cannot be used. */
+/* libfabric, loaded once per process; NULL, logged at INFO, when it cannot be used. */
 const struct ofi_api *fab_api(void);
 uint32_t fab_version(void);
-/* A failed call of libfabric: the sentence names it, the device and the reason. */
+/* EP_FAIL for a failed call of libfabric. */
 int fab_fail(const struct fab_dev *dev, ssize_t rc, const char *what);
 
-/* Devices of the provider in net->provider, or of the first that has one; none is no failure. */
+/* The devices of net->provider, or of the first provider that has any. Finding none is no error. */
 void fab_devices_find(struct fab_net *net);
 void fab_devices_drop(struct fab_net *net);
 
@@ -188,14 +188,14 @@ int fab_deregMr(void *comm, void *mr);
 int fab_listen(void *net, int dev, int nranks, void *handle, void **listener);
 int fab_connect(void *listener, const void *handles, int nranks, int rank, void **comm);
 int fab_closeListen(void *listener);
-/* Of any state: at once, as far as nobody was told of it. */
+/* Accepts what a failed open left. Frees at once: only before peers know of the comm, or from fab_comm_end. */
 void fab_comm_free(struct fab_comm *comm);
 void fab_comm_end(struct fab_comm *comm);
 int fab_closeComm(void *comm);
 
 bool fab_peer_left(const struct fab_comm *comm, int peer);
 void fab_lane_drop(struct fab_ctx *ctx, int peer);
-/* Looks after peers, now and then; called by progress. */
+/* Checks for lost peers; called by progress now and then. */
 void fab_peers_look(struct fab_ctx *ctx);
 
 int fab_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count);

@@ -7,9 +7,9 @@
 #include "net/fabric/fabric.h"
 #include "util/error.h"
 
-#define API_OLDEST OFI_VERSION(1, 9)  /* memory of devices came with it */
-#define API_NEWEST OFI_VERSION(1, 20) /* dma-bufs came with it; what is newer keeps to it when asked for it */
-/* One for the process. */
+#define API_OLDEST OFI_VERSION(1, 9)  /* device memory */
+#define API_NEWEST OFI_VERSION(1, 20) /* dma-bufs; newer libraries provide this version on request */
+/* Loaded once per process. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct ep_base_lib lib = { .net = "fabric", .file = "libfabric.so.1", .remedy = "install libfabric1" };
 static struct ofi_api api;
@@ -53,7 +53,7 @@ int fab_fail(const struct fab_dev *dev, ssize_t rc, const char *what)
 	const struct ofi_info *info = dev->info;
 	int error = rc == -ENOMEM ? ENOMEM : EIO;
 
-	return EP_FAIL(EP_NET, error, "fabric: %s on %s of %s: %s%s", what, info->domain_attr->name,
+	return EP_FAIL(EP_NET, error, "fabric: %s on %s of provider %s: %s%s", what, info->domain_attr->name,
 		       info->fabric_attr->prov_name, api.fi_strerror((int)-rc),
-		       error == ENOMEM ? "; raise the limit of locked memory (ulimit -l)" : "");
+		       error == ENOMEM ? "; raise the locked memory limit (ulimit -l)" : "");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ranks meet. A handle names the endpoint of context 0 and a small page; connect puts a hello with immediate data
- * into everybody's page: it carries the names of the other endpoints, and shows that the way works before it is used.
+ * listen and connect. A handle holds the address of context 0 and of a small page. connect puts a hello with immediate
+ * data into every peer's page: it carries the addresses of the other contexts and proves that the path works.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +15,13 @@
 #define MAGIC 0x46414231u
 
 struct fab_listener {
-	struct fab_comm *comm; /* NULL once it is the caller's */
-	uint64_t deadline;     /* of connect; 0: not begun */
-	void **requests;       /* [nranks] hellos on their way */
+	struct fab_comm *comm; /* NULL once the caller owns it */
+	uint64_t deadline;     /* of connect; 0: not started */
+	void **requests;       /* [nranks] hellos in flight */
 	bool *sent, *heard;    /* [nranks] */
 };
 
-/* Ranks with another provider are strangers. */
+/* Includes the provider: ranks with different providers cannot connect. */
 static uint32_t magic_of(const struct fab_dev *dev)
 {
 	uint32_t h = MAGIC;
@@ -128,12 +128,13 @@ static int handle_take(struct fab_comm *comm, int r, const void *handles, struct
 	memcpy(h, ep_base_handle(handles, r), sizeof(*h));
 	if (h->magic != magic_of(comm->dev) || !h->addr_len || h->addr_len > sizeof(h->addr))
 		return EP_FAIL(EP_NET, EP_EREMOTE,
-			       "fabric: rank %d has no handle of this build's fabric net with provider %s; name the "
-			       "provider on all ranks by NCCL_EP_FABRIC_PROVIDER",
+			       "fabric: rank %d has another provider than %s, or another version of this library; set "
+			       "NCCL_EP_FABRIC_PROVIDER on all ranks",
 			       r, comm->dev->info->fabric_attr->prov_name);
 	if (h->nranks != (uint32_t)comm->base.nranks || h->contexts != comm->base.contexts)
-		return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: rank %d has %u ranks and %u contexts, rank %d %d and %d", r,
-			       h->nranks, h->contexts, comm->base.rank, comm->base.nranks, comm->base.contexts);
+		return EP_FAIL(EP_NET, EP_EREMOTE,
+			       "fabric: rank %d has %u ranks and %u contexts, rank %d has %d and %d", r, h->nranks,
+			       h->contexts, comm->base.rank, comm->base.nranks, comm->base.contexts);
 	return 0;
 }
 
@@ -167,7 +168,7 @@ static int meet_begin(struct fab_listener *l, const void *handles)
 	return 0;
 }
 
-/* The word at the end is bye's, and no part of a hello: a late hello must not take back a bye. */
+/* The bye word at the end is not part of a hello: a late hello must not overwrite it. */
 static int hello_send(struct fab_listener *l, int r)
 {
 	struct fab_comm *comm = l->comm;
@@ -200,7 +201,7 @@ static int hello_send(struct fab_listener *l, int r)
 		       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
 }
 
-/* How many hellos are still missing, either way; or an error. */
+/* The number of hellos outstanding, in either direction, or an error. */
 static int meet_step(struct fab_listener *l)
 {
 	struct fab_comm *comm = l->comm;
@@ -218,10 +219,10 @@ static int meet_step(struct fab_listener *l)
 	if (rc || !missing || ep_now_ns() < l->deadline)
 		return rc ? rc : missing;
 	return EP_FAIL(EP_NET, EP_ETIMEOUT,
-		       "fabric: %d of %d ranks, rank %d the first, did not answer rank %d in time "
-		       "(NCCL_EP_BOOTSTRAP_TIMEOUT_MS); rank %d %s%s%s",
+		       "fabric: %d of %d ranks, the first is rank %d, did not connect to rank %d within "
+		       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS; rank %d %s%s%s",
 		       missing, comm->base.nranks, first, comm->base.rank, first,
-		       l->heard[first] ? "is heard but not reached" : "was not heard",
+		       l->heard[first] ? "was heard but did not acknowledge" : "was not heard",
 		       comm->dev->profile->remedy ? "; " : "",
 		       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
 }
@@ -235,12 +236,13 @@ static int meet_end(struct fab_listener *l)
 
 		if (in->nonce != comm->nonce || in->rank != (uint32_t)r ||
 		    in->contexts != (uint32_t)comm->base.contexts)
-			return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: the hello of rank %d is another's", r);
+			return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: the hello of rank %d is of another comm", r);
 		for (int i = 1; i < comm->base.contexts; i++) {
 			int rc = in->addr_len[i] > FAB_ADDR ? -EP_EREMOTE : fab_av_insert(comm->ctx[i], r, in->addr[i]);
 
 			if (rc)
-				return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: no address of context %d of rank %d", i, r);
+				return EP_FAIL(EP_NET, EP_EREMOTE,
+					       "fabric: no usable address for context %d of rank %d", i, r);
 		}
 	}
 	comm->ctx[0]->heard = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory: registered once in the domain of each context, by what the provider's mr_mode asks for. */
+/* Registrations: one per context, as each has its own domain, according to the provider's mr_mode. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,14 +17,14 @@ int fab_mr_one(const struct fab_ctx *ctx, const struct ofi_mr_attr *attr, uint64
 	int rc = ctx->domain->mr->regattr(&ctx->domain->fid, attr, flags, &mr);
 
 	if (rc)
-		return fab_fail(ctx->dev, rc, "registering memory");
+		return fab_fail(ctx->dev, rc, "fi_mr_regattr");
 	if (mode(ctx->dev, OFI_MR_ENDPOINT))
 		rc = mr->fid.ops->bind(&mr->fid, &ctx->ep->fid, 0);
 	if (!rc && mode(ctx->dev, OFI_MR_ENDPOINT | OFI_MR_RMA_EVENT))
 		rc = mr->fid.ops->control(&mr->fid, OFI_ENABLE, NULL);
 	if (rc) {
 		mr->fid.ops->close(&mr->fid);
-		return fab_fail(ctx->dev, rc, "enabling registered memory");
+		return fab_fail(ctx->dev, rc, "enabling a registration");
 	}
 	*out = mr;
 	return 0;
@@ -41,13 +41,13 @@ static int mem_check(const struct fab_dev *dev, const ncclEpNetMem_v1_t *mem, bo
 {
 	if (dmabuf && !dev->hmem)
 		return EP_FAIL(EP_NET, ENOTSUP,
-			       "fabric: %s takes no dma-bufs; that needs libfabric 1.20 and a provider "
-			       "with FI_HMEM",
+			       "fabric: %s does not support dma-bufs: libfabric 1.20 and a provider with FI_HMEM "
+			       "needed",
 			       dev->info->domain_attr->name);
 	if (!dmabuf && mem->kind != NCCL_EP_NET_MEM_HOST)
 		return EP_FAIL(EP_NET, EP_EUSAGE,
-			       "fabric: by its address only host memory can be registered; give a dma-buf of device "
-			       "memory, or stage it through the host");
+			       "fabric: device memory can only be registered by a dma-buf; or stage it through host "
+			       "memory");
 	return ep_base_mem_check("fabric", mem, dmabuf);
 }
 

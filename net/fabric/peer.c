@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is still there. Providers tell of a broken connection, some of them, and of a peer's death on the same host none
- * does; so processes of this host are watched, a rank that closes says so, and what moves nothing for
- * NCCL_EP_PEER_LOST_MS is lost.
+ * Detecting lost peers. Some providers report a broken connection, none the end of a peer's process on the same host.
+ * So processes on this host are watched, a closing rank says bye, and a peer without progress for NCCL_EP_PEER_LOST_MS
+ * is lost.
  */
 #include "net/fabric/fabric.h"
 
@@ -14,10 +14,10 @@ bool fab_peer_left(const struct fab_comm *comm, int peer)
 static void process_gone(void *arg, int rank)
 {
 	if (!fab_peer_left(arg, rank))
-		ep_base_peer_lost(arg, rank, "is gone: its process ended");
+		ep_base_peer_lost(arg, rank, "its process ended");
 }
 
-/* What is open at the provider may never come back: it must not take the room of others. */
+/* Its posted operations may never complete: they must not count against the limit of the others. */
 void fab_lane_drop(struct fab_ctx *ctx, int peer)
 {
 	struct fab_lane *lane = &ctx->lanes[peer];
@@ -38,14 +38,16 @@ static void lane_look(struct fab_ctx *ctx, int peer)
 		return;
 	}
 	if (lane->open && fab_peer_left(comm, peer)) {
-		ep_base_peer_lost(&comm->base, peer, "has closed its side");
+		ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
 		return;
 	}
-	/* No room may be another peer's doing, who is lost first: twice as long while anything is on its way. */
+	/*
+	 * Another peer may be the cause of no room; it must be lost first: twice the time while anything is in flight.
+	 */
 	if ((lane->open && ctx->clock - lane->since > comm->lost_ns) ||
 	    (lane->refused && ctx->clock - (lane->refused - 1) > (ctx->live ? 2 : 1) * comm->lost_ns))
-		ep_base_peer_lost(&comm->base, peer, "has %s for %llu ms (NCCL_EP_PEER_LOST_MS)",
-				  lane->open ? "acknowledged nothing" : "taken nothing",
+		ep_base_peer_lost(&comm->base, peer, "it %s for %llu ms (NCCL_EP_PEER_LOST_MS)",
+				  lane->open ? "acknowledged nothing" : "accepted nothing",
 				  (unsigned long long)(comm->lost_ns / 1000000));
 }
 

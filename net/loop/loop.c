@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of one host as if a network were between them: a put is a copy by the thread that drives the context, into
- * memory that this net has mapped itself. Nothing is queued but immediates, so requests are complete when they are
- * made. Options:
- *   unordered=1  it promises no order (it keeps it all the same), for layers that must not need it
- *   devices=N    so many devices, all alike, as if they were NICs beside each other
+ * The loopback transport: ranks of one host, without a NIC. A put is a memcpy by the calling thread into the peer's
+ * memory, which is mapped here. Only immediates are queued, so requests are complete at once. Options:
+ *   unordered=1  does not claim order (it keeps it all the same), to test layers that must not rely on it
+ *   devices=N    N identical devices, to test several NICs (1)
  */
 #include "net/loop/loop.h"
 
@@ -27,7 +26,7 @@ struct loop_net {
 };
 
 struct loop_listener {
-	struct loop_header *page; /* NULL once a comm has it */
+	struct loop_header *page; /* NULL once a comm owns it */
 	int fd;
 };
 
@@ -43,7 +42,7 @@ static int loop_init(const ncclEpNetInit_v1_t *args, void **net)
 
 	if (rc)
 		return rc;
-	loop = EP_CALLOC(EP_NET, 1, sizeof(*loop), "the loop net");
+	loop = EP_CALLOC(EP_NET, 1, sizeof(*loop), "transport loop");
 	if (!loop)
 		return -ENOMEM;
 	loop->base = (struct ep_base_net){ .name = "loop", .count = (int)devices };
@@ -140,10 +139,10 @@ static int peer_open(struct loop_comm *comm, int r, const void *handles)
 
 	memcpy(&h, ep_base_handle(handles, r), sizeof(h));
 	if (h.nranks != (uint32_t)comm->base.nranks)
-		return EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d has %u ranks, rank %d has %d", r, h.nranks,
-			       comm->base.rank, comm->base.nranks);
+		return EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d was created with %u ranks, rank %d with %d", r,
+			       h.nranks, comm->base.rank, comm->base.nranks);
 	rc = loop_page_open(&h, r, comm->base.rank, &peer->header, peer->views);
-	/* Opening its page has proved that the process is of this host and pid namespace. */
+	/* Opening its segment proved that the process is on this host and in this pid namespace. */
 	if (!rc)
 		ep_watch_add(&comm->watch, r, h.object.pid);
 	return rc;
@@ -193,7 +192,7 @@ static int loop_closeComm(void *c)
 	struct loop_comm *comm = c;
 	struct loop_header *page = comm->page;
 
-	/* R1: pairs with A1 in peer_check (put.c): whoever sees it no longer touches this rank's memory. */
+	/* R1: pairs with A1 in peer_check (put.c): a rank that sees it no longer touches this rank's memory. */
 	__atomic_store_n(&page->closed, 1, __ATOMIC_RELEASE);
 	close(comm->page_fd);
 	comm_free(comm, comm->base.nranks);
@@ -207,7 +206,7 @@ static int loop_createContext(void *c, int index, void **out)
 	struct loop_ctx *ctx;
 
 	if (index < 0 || index >= LOOP_CONTEXTS)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: context %d of %d", index, LOOP_CONTEXTS);
+		return EP_FAIL(EP_NET, EP_EARG, "loop: no context %d; the maximum is %d", index, LOOP_CONTEXTS);
 	ctx = EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->base.nranks * sizeof(ctx->lanes[0]), "a context");
 	if (!ctx)
 		return -ENOMEM;
@@ -217,7 +216,7 @@ static int loop_createContext(void *c, int index, void **out)
 
 		lane->to = (struct loop_ring *)comm->peers[r].views[1].base + index;
 		lane->from = loop_rings(comm->page, r) + index;
-		/* A context may be made anew: it goes on where the last one of this index stopped. */
+		/* A context may be created again: it continues where the last one of this index stopped. */
 		lane->tail = __atomic_load_n(&lane->to->tail, __ATOMIC_RELAXED);
 		lane->head_seen = __atomic_load_n(&lane->to->head, __ATOMIC_RELAXED);
 		lane->head = __atomic_load_n(&lane->from->head, __ATOMIC_RELAXED);
@@ -241,16 +240,16 @@ static int loop_regMr(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **o
 
 	if (mem->kind != NCCL_EP_NET_MEM_HOST)
 		return EP_FAIL(EP_NET, EP_EUSAGE,
-			       "loop: a processor copies, so only host memory can be registered; "
-			       "stage device memory through it");
+			       "loop: only host memory can be registered; stage device memory through it");
 	rc = ep_base_mem_check("loop", mem, false);
 	if (rc)
 		return rc;
 	if (mem->fd >= 0) {
-		/* The caller may close its own. */
+		/* The caller may close its descriptor. */
 		fd = fcntl(mem->fd, F_DUPFD_CLOEXEC, 0);
 		if (fd < 0)
-			return EP_FAIL(EP_NET, EP_EARG, "loop: descriptor %d: %s", mem->fd, strerror(errno));
+			return EP_FAIL(EP_NET, EP_EARG, "loop: cannot duplicate descriptor %d: %s", mem->fd,
+				       strerror(errno));
 	}
 	rc = loop_object_make(mem->ptr, mem->size, fd, mem->offset, &object);
 	if (rc)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hot half of the loop net: copies, immediates, and who is still there. */
+/* The hot path of the loop net: copies, immediates, lost peers. */
 #include <string.h>
 
 #include "net/loop/loop.h"
 #include "net/table.h"
 #include "util/error.h"
 
-/* Calls of progress between two looks at the other processes: a look is a system call, 0.3 us. */
+/* Calls of progress between two checks of the peers' processes: a check is a system call, 0.3 us. */
 #define LOOK_EVERY 256u
 
-static char loop_done; /* its address is every request */
+static char loop_done; /* every request is its address */
 
-static int peer_check(struct loop_comm *comm, int peer)
+static inline int peer_check(struct loop_comm *comm, int peer)
 {
 	int rc = ep_base_peer_check(&comm->base, peer);
 
@@ -19,17 +19,21 @@ static int peer_check(struct loop_comm *comm, int peer)
 		return rc;
 	/* A1: pairs with R1 in loop_closeComm. */
 	if (__builtin_expect(__atomic_load_n(&comm->peers[peer].header->closed, __ATOMIC_ACQUIRE), 0))
-		return ep_base_peer_lost(&comm->base, peer, "has closed its side");
+		return ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
 	return 0;
 }
 
-/* Where both ends are, for puts and gets alike. A copy has no limit for inline puts. */
-static int ends_find(struct loop_ctx *ctx, const ncclEpNetPut_v1_t *put, uint8_t **near, uint8_t **far)
+/* The addresses of both ends of a put or get. A copy has no inline limit. */
+static inline int ends_find(struct loop_ctx *ctx, const ncclEpNetPut_v1_t *put, uint8_t **near, uint8_t **far)
 {
 	const struct loop_mr *dst = put->dstMr, *src = put->srcMr;
-	int rc = peer_check(ctx->comm, put->peer);
+	struct loop_comm *comm = ctx->comm;
+	int rc = peer_check(comm, put->peer);
 
-	rc = rc ? rc : ep_base_put_check(&ctx->comm->base, put, UINT64_MAX);
+	if (__builtin_expect(rc, 0))
+		return rc;
+	rc = ep_base_put_check(&comm->base, put, (const struct ep_base_mr *)dst, (const struct ep_base_mr *)src,
+			       UINT64_MAX);
 	if (__builtin_expect(rc, 0))
 		return rc;
 	*far = dst->views[put->peer].base + put->dstOffset;
@@ -37,14 +41,14 @@ static int ends_find(struct loop_ctx *ctx, const ncclEpNetPut_v1_t *put, uint8_t
 	return 0;
 }
 
-/* A word is a store of its own, behind all that this thread copied before: P1 and P3 of the table. */
+/* An aligned word is one store, after all earlier copies of this thread: P1 and P3 of nccl_ep_net.h. */
 static void bytes_move(uint8_t *to, const uint8_t *from, uint64_t size)
 {
 	uint64_t word;
 
 	if (size == 8 && (uintptr_t)to % 8 == 0) {
 		memcpy(&word, from, 8);
-		/* R3: pairs with the acquire of whoever waits for this word. */
+		/* R3: pairs with the acquire load of whoever polls this word. */
 		__atomic_store_n((uint64_t *)to, word, __ATOMIC_RELEASE);
 		return;
 	}
@@ -63,7 +67,7 @@ static bool lane_room(struct loop_lane *lane)
 static void lane_give(struct loop_lane *lane, uint32_t imm)
 {
 	lane->to->imm[lane->tail % LOOP_RING] = imm;
-	/* R5: pairs with A5 in lane_take: the immediate, and the bytes of its put. */
+	/* R5: pairs with A5 in lane_take: the immediate and the bytes of its put. */
 	__atomic_store_n(&lane->to->tail, ++lane->tail, __ATOMIC_RELEASE);
 }
 
@@ -75,7 +79,7 @@ static int lane_take(struct loop_lane *lane, int peer, ncclEpNetImm_v1_t *imms, 
 
 	if (!ready)
 		return 0;
-	if (ready > LOOP_RING) /* a peer wrote nonsense: never more than a ring */
+	if (ready > LOOP_RING) /* the counter is the peer's and not trusted */
 		ready = LOOP_RING;
 	n = ready < (uint32_t)max ? (int)ready : max;
 	for (int i = 0; i < n; i++)
@@ -138,7 +142,7 @@ static int loop_iget(void *c, const ncclEpNetPut_v1_t *get, void **request)
 	return 0;
 }
 
-/* A processor's stores need no flush to be seen by processors. */
+/* CPU stores to host memory need no flush. */
 static int loop_iflush(void *ctx, void *mr, void **request)
 {
 	(void)ctx;
@@ -157,7 +161,7 @@ static int loop_test(void *ctx, void *request, int *done)
 
 static void process_gone(void *comm, int rank)
 {
-	ep_base_peer_lost(comm, rank, "is gone: its process ended");
+	ep_base_peer_lost(comm, rank, "its process ended");
 }
 
 static int loop_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hot half of rails. Puts to a peer go in bursts: while the caller says that more follows they stay on one rail,
- * quiet and behind one doorbell, up to BURST bytes; the last of a burst asks for a completion, and the next begins on
- * the next rail. So nothing quiet is left uncovered on a rail that the caller's own covering put does not take, and
- * that put ends when all of these have. A burst does not leave its rail where that has no room: it waits.
+ * The hot path of rails. Puts to a peer form bursts: while NCCL_EP_NET_MORE and _QUIET are set they stay on one rail
+ * and share a doorbell, up to BURST bytes. The last put of a burst is not quiet on its rail, and the next burst uses
+ * the next rail. So no quiet put is left uncovered on a rail that the caller's covering put does not use, and that put
+ * completes when all of them have. A burst does not change its rail when that has no room: it waits.
  */
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 #include "net/table.h"
 #include "util/error.h"
 
-#define BURST 32768u /* four rows of 7 KiB: a doorbell is shared, and eight rows are on two rails already */
+#define BURST 32768u /* four rows of 7 KiB share a doorbell, and eight rows already use two rails */
 #define SLAB 64
 
 enum kind { OP_PUT, OP_SIGNAL, OP_GET };
@@ -41,7 +41,7 @@ static int slab_add(struct rails_ctx *ctx)
 	return 0;
 }
 
-/* So that what is taken from the lists after a put was given to a rail is there. */
+/* Called before a put is given to a rail, so that op_take and req_take cannot fail afterwards. */
 static int nodes_ready(struct rails_ctx *ctx)
 {
 	return ctx->free_ops && ctx->free_reqs ? 0 : slab_add(ctx);
@@ -65,7 +65,7 @@ static struct rails_req *req_take(struct rails_ctx *ctx, int peer, int rc)
 	return req;
 }
 
-/* Whether it has ended; *rc is how, where that is no success. */
+/* Whether it is done; an error is stored in *rc, the first one only. */
 static bool op_test(struct rails_ctx *ctx, struct rails_op *op, int *rc)
 {
 	int done = 0, one;
@@ -84,7 +84,7 @@ static bool op_test(struct rails_ctx *ctx, struct rails_op *op, int *rc)
 	return true;
 }
 
-/* Takes out of the list what has ended, or only from its front. */
+/* Removes completed requests from the list; front: only from its head. */
 static void ops_test(struct rails_ctx *ctx, struct rails_op **at, bool front, int *rc)
 {
 	while (*at) {
@@ -108,7 +108,7 @@ static void lane_fail(struct rails_lane *lane, int rc)
 		lane->failed = rc;
 }
 
-/* A caller that covers late does not make the list grow. */
+/* Keeps the list short when the caller puts quiet ones for long. */
 static void lane_reap(struct rails_ctx *ctx, struct rails_lane *lane)
 {
 	ops_test(ctx, &lane->first, true, &lane->quiet_rc);
@@ -140,7 +140,7 @@ static int rail_give(struct rails_ctx *ctx, int rail, enum kind kind, const nccl
 	return ctx->hot->iputSignal(ctx->inner[rail], &inner, &inner_signal, request);
 }
 
-/* On the lane's rail or, at the start of a burst, on the first after it that has room. */
+/* On the current rail or, at the start of a burst, on the next one that has room. */
 static int lane_give(struct rails_ctx *ctx, struct rails_lane *lane, enum kind kind, const ncclEpNetPut_v1_t *put,
 		     const ncclEpNetSignal_v1_t *signal, void **request)
 {
@@ -168,7 +168,7 @@ static int op_start(struct rails_ctx *ctx, enum kind kind, const ncclEpNetPut_v1
 
 	*request = NULL;
 	if (__builtin_expect((unsigned)put->peer >= (unsigned)ctx->comm->nranks, 0))
-		return EP_FAIL(EP_NET, EP_EARG, "rails: rank %d of %d", put->peer, ctx->comm->nranks);
+		return EP_FAIL(EP_NET, EP_EARG, "rails: no rank %d; there are %d", put->peer, ctx->comm->nranks);
 	lane = &ctx->lanes[put->peer];
 	if (__builtin_expect(lane->failed, 0))
 		return lane->failed;
@@ -213,7 +213,7 @@ static int rails_iputSignal(void *ctx, const ncclEpNetPut_v1_t *put, const ncclE
 {
 	*request = NULL;
 	if (signal->strength != NCCL_EP_NET_SIGNAL_WEAK)
-		return EP_FAIL(EP_NET, ENOTSUP, "rails: no strong signals, as rails overtake each other");
+		return EP_FAIL(EP_NET, ENOTSUP, "rails: no strong signals: rails are unordered");
 	return op_start(ctx, OP_SIGNAL, put, signal, request);
 }
 
@@ -222,7 +222,7 @@ static int rails_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request)
 	return op_start(ctx, OP_GET, get, NULL, request);
 }
 
-/* What arrived by every rail. */
+/* Flushes every rail. */
 static int rails_iflush(void *c, void *m, void **request)
 {
 	struct rails_ctx *ctx = c;
@@ -271,7 +271,7 @@ static int rails_test(void *c, void *request, int *done)
 	return rc;
 }
 
-/* All of them, whatever room is left: a rail that nobody drives holds up its peers. */
+/* All rails, even when max is reached: a rail without progress stalls its peers. */
 static int rails_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 {
 	struct rails_ctx *ctx = c;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue pairs of a context to one peer, from the first put to the end. */
+/* The RC queue pairs of a context to one peer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +8,9 @@
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 
-#define DEPTH 512u     /* of a send queue */
-#define RNR_TIMER 12   /* 0.64 ms until a receiver without receives is tried again */
-#define RNR_FOR_EVER 7 /* what does not move for NCCL_EP_PEER_LOST_MS ends by the clock */
+#define DEPTH 512u     /* of the send queue */
+#define RNR_TIMER 12   /* 0.64 ms until the sender retries after RNR NAK */
+#define RNR_FOR_EVER 7 /* unlimited; NCCL_EP_PEER_LOST_MS ends it */
 #define HOPS 64
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -18,12 +18,12 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* Memory for a thousand peers: the NIC's queue of 512 puts with 64 bytes inline takes 64 KiB. */
+/* Less with many peers: a send queue of 512 entries with 64 bytes inline takes 64 KiB. */
 static uint32_t depth_wanted(const struct vb_comm *comm)
 {
 	uint32_t most = (uint32_t)comm->dev->attr.max_qp_wr, want = DEPTH;
 
-	/* A power of two: numbers wrap around, and places in the queue with them. */
+	/* A power of two: counters wrap around, and with them the index in the queue. */
 	for (int n = comm->base.nranks; (n > 64 && want > 64) || want > most; n /= 2)
 		want /= 2;
 	return want ? want : 1;
@@ -48,7 +48,7 @@ struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer)
 	return attr;
 }
 
-/* From the upper bits of a product: numbers of queue pairs may come in steps. */
+/* Upper bits of a product: queue pair numbers may have a stride. */
 static uint32_t sender_place(const struct vb_ctx *ctx, uint32_t qpn)
 {
 	return (uint32_t)(qpn * 0x9e3779b97f4a7c15ull >> 32) & ctx->senders_mask;
@@ -64,7 +64,7 @@ struct vb_lane *vb_lane_of(struct vb_ctx *ctx, uint32_t qpn)
 	return NULL;
 }
 
-/* Numbers in the context, for completions, and by the NIC's number, for what arrives. */
+/* Enters it by index, for completions, and by queue pair number, for received immediates. */
 static int qp_enter(struct vb_ctx *ctx, struct vb_qp *qp)
 {
 	uint32_t i = sender_place(ctx, qp->qp->qp_num);
@@ -114,7 +114,7 @@ static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
 	errno = EIO;
 	qp->qp = vb_api()->create_qp(comm->pd, &init);
 	if (!qp->qp && comm->max_inline && errno == EINVAL) {
-		init.cap.max_inline = 0; /* more than the NIC has: registered slots then */
+		init.cap.max_inline = 0; /* more than the NIC supports: use registered buffers */
 		qp->qp = vb_api()->create_qp(comm->pd, &init);
 	}
 	if (!qp->qp)
@@ -124,7 +124,7 @@ static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
 	return rc ? -(rc < 0 ? errno : rc) : qp_enter(lane->ctx, qp);
 }
 
-/* A slot for every place in the send queue: its value stays there as long as the put is at the NIC. */
+/* One buffer per send queue entry: the value must stay until the work request completes. */
 static int bytes_make(struct vb_lane *lane, uint32_t depth)
 {
 	size_t size = (size_t)lane->count * depth * VB_INLINE;
@@ -167,11 +167,11 @@ int vb_lane_open(struct vb_lane *lane)
 	if (!rc)
 		return 0;
 	lane->dropped = true;
-	return ep_base_peer_lost(&comm->base, lane->peer, "gets no queue pair on %s: %s", comm->dev->name,
+	return ep_base_peer_lost(&comm->base, lane->peer, "cannot create queue pairs on %s: %s", comm->dev->name,
 				 vb_reason(-rc, why, sizeof(why)));
 }
 
-/* NULL pointers of any state are accepted. */
+/* Accepts what a failed open left. */
 void vb_lane_close(struct vb_lane *lane)
 {
 	for (int k = 0; lane->qp && k < lane->count; k++)
@@ -233,13 +233,13 @@ int vb_lane_aim(struct vb_lane *lane, const uint32_t *qpn, const uint32_t *psn)
 		rc = qp_aim(&lane->qp[k], qpn[k] & 0xffffff, psn[k] & 0xffffff);
 	if (rc)
 		return ep_base_peer_lost(&comm->base, lane->peer,
-					 "cannot be connected to from %s: %s; check routes and addresses of its NIC",
+					 "cannot connect queue pairs of %s: %s; check routes and addresses of its NIC",
 					 comm->dev->name, strerror(rc < 0 ? errno : rc));
 	lane->have = true;
 	return 0;
 }
 
-/* What is at the NIC comes back at once, and not when the NIC gives up. */
+/* In the error state work requests complete at once, not after the NIC's retries. */
 void vb_lane_drop(struct vb_lane *lane)
 {
 	struct ib_qp_attr attr = { .state = IB_QPS_ERR };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hot half of the verbs net that receives: completions, immediates and errors from the completion queue. */
+/* The completion side of the hot path: completions, immediates and errors. */
 #include <arpa/inet.h>
 
 #include "net/verbs/verbs.h"
@@ -18,8 +18,8 @@ static void slot_end(struct vb_ctx *ctx, struct vb_slot *slot, int rc)
 }
 
 /*
- * A queue pair completes in order: this number, and all before it. Of those only quiet ones can still be open, and they
- * went well, or their own errors would have come first.
+ * A queue pair completes in order: this work request and all before it. Those still open are quiet ones that succeeded:
+ * their errors would have been reported first.
  */
 static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 {
@@ -30,7 +30,8 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 	struct vb_slot **slot;
 
 	if (__builtin_expect(!qp || !n || n > qp->posted - qp->completed, 0)) {
-		EP_INFO(EP_NET, "verbs: a completion of no put of ours, %#llx, dropped", (unsigned long long)wc->wr_id);
+		EP_INFO(EP_NET, "verbs: ignored completion %#llx of an unknown work request",
+			(unsigned long long)wc->wr_id);
 		return;
 	}
 	lane = qp->lane;
@@ -42,7 +43,7 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 		ep_base_peer_lost(&ctx->comm->base, lane->peer, "%s%s [status %u, vendor %#x]",
 				  wc->status == IB_WC_RETRY_EXC_ERR || wc->status == IB_WC_RNR_RETRY_EXC_ERR
 					  ? ""
-					  : "failed a put: ",
+					  : "a put failed: ",
 				  vb_status_text(wc->status), wc->status, wc->vendor_err);
 		vb_lane_drop(lane);
 	}
@@ -52,14 +53,14 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 	*slot = NULL;
 }
 
-/* The receive is given back when the immediate is handed out: a caller that takes none holds its senders up. */
+/* The receive is reposted after the immediate was returned: a caller that takes none throttles its senders. */
 static void imm_take(struct vb_ctx *ctx, const struct ib_wc *wc)
 {
 	struct vb_lane *lane = vb_lane_of(ctx, wc->qp_num);
 
 	if (__builtin_expect(wc->status || !(wc->flags & IB_WC_WITH_IMM) || !lane, 0)) {
-		EP_INFO(EP_NET, "verbs: a receive without immediate data, dropped: %s",
-			wc->status ? vb_status_text(wc->status) : "of no peer");
+		EP_INFO(EP_NET, "verbs: dropped a receive without immediate data: %s",
+			wc->status ? vb_status_text(wc->status) : "unknown queue pair");
 		ctx->spent++;
 		return;
 	}
@@ -97,7 +98,7 @@ int vb_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 		rc = vb_look(ctx);
 	n = ctx->ops->poll_cq(ctx->cq, VB_BATCH, wc);
 	if (__builtin_expect(n < 0, 0))
-		rc = rc ? rc : vb_fail(ctx->comm->dev, EIO, "reading a completion queue");
+		rc = rc ? rc : vb_fail(ctx->comm->dev, EIO, "ibv_poll_cq");
 	for (int i = 0; i < n; i++)
 		wc_take(ctx, &wc[i]);
 	while (given < max && ctx->waiting) {

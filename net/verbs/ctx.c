@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queues of a context, and the requests of its puts. */
+/* The queues of a context, and its requests. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ void vb_slot_give(struct vb_ctx *ctx, struct vb_slot *slot)
 	ctx->free = slot;
 }
 
-/* They carry no memory: an immediate comes with bytes that are elsewhere. */
+/* Receives have no buffer: the bytes of a put with immediate data go to its destination. */
 int vb_receives_post(struct vb_ctx *ctx)
 {
 	struct ib_recv_wr wr[RECEIVES_AT_ONCE], *bad;
@@ -51,7 +51,7 @@ int vb_receives_post(struct vb_ctx *ctx)
 		wr[n - 1].next = NULL;
 		rc = ctx->ops->post_srq_recv(ctx->srq, wr, &bad);
 		if (rc)
-			return vb_fail(ctx->comm->dev, rc, "giving back receives");
+			return vb_fail(ctx->comm->dev, rc, "ibv_post_srq_recv");
 		ctx->spent -= n;
 	}
 	return 0;
@@ -66,20 +66,20 @@ static int queues_open(struct vb_ctx *ctx)
 	errno = EIO;
 	ctx->cq = vb_api()->create_cq(comm->context, (int)comm->cq, ctx, NULL, 0);
 	if (!ctx->cq)
-		return vb_fail(comm->dev, errno, "making a completion queue");
+		return vb_fail(comm->dev, errno, "ibv_create_cq");
 	ctx->srq = vb_api()->create_srq(comm->pd, &srq);
 	if (!ctx->srq)
-		return vb_fail(comm->dev, errno, "making a shared receive queue");
-	/* Not what was given, which may be more: the completion queue is made for what was asked. */
+		return vb_fail(comm->dev, errno, "ibv_create_srq");
+	/* Not srq.max_wr, which may be more than requested: the completion queue is sized for the request. */
 	ctx->receives = ctx->spent = comm->srq;
-	/* A doorbell each would cost more than the immediate itself; a small queue must not run dry meanwhile. */
+	/* A doorbell per receive would cost more than the immediate itself; a small queue must not run empty. */
 	ctx->give_back = comm->srq < 4 * RECEIVES_AT_ONCE ? comm->srq / 4 : RECEIVES_AT_ONCE;
 	ctx->give_back += !ctx->give_back;
 	rc = vb_receives_post(ctx);
 	return rc ? rc : vb_ud_open(ctx);
 }
 
-/* At most half full, so that a search is short. */
+/* At most half full, to keep probes short. */
 static int senders_make(struct vb_ctx *ctx)
 {
 	uint64_t want = 2ull * (uint64_t)ctx->comm->base.nranks * ctx->comm->qps, n = 16;
@@ -115,7 +115,7 @@ int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out)
 	return rc;
 }
 
-/* Queue pairs first: what they still had on its way needs the rest until they are gone. NULL is accepted. */
+/* Queue pairs first: their work requests in flight need the rest. NULL is accepted. */
 void vb_ctx_close(struct vb_ctx *ctx)
 {
 	if (!ctx)

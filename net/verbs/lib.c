@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libibverbs itself: opened once, by the versions of its symbols that net/verbs/api.h describes. */
+/* libibverbs, loaded at run time with the symbol versions that api.h declares. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 
-/* One for the process. */
+/* Loaded once per process. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct ep_base_lib lib = {
 	.net = "verbs",
@@ -18,7 +18,7 @@ static struct ep_base_lib lib = {
 };
 static struct ib_api api;
 
-/* Version 1.0 of most of these has other structs under the same name, so a plain dlsym would be luck. */
+/* IBVERBS_1.0 has different structs under the same names, so a plain dlsym is not safe. */
 static const struct ep_base_symbol symbols[] = {
 #define SYMBOL(name) { "ibv_" #name, "IBVERBS_1.1", offsetof(struct ib_api, name), false }
 	SYMBOL(get_device_list),
@@ -59,7 +59,7 @@ const struct ib_api *vb_api(void)
 	return ep_base_lib_check(&lib) ? &api : NULL;
 }
 
-/* Locked memory, as the kernel counts it: queues of most devices, and everything registered. */
+/* ENOMEM usually means the limit of locked memory, which queues and registrations count against. */
 const char *vb_reason(int error, char *text, size_t n)
 {
 	struct rlimit limit;
@@ -67,11 +67,10 @@ const char *vb_reason(int error, char *text, size_t n)
 	if (error != ENOMEM)
 		snprintf(text, n, "%s", strerror(error));
 	else if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
-		snprintf(text, n, "%s; locked memory is not limited here, so NIC or machine have no more",
+		snprintf(text, n, "%s; locked memory is not limited: the NIC or the host is out of resources",
 			 strerror(error));
 	else
-		snprintf(text, n,
-			 "%s; the limit of locked memory (memlock) is %llu KiB: raise it by ulimit -l unlimited",
+		snprintf(text, n, "%s; the locked memory limit (memlock) is %llu KiB; raise it by ulimit -l unlimited",
 			 strerror(error), (unsigned long long)limit.rlim_cur / 1024);
 	return text;
 }

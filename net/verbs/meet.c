@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ranks meet, and part. A handle says where a rank's datagrams go; connect only looks whether all handles fit, so
- * that it takes no time with a thousand ranks, and the first put to a peer finds out whether the way works.
+ * listen, connect and close. A handle holds the address of a rank's UD queue pairs. connect only checks the handles, so
+ * it is fast with a thousand ranks; the first put to a peer finds out whether the path works.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,15 +13,15 @@
 #include "util/error.h"
 #include "util/param.h"
 
-#define MAGIC 0x56423031u /* the last byte is the version */
-#define READS 16	  /* of a queue pair at once */
-#define BYE_MS 10	  /* a courtesy: whoever does not get it learns of the end in another way */
+#define MAGIC 0x56423031u /* the last digit is the version */
+#define READS 16	  /* outstanding per queue pair */
+#define BYE_MS 10	  /* best effort: a peer that misses the bye detects the end otherwise */
 #define NOTES_MIN 64
 #define NOTES_MAX 1024
 #define PAGE 4096
 
 struct vb_listener {
-	struct vb_comm *comm; /* NULL once it is the caller's */
+	struct vb_comm *comm; /* NULL once the caller owns it */
 };
 
 static uint32_t clamp(uint64_t n, uint32_t low, uint32_t high)
@@ -29,7 +29,7 @@ static uint32_t clamp(uint64_t n, uint32_t low, uint32_t high)
 	return n < low ? low : n > high ? high : (uint32_t)n;
 }
 
-/* Queue pairs to a peer: all ranks' share of the NIC's, which other comms and processes use too. */
+/* Queue pairs per peer: at most a quarter of the NIC's, which other comms and processes share. */
 static uint32_t qps_share(const struct vb_net *net, const struct vb_dev *dev, int nranks)
 {
 	uint64_t share = (uint64_t)dev->attr.max_qp / 4 / (net->contexts * (uint64_t)nranks);
@@ -37,7 +37,7 @@ static uint32_t qps_share(const struct vb_net *net, const struct vb_dev *dev, in
 	return clamp(share, 1, (uint32_t)net->qps);
 }
 
-/* The completion queue holds all that may be in flight either way; where the NIC has none so large, less is. */
+/* The completion queue has room for all that may be in flight; if the NIC's maximum is smaller, less is in flight. */
 static void sizes_set(struct vb_comm *comm, const struct vb_net *net)
 {
 	const struct ib_device_attr *attr = &comm->dev->attr;
@@ -55,7 +55,7 @@ static void sizes_set(struct vb_comm *comm, const struct vb_net *net)
 	comm->qps = qps_share(net, comm->dev, comm->base.nranks);
 }
 
-/* Of any state. */
+/* Accepts what a failed open left. */
 static void comm_free(struct vb_comm *comm)
 {
 	for (int i = 0; i < VB_CONTEXTS; i++)
@@ -72,7 +72,7 @@ static void comm_free(struct vb_comm *comm)
 	free(comm);
 }
 
-/* Where a flush reads to: one byte, which nobody looks at. */
+/* The destination of flush reads: one byte, never used. */
 static int page_make(struct vb_comm *comm)
 {
 	ncclEpNetMem_v1_t mem = { .size = PAGE, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
@@ -94,13 +94,13 @@ static int device_enter(struct vb_comm *comm)
 
 	comm->context = vb_device_open(comm->dev);
 	if (!comm->context)
-		return vb_fail(comm->dev, errno, "opening the device");
+		return vb_fail(comm->dev, errno, "ibv_open_device");
 	flags = fcntl(comm->context->async_fd, F_GETFL);
 	if (flags < 0 || fcntl(comm->context->async_fd, F_SETFL, flags | O_NONBLOCK))
-		return vb_fail(comm->dev, errno, "asking for events");
+		return vb_fail(comm->dev, errno, "making async_fd non-blocking");
 	errno = EIO;
 	comm->pd = vb_api()->alloc_pd(comm->context);
-	return comm->pd ? 0 : vb_fail(comm->dev, errno, "making a protection domain");
+	return comm->pd ? 0 : vb_fail(comm->dev, errno, "ibv_alloc_pd");
 }
 
 static int comm_make(const struct vb_net *net, const struct vb_dev *dev, int nranks, struct vb_comm **out)
@@ -126,7 +126,7 @@ static int comm_make(const struct vb_net *net, const struct vb_dev *dev, int nra
 	rc = rc ? rc : ep_watch_open(&comm->watch, nranks);
 	rc = rc ? rc : ep_base_random("verbs", &comm->nonce, sizeof(comm->nonce));
 	rc = rc ? rc : ep_base_random("verbs", &comm->qkey, sizeof(comm->qkey));
-	comm->qkey &= 0x7fffffff; /* the highest bit is for the privileged */
+	comm->qkey &= 0x7fffffff; /* the highest bit marks privileged Q_Keys */
 	rc = rc ? rc : device_enter(comm);
 	rc = rc ? rc : page_make(comm);
 	for (int i = 0; i < (int)net->contexts && !rc; i++) {
@@ -197,14 +197,16 @@ int vb_listen(void *n, int d, int nranks, void *handle, void **listener)
 static int handle_check(const struct vb_comm *comm, int r, const struct vb_handle *h)
 {
 	if (h->magic != MAGIC || h->mtu < IB_MTU_256 || h->mtu > IB_MTU_4096 || !h->qps || h->qps > VB_QPS || !h->reads)
-		return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d has no handle of this build's net verbs", r);
+		return EP_FAIL(EP_NET, EP_EREMOTE,
+			       "verbs: the handle of rank %d is not of this version of transport verbs", r);
 	if (h->nranks != (uint32_t)comm->base.nranks || h->contexts != comm->base.contexts)
-		return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d has %u ranks and %u contexts, rank %d %d and %d", r,
-			       h->nranks, h->contexts, comm->base.rank, comm->base.nranks, comm->base.contexts);
+		return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d has %u ranks and %u contexts, rank %d has %d and %d",
+			       r, h->nranks, h->contexts, comm->base.rank, comm->base.nranks, comm->base.contexts);
 	if (h->roce != comm->dev->roce)
 		return EP_FAIL(EP_NET, EP_EREMOTE,
-			       "verbs: the NIC of rank %d is on %s and %s of rank %d is not: name NICs of one network "
-			       "by NCCL_EP_IB_HCA",
+			       "verbs: the NIC of rank %d is on %s, %s of rank %d is not; choose NICs of one network "
+			       "by "
+			       "NCCL_EP_IB_HCA",
 			       r, h->roce ? "Ethernet" : "InfiniBand", comm->dev->name, comm->base.rank);
 	return 0;
 }
@@ -243,7 +245,7 @@ int vb_closeListen(void *listener)
 	return 0;
 }
 
-/* Until no more than `most` datagrams are on their way. */
+/* Waits until at most `most` datagrams are in flight. */
 static void notes_await(struct vb_ctx *ctx, uint32_t most, uint64_t end)
 {
 	int n;
@@ -252,7 +254,7 @@ static void notes_await(struct vb_ctx *ctx, uint32_t most, uint64_t end)
 		;
 }
 
-/* Tells those that are connected: whoever puts to this rank later is told so at once. */
+/* Tells connected peers, so that later puts to this rank fail at once. */
 static void bye_say(struct vb_comm *comm)
 {
 	uint64_t end = ep_deadline_ms(BYE_MS);

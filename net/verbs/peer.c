@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is still there. A NIC tells of a peer that does not acknowledge, after its retries; a closing rank says so; ends
- * of processes on this host are watched; and what moves nothing for NCCL_EP_PEER_LOST_MS is lost, whatever the NIC
- * hopes for. Events of the device are read here too.
+ * Detecting lost peers, and device events. The NIC reports a peer that does not acknowledge, after its retries; a
+ * closing rank says bye; processes on this host are watched; and a peer without progress for NCCL_EP_PEER_LOST_MS is
+ * lost, whatever retries the NIC has left.
  */
 #include <stdio.h>
 
@@ -17,33 +17,33 @@ const char *vb_status_text(unsigned status)
 		unsigned status;
 		const char *text;
 	} texts[] = {
-		{ IB_WC_LOC_LEN_ERR, "a put is longer than the NIC allows" },
-		{ IB_WC_LOC_QP_OP_ERR, "the NIC found its own queue pair inconsistent" },
-		{ IB_WC_LOC_PROT_ERR, "a put's source is not registered any more (local protection)" },
-		{ IB_WC_WR_FLUSH_ERR, "the queue pair was flushed after an earlier error" },
-		{ IB_WC_BAD_RESP_ERR, "the answer made no sense" },
-		{ IB_WC_LOC_ACCESS_ERR, "the local memory does not allow it" },
-		{ IB_WC_REM_INV_REQ_ERR, "the peer's NIC calls the request invalid" },
+		{ IB_WC_LOC_LEN_ERR, "local length error: the put is longer than the NIC allows" },
+		{ IB_WC_LOC_QP_OP_ERR, "local queue pair operation error" },
+		{ IB_WC_LOC_PROT_ERR, "local protection error: the source is no longer registered" },
+		{ IB_WC_WR_FLUSH_ERR, "flushed after an earlier error" },
+		{ IB_WC_BAD_RESP_ERR, "bad response" },
+		{ IB_WC_LOC_ACCESS_ERR, "local access error" },
+		{ IB_WC_REM_INV_REQ_ERR, "remote invalid request" },
 		{ IB_WC_REM_ACCESS_ERR,
-		  "the peer's memory refused it (bad rkey or range): its registration is gone, or was never this" },
-		{ IB_WC_REM_OP_ERR, "the peer's NIC could not carry it out" },
+		  "remote access error (bad rkey or range): the registration is gone or another one" },
+		{ IB_WC_REM_OP_ERR, "remote operation error" },
 		{ IB_WC_RETRY_EXC_ERR,
-		  "does not acknowledge (retries exceeded): it or the path is gone: check its process, cable, PFC/ECN, "
-		  "GID; NCCL_EP_IB_TIMEOUT, NCCL_EP_IB_RETRY_CNT" },
-		{ IB_WC_RNR_RETRY_EXC_ERR, "has no receives posted (RNR retries exceeded): it is stuck" },
-		{ IB_WC_REM_ABORT_ERR, "the peer aborted it" },
-		{ IB_WC_FATAL_ERR, "the NIC failed" },
-		{ IB_WC_RESP_TIMEOUT_ERR, "the answer did not come in time" },
-		{ IB_WC_GENERAL_ERR, "the NIC says only that it failed" },
+		  "it does not acknowledge (retries exceeded); check its process, cable, PFC/ECN, GID; "
+		  "NCCL_EP_IB_TIMEOUT, NCCL_EP_IB_RETRY_CNT" },
+		{ IB_WC_RNR_RETRY_EXC_ERR, "it has no receives posted (RNR retries exceeded); its engine is stuck" },
+		{ IB_WC_REM_ABORT_ERR, "remote abort" },
+		{ IB_WC_FATAL_ERR, "fatal error of the NIC" },
+		{ IB_WC_RESP_TIMEOUT_ERR, "response timeout" },
+		{ IB_WC_GENERAL_ERR, "general error" },
 	};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		if (texts[i].status == status)
 			return texts[i].text;
-	return "an error without a name";
+	return "unknown status";
 }
 
-/* Nothing goes on, in no context of the comm. */
+/* Fails all contexts of the comm. */
 static void comm_break(struct vb_comm *comm, const char *why)
 {
 	int none = 0;
@@ -51,7 +51,7 @@ static void comm_break(struct vb_comm *comm, const char *why)
 	if (!__atomic_compare_exchange_n(&comm->broken, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return;
 	snprintf(comm->why, sizeof(comm->why), "verbs: rank %d: %s: %s", comm->base.rank, comm->dev->name, why);
-	/* R2: pairs with A2 in vb_look: the sentence is complete. */
+	/* R2: pairs with A2 in vb_look: the message is complete. */
 	__atomic_store_n(&comm->broken, EIO, __ATOMIC_RELEASE);
 }
 
@@ -61,27 +61,28 @@ static void event_take(struct vb_comm *comm, const struct ib_event *event)
 
 	switch (event->type) {
 	case IB_EVENT_CQ_ERR:
-		comm_break(comm, "a completion queue has overrun: completions are lost (option cq= is too small?)");
+		comm_break(comm, "completion queue overrun; is option cq= too small?");
 		break;
 	case IB_EVENT_SRQ_ERR:
-		comm_break(comm, "a shared receive queue has failed");
+		comm_break(comm, "shared receive queue failed");
 		break;
 	case IB_EVENT_DEVICE_FATAL:
-		comm_break(comm, "the device has failed: look at the kernel's log");
+		comm_break(comm, "device fatal error; see the kernel log");
 		break;
 	case IB_EVENT_QP_FATAL:
 	case IB_EVENT_QP_REQ_ERR:
 	case IB_EVENT_QP_ACCESS_ERR:
 		qp = event->element.qp->own;
 		if (qp)
-			ep_base_peer_lost(&comm->base, qp->lane->peer, "broke its queue pair: %s",
-					  event->type == IB_EVENT_QP_ACCESS_ERR ? "it put to where it may not"
-										: "the NIC reports an error of it");
+			ep_base_peer_lost(&comm->base, qp->lane->peer, "queue pair error: %s",
+					  event->type == IB_EVENT_QP_ACCESS_ERR
+						  ? "it accessed memory that is not registered for it"
+						  : "reported by the NIC");
 		break;
 	case IB_EVENT_PORT_ERR:
-		if (event->element.port == comm->dev->port) /* retries may outlast it, so nobody is lost yet */
-			EP_WARN(EP_NET, "verbs: rank %d: port %s went down: check the cable or ip link",
-				comm->base.rank, comm->dev->name);
+		if (event->element.port == comm->dev->port) /* retries may outlast it: no peer is lost yet */
+			EP_WARN(EP_NET, "verbs: rank %d: port %s is down; check the cable or ip link", comm->base.rank,
+				comm->dev->name);
 		break;
 	case IB_EVENT_PORT_ACTIVE:
 		if (event->element.port == comm->dev->port)
@@ -92,7 +93,7 @@ static void event_take(struct vb_comm *comm, const struct ib_event *event)
 	}
 }
 
-/* The descriptor does not block. */
+/* The descriptor is non-blocking. */
 static void events_read(struct vb_comm *comm)
 {
 	struct ib_event event;
@@ -108,7 +109,7 @@ static void process_gone(void *arg, int rank)
 	struct vb_comm *comm = arg;
 
 	if (!__atomic_load_n(&comm->peers[rank].left, __ATOMIC_RELAXED))
-		ep_base_peer_lost(&comm->base, rank, "is gone: its process ended");
+		ep_base_peer_lost(&comm->base, rank, "its process ended");
 }
 
 static void lane_look(struct vb_ctx *ctx, struct vb_lane *lane)
@@ -119,9 +120,9 @@ static void lane_look(struct vb_ctx *ctx, struct vb_lane *lane)
 	if (ep_base_is_lost(&comm->base, peer))
 		vb_lane_drop(lane);
 	else if (lane->open && __atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED))
-		ep_base_peer_lost(&comm->base, peer, "has closed its side");
+		ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
 	else if (lane->open && ctx->clock - lane->since > comm->lost_ns)
-		ep_base_peer_lost(&comm->base, peer, "has acknowledged nothing for %llu ms (NCCL_EP_PEER_LOST_MS)",
+		ep_base_peer_lost(&comm->base, peer, "it acknowledged nothing for %llu ms (NCCL_EP_PEER_LOST_MS)",
 				  (unsigned long long)(comm->lost_ns / 1000000));
 }
 
@@ -138,7 +139,7 @@ static void asking_look(struct vb_ctx *ctx)
 		at = &lane->next_asking;
 		if (ctx->clock - lane->asked > comm->lost_ns)
 			ep_base_peer_lost(&comm->base, lane->peer,
-					  "did not answer from %s for %llu ms (NCCL_EP_PEER_LOST_MS): check routes, "
+					  "it did not answer %s for %llu ms (NCCL_EP_PEER_LOST_MS); check routes, "
 					  "firewalls "
 					  "(UDP 4791) and NCCL_EP_IB_GID_INDEX",
 					  comm->dev->name, (unsigned long long)(comm->lost_ns / 1000000));

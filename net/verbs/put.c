@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hot half of the verbs net that sends. A queue pair completes in order, so a quiet put asks for no completion: the
- * next one that does covers it. With several queue pairs to a peer a run of quiet puts and the one that covers it take
- * the same, and the next run the next one: spread put by put, each would have to complete by itself.
+ * The send side of the hot path. A queue pair completes in order, so a quiet put is unsignaled: the next signaled one
+ * covers it. With several queue pairs per peer, a run of quiet puts and the put that covers it use the same one, and
+ * the next run the next one: if single puts alternated, each would need its own completion.
  *
- * Everything at the NIC is counted, quiet or not: a queue pair that fails completes all it has, and the completion
- * queue has room for that.
+ * All posted work requests are counted, quiet or not: a failed queue pair completes all of them, and the completion
+ * queue must have room for that.
  */
 #include <arpa/inet.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 
-static char vb_done; /* the request of what is done at once */
+static char vb_done; /* the request of an operation that is done at once */
 
 static int peer_check(struct vb_ctx *ctx, int peer)
 {
@@ -26,7 +26,7 @@ static int peer_check(struct vb_ctx *ctx, int peer)
 		return rc;
 	}
 	if (__builtin_expect(__atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED), 0))
-		return ep_base_peer_lost(&comm->base, peer, "has closed its side");
+		return ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
 	return 0;
 }
 
@@ -35,14 +35,14 @@ static int ends_check(struct vb_ctx *ctx, const ncclEpNetPut_v1_t *put)
 	struct vb_comm *comm = ctx->comm;
 	int rc = peer_check(ctx, put->peer);
 
-	rc = rc ? rc : ep_base_put_check(&comm->base, put, VB_INLINE);
+	rc = rc ? rc : ep_base_put_check(&comm->base, put, put->dstMr, put->srcMr, VB_INLINE);
 	if (__builtin_expect(!rc && put->size > comm->dev->link.max_msg_sz, 0))
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: a put of %llu bytes; the maximum of %s is %u",
+		return EP_FAIL(EP_NET, EP_EARG, "verbs: put of %llu bytes; the maximum of %s is %u",
 			       (unsigned long long)put->size, comm->dev->name, comm->dev->link.max_msg_sz);
 	return rc;
 }
 
-/* The NIC took those before `bad`; the others end here, and their peer with them. */
+/* The NIC accepted the work requests before `bad`; the others fail here, and the peer is lost. */
 static void chain_refused(struct vb_ctx *ctx, const struct ib_send_wr *bad, int error)
 {
 	struct vb_chain *chain = &ctx->chain;
@@ -51,7 +51,7 @@ static void chain_refused(struct vb_ctx *ctx, const struct ib_send_wr *bad, int 
 
 	if (bad >= chain->wr && bad < chain->wr + chain->count)
 		left = chain->count - (uint32_t)(bad - chain->wr);
-	ep_base_peer_lost(&ctx->comm->base, qp->lane->peer, "gets no more: %s refuses puts: %s", ctx->comm->dev->name,
+	ep_base_peer_lost(&ctx->comm->base, qp->lane->peer, "ibv_post_send on %s: %s", ctx->comm->dev->name,
 			  strerror(error < 0 ? errno : error));
 	for (uint32_t i = 0; i < left; i++) {
 		struct vb_slot **slot = &qp->slots[--qp->posted % qp->depth];
@@ -81,7 +81,7 @@ void vb_chain_post(struct vb_ctx *ctx)
 	chain->count = 0;
 }
 
-/* What the NIC reads: the caller's memory, or a copy of the caller's value. */
+/* What the NIC reads: registered memory, or a copy of an inline put. */
 static void source_fill(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut_v1_t *put, struct ib_send_wr *wr)
 {
 	struct vb_chain *chain = &ctx->chain;
@@ -109,8 +109,8 @@ static void source_fill(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut
 }
 
 /*
- * Quiet puts ask for a completion too when many of them stand behind each other, or when the context is half full: what
- * is beyond half completes by itself, so there is always room again.
+ * Quiet puts are signaled too after a long run of them, or when the context is half full: so room becomes free without
+ * another put.
  */
 static bool put_signals(const struct vb_ctx *ctx, const struct vb_qp *qp, bool quiet)
 {
@@ -191,7 +191,7 @@ int vb_iget(void *c, const ncclEpNetPut_v1_t *get, void **request)
 	return rc ? rc : op_start(ctx, get, IB_WR_RDMA_READ, request);
 }
 
-/* A read of the NIC from the GPU's memory pushes its writes before it; what a processor reads needs no push. */
+/* A read by the NIC from device memory pushes its earlier writes. Host memory needs no flush. */
 int vb_iflush(void *c, void *m, void **request)
 {
 	struct vb_ctx *ctx = c;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Datagrams by which queue pairs are connected, when the first put to a peer comes and not before: of a thousand ranks
- * most never talk to each other.
+ * Connects queue pairs by UD datagrams when the first put to a peer is posted: with a thousand ranks most pairs never
+ * communicate.
  *
- * Each side makes its queue pairs once, whoever asks first, so two that ask at once do the same as one after the other.
- * A hello carries the sender's numbers and says how far it is: `got` (it has yours, and takes your packets), `done` (it
- * knows that you have its own). Who hears a hello takes the numbers, and answers unless the sender is done. A rank puts
- * when the peer has said `got`. Datagrams get lost: who has puts to make asks again until then; who has none need not.
+ * Each side creates its queue pairs once, no matter which side asks first, so simultaneous hellos are no special case.
+ * A hello carries the sender's queue pair numbers and its state: `got` (it has yours and accepts your packets), `done`
+ * (it knows that you have its own). The receiver of a hello takes the numbers and answers unless the sender is done. A
+ * rank posts puts once the peer has said `got`. Datagrams may be lost: a rank with puts pending repeats its hello until
+ * then.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 
 #define MAGIC 0x56424e31u
 #define SIZE 256u  /* of a buffer */
-#define HEADER 40u /* what comes before a datagram that was received */
+#define HEADER 40u /* GRH in front of a received datagram */
 #define ASK_NS 20000000ull
 #define ASK_MAX_NS 500000000ull
 
@@ -26,10 +27,10 @@ struct note {
 	uint32_t magic;
 	uint8_t kind, got, done, count;
 	uint32_t from, context;
-	uint64_t mine, yours; /* nonces: what comes from another comm, by a number that was used before, is dropped */
+	uint64_t mine, yours; /* nonces: a datagram for an earlier owner of the queue pair number is dropped */
 	uint32_t qpn[VB_QPS], psn[VB_QPS];
 };
-_Static_assert(sizeof(struct note) + HEADER <= SIZE, "a buffer holds it");
+_Static_assert(sizeof(struct note) + HEADER <= SIZE, "must fit in a buffer");
 
 static uint8_t *buffer(const struct vb_ud *ud, uint32_t i)
 {
@@ -62,7 +63,7 @@ static int ud_start(struct vb_ctx *ctx)
 	rc = rc ? rc : vb_api()->modify_qp(ctx->ud.qp, &attr, IB_QP_STATE);
 	attr.state = IB_QPS_RTS;
 	rc = rc ? rc : vb_api()->modify_qp(ctx->ud.qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN);
-	return rc ? vb_fail(comm->dev, rc < 0 ? errno : rc, "starting the queue pair of datagrams") : 0;
+	return rc ? vb_fail(comm->dev, rc < 0 ? errno : rc, "activating the UD queue pair") : 0;
 }
 
 int vb_ud_open(struct vb_ctx *ctx)
@@ -84,10 +85,10 @@ int vb_ud_open(struct vb_ctx *ctx)
 	errno = EIO;
 	ud->mr = vb_api()->reg_mr(comm->pd, ud->bytes, bytes, IB_ACCESS_LOCAL_WRITE);
 	if (!ud->mr)
-		return vb_fail(comm->dev, errno, "registering memory for datagrams");
+		return vb_fail(comm->dev, errno, "registering the buffers of datagrams");
 	ud->qp = vb_api()->create_qp(comm->pd, &init);
 	if (!ud->qp)
-		return vb_fail(comm->dev, errno, "making a queue pair of datagrams");
+		return vb_fail(comm->dev, errno, "creating the UD queue pair");
 	return ud_start(ctx);
 }
 
@@ -100,7 +101,7 @@ void vb_ud_close(struct vb_ctx *ctx)
 	free(ctx->ud.bytes);
 }
 
-/* The kernel may ask the network for the peer's address here: that takes a while where the peer is gone. */
+/* The kernel may resolve the peer's address here, which takes a while if the peer is down. */
 static int lane_address(struct vb_lane *lane)
 {
 	struct vb_comm *comm = lane->ctx->comm;
@@ -113,11 +114,11 @@ static int lane_address(struct vb_lane *lane)
 	if (lane->ah)
 		return 0;
 	return ep_base_peer_lost(&comm->base, lane->peer,
-				 "cannot be reached from %s: %s; check routes and addresses of its NIC",
-				 comm->dev->name, strerror(errno));
+				 "unreachable from %s: %s; check routes and addresses of its NIC", comm->dev->name,
+				 strerror(errno));
 }
 
-/* Without room, or refused by the NIC, it is one of those that get lost. */
+/* Without room, or if the NIC refuses it, the datagram counts as lost. */
 static int note_send(struct vb_lane *lane, enum note_kind kind)
 {
 	struct vb_ctx *ctx = lane->ctx;
@@ -167,7 +168,7 @@ int vb_hello_send(struct vb_lane *lane)
 	return note_send(lane, NOTE_HELLO);
 }
 
-/* A queue pair that is its own other end. */
+/* To this rank itself: each queue pair is connected to itself. */
 static int lane_aim_home(struct vb_lane *lane)
 {
 	uint32_t qpn[VB_QPS], psn[VB_QPS];
@@ -213,7 +214,7 @@ static void hello_take(struct vb_lane *lane, const struct note *note)
 	if (ep_base_is_lost(&comm->base, lane->peer) || vb_lane_open(lane))
 		return;
 	if (note->count != lane->count) {
-		ep_base_peer_lost(&comm->base, lane->peer, "has %u queue pairs for rank %d, which has %u for it",
+		ep_base_peer_lost(&comm->base, lane->peer, "it has %u queue pairs for rank %d, which has %u for it",
 				  note->count, comm->base.rank, lane->count);
 		return;
 	}
@@ -224,7 +225,7 @@ static void hello_take(struct vb_lane *lane, const struct note *note)
 		note_send(lane, NOTE_HELLO);
 }
 
-/* Nothing of it is believed before it is seen to come from a rank of this comm, by what only ranks know. */
+/* Trusted only with the nonces of both ranks, which only members of this comm know. */
 static void note_judge(struct vb_ctx *ctx, const struct note *note)
 {
 	struct vb_comm *comm = ctx->comm;
@@ -232,7 +233,7 @@ static void note_judge(struct vb_ctx *ctx, const struct note *note)
 	if (note->magic != MAGIC || note->from >= (uint32_t)comm->base.nranks ||
 	    note->context != (uint32_t)ctx->index || note->yours != comm->nonce ||
 	    note->mine != comm->peers[note->from].handle.nonce) {
-		EP_TRACE(EP_NET, "verbs: a datagram of nobody, dropped");
+		EP_TRACE(EP_NET, "verbs: dropped a datagram from an unknown sender");
 		return;
 	}
 	if (note->kind == NOTE_HELLO)

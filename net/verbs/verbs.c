@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * InfiniBand and RoCE through libibverbs: NCCL_EP_NET=verbs. Options:
+ * The verbs transport: InfiniBand and RoCE through libibverbs, NCCL_EP_NET=verbs. Options:
  *   hca=NAME      as NCCL_EP_IB_HCA, without commas
  *   gid=N         as NCCL_EP_IB_GID_INDEX
- *   contexts=N    of a rank, 1 to 4 (2)
- *   qps=N         queue pairs to a peer, 1 to 8: with more than one the net is unordered, and runs of puts take turns
- *   ordered=0     says that it is unordered, whatever it is
- *   inline=0      values of 8 bytes go by registered slots, as where a NIC takes nothing inline
- *   srq=N cq=N    entries of the receive and completion queues; for tests
- *   profile=NAME  takes the NIC for one of that driver; for tests
+ *   contexts=N    per rank, 1 to 4 (2)
+ *   qps=N         queue pairs per peer, 1 to 8; with more than one the net is unordered, and runs of puts alternate
+ *   ordered=0     do not claim order, whatever the device provides
+ *   inline=0      no inline data: small puts use registered buffers
+ *   srq=N cq=N    entries of the shared receive queue and the completion queue; for tests
+ *   profile=NAME  treat the NIC as one of that driver; for tests
  */
 #include "net/verbs/verbs.h"
 
@@ -36,17 +36,17 @@ static int options_check(struct vb_net *net)
 	const struct ep_verbs_profile *p;
 
 	if (!net->contexts || !net->qps)
-		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: verbs needs at least one context and one queue pair");
+		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: verbs: contexts and qps must be at least 1");
 	if (!net->profile[0] || ep_verbs_profile_of(net->profile)->driver)
 		return 0;
 	for (int i = 0; (p = ep_verbs_profile(i)) && p->driver; i++)
 		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? ", " : "", p->driver);
-	return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: verbs has no profile %s; there are %s", net->profile, names);
+	return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: verbs: no profile %s; known drivers: %s", net->profile, names);
 }
 
 static int vb_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct vb_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "the verbs net");
+	struct vb_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "transport verbs");
 	int64_t qps = ep_param_int(EP_P_IB_QPS_PER_CONNECTION);
 	uint64_t gid = UINT64_MAX;
 	int rc;
@@ -80,7 +80,7 @@ static int vb_init(const ncclEpNetInit_v1_t *args, void **out)
 	return rc;
 }
 
-/* What users set goes over the profile; -1 is nothing set. */
+/* User settings override the profile; -1: not set. */
 static void flow_set(ncclEpNetFlow_v1_t *flow, enum ep_param_id puts)
 {
 	int64_t bytes = ep_param_int(EP_P_MAX_INFLIGHT_BYTES), n = ep_param_int(puts);
@@ -130,7 +130,7 @@ static int vb_createContext(void *c, int index, void **out)
 	return rc;
 }
 
-/* Its queues stay until the comm is closed: peers know them. */
+/* Its queues stay until the comm is closed: peers hold their numbers. */
 static int vb_destroyContext(void *c)
 {
 	struct vb_ctx *ctx = c;
