@@ -69,7 +69,7 @@ struct slot {
 };
 
 /* The state of one peer. */
-struct lane {
+struct conn {
 	int quiet_rc;	  /* result of quiet puts, for the request that covers them */
 	uint64_t blocked; /* the round in which nothing more can be sent to it */
 };
@@ -82,7 +82,7 @@ struct faulty_ctx {
 	uint64_t serial, tick, puts, rounds;
 	int nheld, held[SLOTS]; /* slots in the order of their puts */
 	struct slot slots[SLOTS];
-	struct lane lanes[];
+	struct conn conns[];
 };
 
 static uint64_t draw(uint64_t *state)
@@ -219,7 +219,7 @@ static int faulty_createContext(void *c, int index, void **out)
 {
 	struct faulty_comm *comm = c;
 	struct faulty_ctx *ctx =
-		EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]), "a context");
+		EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->conns[0]), "a context");
 	int rc;
 
 	if (!ctx)
@@ -352,14 +352,14 @@ static int held_choose(struct faulty_ctx *ctx, int *out)
 
 	for (int k = 0; k < ctx->nheld && n < window; k++) {
 		const struct slot *slot = &ctx->slots[ctx->held[k]];
-		struct lane *lane = &ctx->lanes[slot->put.peer];
+		struct conn *conn = &ctx->conns[slot->put.peer];
 
-		if (lane->blocked == ctx->rounds)
+		if (conn->blocked == ctx->rounds)
 			continue;
 		if (slot->due <= ctx->tick)
 			out[n++] = k;
 		else if (window == 1)
-			lane->blocked = ctx->rounds;
+			conn->blocked = ctx->rounds;
 	}
 	return n;
 }
@@ -375,7 +375,7 @@ static void held_send(struct faulty_ctx *ctx, int keep)
 			return;
 		k = ready[draw(&ctx->luck) % (uint64_t)n];
 		if (!slot_send(ctx, &ctx->slots[ctx->held[k]])) {
-			ctx->lanes[ctx->slots[ctx->held[k]].put.peer].blocked = ctx->rounds;
+			ctx->conns[ctx->slots[ctx->held[k]].put.peer].blocked = ctx->rounds;
 			continue;
 		}
 		ctx->nheld--;
@@ -516,8 +516,8 @@ static int faulty_test(void *c, void *request, int *done)
 		return 0;
 	rc = slot->rc;
 	if (slot->kind != SLOT_FLUSH) {
-		rc = rc ? rc : ctx->lanes[slot->put.peer].quiet_rc;
-		ctx->lanes[slot->put.peer].quiet_rc = 0;
+		rc = rc ? rc : ctx->conns[slot->put.peer].quiet_rc;
+		ctx->conns[slot->put.peer].quiet_rc = 0;
 	}
 	slot->state = SLOT_FREE;
 	*done = 1;
@@ -535,7 +535,7 @@ static void quiet_reap(struct faulty_ctx *ctx)
 		if (slot->state != SLOT_DONE)
 			continue;
 		if (slot->rc)
-			ctx->lanes[slot->put.peer].quiet_rc = slot->rc;
+			ctx->conns[slot->put.peer].quiet_rc = slot->rc;
 		slot->state = SLOT_FREE;
 	}
 }

@@ -9,12 +9,12 @@
 
 static void op_complete(struct fab_ctx *ctx, struct fab_slot *slot, int rc)
 {
-	struct fab_lane *lane = &ctx->lanes[slot->peer];
+	struct fab_conn *conn = &ctx->conns[slot->peer];
 	struct fab_slot *request = slot->cover ? slot->cover : slot;
 
-	lane->open--;
-	lane->since = ctx->clock;
-	if (!lane->dropped)
+	conn->open--;
+	conn->since = ctx->clock;
+	if (!conn->dropped)
 		ctx->live--;
 	if (rc)
 		request->rc = rc;

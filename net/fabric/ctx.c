@@ -162,9 +162,9 @@ int fab_ctx_open(struct fab_comm *comm, int index, struct fab_ctx **out)
 	ctx->comm = comm;
 	ctx->dev = comm->dev;
 	ctx->index = index;
-	ctx->lanes = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->lanes), "the peers of a context");
+	ctx->conns = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->conns), "the peers of a context");
 	ctx->imms = EP_CALLOC(EP_NET, FAB_IMMS, sizeof(*ctx->imms), "immediate data");
-	if (ctx->lanes && ctx->imms)
+	if (ctx->conns && ctx->imms)
 		rc = objects_open(ctx, comm->dev->info);
 	rc = rc ? rc : ep_start(ctx);
 	rc = rc || chunk_make(ctx) ? rc : -ENOMEM;
@@ -194,7 +194,7 @@ void fab_ctx_close(struct fab_ctx *ctx)
 	fid_close(ctx->av);
 	fid_close(ctx->domain);
 	fid_close(ctx->fabric);
-	free(ctx->lanes);
+	free(ctx->conns);
 	free(ctx->imms);
 	free(ctx);
 }
@@ -217,7 +217,7 @@ void fab_name_drop(const struct fab_ctx *ctx)
 
 int fab_av_insert(struct fab_ctx *ctx, int peer, const void *addr)
 {
-	uint64_t *to = &ctx->lanes[peer].addr;
+	uint64_t *to = &ctx->conns[peer].addr;
 	int n = ctx->av->ops->insert(ctx->av, addr, 1, to, 0, NULL);
 
 	if (n != 1 || *to == OFI_ADDR_NONE)

@@ -113,7 +113,7 @@ struct fab_chunk {
 };
 
 /* The state of one peer in one context. */
-struct fab_lane {
+struct fab_conn {
 	uint64_t addr;
 	struct fab_slot *cover; /* reserved for the next request that is not quiet, when quiet puts wait for it */
 	uint32_t open;		/* operations posted and not completed */
@@ -133,7 +133,7 @@ struct fab_ctx {
 	struct ofi_ep *ep;
 	uint8_t addr[FAB_ADDR];
 	size_t addr_len;
-	struct fab_lane *lanes;
+	struct fab_conn *conns;
 	struct fab_chunk *chunks;
 	struct fab_slot *free, *unposted; /* unposted: receives to repost */
 	uint32_t live;			  /* operations to peers that are not lost */
@@ -194,7 +194,7 @@ void fab_comm_end(struct fab_comm *comm);
 int fab_closeComm(void *comm);
 
 bool fab_peer_left(const struct fab_comm *comm, int peer);
-void fab_lane_drop(struct fab_ctx *ctx, int peer);
+void fab_conn_drop(struct fab_ctx *ctx, int peer);
 /* Checks for lost peers; called by progress now and then. */
 void fab_peers_look(struct fab_ctx *ctx);
 

@@ -18,36 +18,36 @@ static void process_gone(void *arg, int rank)
 }
 
 /* Its posted operations may never complete: they must not count against the limit of the others. */
-void fab_lane_drop(struct fab_ctx *ctx, int peer)
+void fab_conn_drop(struct fab_ctx *ctx, int peer)
 {
-	struct fab_lane *lane = &ctx->lanes[peer];
+	struct fab_conn *conn = &ctx->conns[peer];
 
-	if (lane->dropped)
+	if (conn->dropped)
 		return;
-	lane->dropped = true;
-	ctx->live -= lane->open;
+	conn->dropped = true;
+	ctx->live -= conn->open;
 }
 
-static void lane_look(struct fab_ctx *ctx, int peer)
+static void conn_look(struct fab_ctx *ctx, int peer)
 {
-	struct fab_lane *lane = &ctx->lanes[peer];
+	struct fab_conn *conn = &ctx->conns[peer];
 	struct fab_comm *comm = ctx->comm;
 
 	if (ep_base_is_lost(&comm->base, peer)) {
-		fab_lane_drop(ctx, peer);
+		fab_conn_drop(ctx, peer);
 		return;
 	}
-	if (lane->open && fab_peer_left(comm, peer)) {
+	if (conn->open && fab_peer_left(comm, peer)) {
 		ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
 		return;
 	}
 	/*
 	 * Another peer may be the cause of no room; it must be lost first: twice the time while anything is in flight.
 	 */
-	if ((lane->open && ctx->clock - lane->since > comm->lost_ns) ||
-	    (lane->refused && ctx->clock - (lane->refused - 1) > (ctx->live ? 2 : 1) * comm->lost_ns))
+	if ((conn->open && ctx->clock - conn->since > comm->lost_ns) ||
+	    (conn->refused && ctx->clock - (conn->refused - 1) > (ctx->live ? 2 : 1) * comm->lost_ns))
 		ep_base_peer_lost(&comm->base, peer, "it %s for %llu ms (NCCL_EP_PEER_LOST_MS)",
-				  lane->open ? "acknowledged nothing" : "accepted nothing",
+				  conn->open ? "acknowledged nothing" : "accepted nothing",
 				  (unsigned long long)(comm->lost_ns / 1000000));
 }
 
@@ -56,5 +56,5 @@ void fab_peers_look(struct fab_ctx *ctx)
 	ctx->clock += ep_base_clock_step(&ctx->looked);
 	ep_watch_look(&ctx->comm->watch, process_gone, ctx->comm);
 	for (int r = 0; r < ctx->comm->base.nranks; r++)
-		lane_look(ctx, r);
+		conn_look(ctx, r);
 }

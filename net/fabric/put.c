@@ -20,7 +20,7 @@ static int ends_check(struct fab_ctx *ctx, const ncclEpNetPut_v1_t *put)
 
 	if (__builtin_expect(rc, 0)) {
 		if (rc == -EP_EREMOTE)
-			fab_lane_drop(ctx, put->peer);
+			fab_conn_drop(ctx, put->peer);
 		return rc;
 	}
 	if (__builtin_expect(fab_peer_left(comm, put->peer), 0))
@@ -43,7 +43,7 @@ static ssize_t op_post(struct fab_ctx *ctx, struct fab_slot *slot, const ncclEpN
 		.msg_iov = &iov,
 		.desc = &desc,
 		.iov_count = 1,
-		.addr = ctx->lanes[put->peer].addr,
+		.addr = ctx->conns[put->peer].addr,
 		.rma_iov = &rma,
 		.rma_iov_count = 1,
 		.context = slot,
@@ -65,11 +65,11 @@ static ssize_t op_post(struct fab_ctx *ctx, struct fab_slot *slot, const ncclEpN
 /* The provider did not accept it: for now (0 without a request), or finally. */
 static int op_refused(struct fab_ctx *ctx, int peer, ssize_t rc)
 {
-	struct fab_lane *lane = &ctx->lanes[peer];
+	struct fab_conn *conn = &ctx->conns[peer];
 
 	if (rc == -EAGAIN) {
-		if (!lane->refused)
-			lane->refused = ctx->clock + 1;
+		if (!conn->refused)
+			conn->refused = ctx->clock + 1;
 		return 0;
 	}
 	if (rc == -EINVAL || rc == -EMSGSIZE || rc == -ENOMEM)
@@ -79,37 +79,37 @@ static int op_refused(struct fab_ctx *ctx, int peer, ssize_t rc)
 
 static int op_start(struct fab_ctx *ctx, const ncclEpNetPut_v1_t *put, rma_fn post, void **request)
 {
-	struct fab_lane *lane = &ctx->lanes[put->peer];
+	struct fab_conn *conn = &ctx->conns[put->peer];
 	bool quiet = put->flags & NCCL_EP_NET_QUIET;
 	struct fab_slot *slot;
 	ssize_t rc;
 
 	if (ctx->live >= FAB_PUTS)
 		return 0;
-	if (quiet && !lane->cover)
-		lane->cover = fab_slot_take(ctx);
-	slot = !quiet && lane->cover ? lane->cover : fab_slot_take(ctx);
-	if (__builtin_expect(!slot || (quiet && !lane->cover), 0))
+	if (quiet && !conn->cover)
+		conn->cover = fab_slot_take(ctx);
+	slot = !quiet && conn->cover ? conn->cover : fab_slot_take(ctx);
+	if (__builtin_expect(!slot || (quiet && !conn->cover), 0))
 		return -ENOMEM;
 	if (put->flags & NCCL_EP_NET_INLINE && put->src)
 		memcpy(slot->bytes, put->src, put->size);
 	rc = op_post(ctx, slot, put, post);
 	if (__builtin_expect(rc != 0, 0)) {
-		if (slot != lane->cover)
+		if (slot != conn->cover)
 			fab_slot_give(ctx, slot);
 		return op_refused(ctx, put->peer, rc);
 	}
 	slot->peer = put->peer;
 	slot->left++;
 	if (quiet) {
-		slot->cover = lane->cover;
-		lane->cover->left++;
+		slot->cover = conn->cover;
+		conn->cover->left++;
 	} else {
-		lane->cover = NULL;
+		conn->cover = NULL;
 	}
-	if (!lane->open++)
-		lane->since = ctx->clock;
-	lane->refused = 0;
+	if (!conn->open++)
+		conn->since = ctx->clock;
+	conn->refused = 0;
 	ctx->live++;
 	*request = quiet ? NCCL_EP_NET_QUIET_REQUEST : slot;
 	return 0;
@@ -167,7 +167,7 @@ int fab_test(void *c, void *request, int *done)
 		return rc;
 	}
 	if (__builtin_expect(ep_base_is_lost(&ctx->comm->base, slot->peer), 0)) {
-		fab_lane_drop(ctx, slot->peer);
+		fab_conn_drop(ctx, slot->peer);
 		slot->orphan = true;
 		return -EP_EREMOTE;
 	}

@@ -207,19 +207,19 @@ static int loop_createContext(void *c, int index, void **out)
 
 	if (index < 0 || index >= LOOP_CONTEXTS)
 		return EP_FAIL(EP_NET, EP_EARG, "loop: no context %d; the maximum is %d", index, LOOP_CONTEXTS);
-	ctx = EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->base.nranks * sizeof(ctx->lanes[0]), "a context");
+	ctx = EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->base.nranks * sizeof(ctx->conns[0]), "a context");
 	if (!ctx)
 		return -ENOMEM;
 	ctx->comm = comm;
 	for (int r = 0; r < comm->base.nranks; r++) {
-		struct loop_lane *lane = &ctx->lanes[r];
+		struct loop_conn *conn = &ctx->conns[r];
 
-		lane->to = (struct loop_ring *)comm->peers[r].views[1].base + index;
-		lane->from = loop_rings(comm->page, r) + index;
+		conn->to = (struct loop_ring *)comm->peers[r].views[1].base + index;
+		conn->from = loop_rings(comm->page, r) + index;
 		/* A context may be created again: it continues where the last one of this index stopped. */
-		lane->tail = __atomic_load_n(&lane->to->tail, __ATOMIC_RELAXED);
-		lane->head_seen = __atomic_load_n(&lane->to->head, __ATOMIC_RELAXED);
-		lane->head = __atomic_load_n(&lane->from->head, __ATOMIC_RELAXED);
+		conn->tail = __atomic_load_n(&conn->to->tail, __ATOMIC_RELAXED);
+		conn->head_seen = __atomic_load_n(&conn->to->head, __ATOMIC_RELAXED);
+		conn->head = __atomic_load_n(&conn->from->head, __ATOMIC_RELAXED);
 	}
 	*out = ctx;
 	return 0;

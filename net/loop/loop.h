@@ -74,7 +74,7 @@ struct loop_comm {
 };
 
 /* The rings of one context to and from a peer. */
-struct loop_lane {
+struct loop_conn {
 	struct loop_ring *to, *from;
 	uint32_t tail, head_seen, head;
 };
@@ -83,7 +83,7 @@ struct loop_ctx {
 	struct loop_comm *comm;
 	uint32_t calls;
 	int next; /* sender whose ring is polled first: a busy one must not starve the others */
-	struct loop_lane lanes[];
+	struct loop_conn conns[];
 };
 
 struct loop_mr {

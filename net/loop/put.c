@@ -55,26 +55,26 @@ static void bytes_move(uint8_t *to, const uint8_t *from, uint64_t size)
 	memcpy(to, from, size);
 }
 
-static bool lane_room(struct loop_lane *lane)
+static bool conn_room(struct loop_conn *conn)
 {
-	if (lane->tail - lane->head_seen < LOOP_RING)
+	if (conn->tail - conn->head_seen < LOOP_RING)
 		return true;
-	/* A4: pairs with R4 in lane_take: the slot has been read. */
-	lane->head_seen = __atomic_load_n(&lane->to->head, __ATOMIC_ACQUIRE);
-	return lane->tail - lane->head_seen < LOOP_RING;
+	/* A4: pairs with R4 in conn_take: the slot has been read. */
+	conn->head_seen = __atomic_load_n(&conn->to->head, __ATOMIC_ACQUIRE);
+	return conn->tail - conn->head_seen < LOOP_RING;
 }
 
-static void lane_give(struct loop_lane *lane, uint32_t imm)
+static void conn_give(struct loop_conn *conn, uint32_t imm)
 {
-	lane->to->imm[lane->tail % LOOP_RING] = imm;
-	/* R5: pairs with A5 in lane_take: the immediate and the bytes of its put. */
-	__atomic_store_n(&lane->to->tail, ++lane->tail, __ATOMIC_RELEASE);
+	conn->to->imm[conn->tail % LOOP_RING] = imm;
+	/* R5: pairs with A5 in conn_take: the immediate and the bytes of its put. */
+	__atomic_store_n(&conn->to->tail, ++conn->tail, __ATOMIC_RELEASE);
 }
 
-static int lane_take(struct loop_lane *lane, int peer, ncclEpNetImm_v1_t *imms, int max)
+static int conn_take(struct loop_conn *conn, int peer, ncclEpNetImm_v1_t *imms, int max)
 {
-	/* A5: pairs with R5 in lane_give. */
-	uint32_t ready = __atomic_load_n(&lane->from->tail, __ATOMIC_ACQUIRE) - lane->head;
+	/* A5: pairs with R5 in conn_give. */
+	uint32_t ready = __atomic_load_n(&conn->from->tail, __ATOMIC_ACQUIRE) - conn->head;
 	int n;
 
 	if (!ready)
@@ -83,9 +83,9 @@ static int lane_take(struct loop_lane *lane, int peer, ncclEpNetImm_v1_t *imms, 
 		ready = LOOP_RING;
 	n = ready < (uint32_t)max ? (int)ready : max;
 	for (int i = 0; i < n; i++)
-		imms[i] = (ncclEpNetImm_v1_t){ .peer = peer, .imm = lane->from->imm[lane->head++ % LOOP_RING] };
-	/* R4: pairs with A4 in lane_room. */
-	__atomic_store_n(&lane->from->head, lane->head, __ATOMIC_RELEASE);
+		imms[i] = (ncclEpNetImm_v1_t){ .peer = peer, .imm = conn->from->imm[conn->head++ % LOOP_RING] };
+	/* R4: pairs with A4 in conn_room. */
+	__atomic_store_n(&conn->from->head, conn->head, __ATOMIC_RELEASE);
 	return n;
 }
 
@@ -100,10 +100,10 @@ static int loop_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 	if (__builtin_expect(rc, 0))
 		return rc;
 	if (put->flags & NCCL_EP_NET_IMM) {
-		if (!lane_room(&ctx->lanes[put->peer]))
+		if (!conn_room(&ctx->conns[put->peer]))
 			return 0;
 		bytes_move(far, near, put->size);
-		lane_give(&ctx->lanes[put->peer], put->imm);
+		conn_give(&ctx->conns[put->peer], put->imm);
 	} else {
 		bytes_move(far, near, put->size);
 	}
@@ -172,7 +172,7 @@ static int loop_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 	if (++ctx->calls % LOOK_EVERY == 0)
 		ep_watch_look(&ctx->comm->watch, process_gone, ctx->comm);
 	for (int i = 0, r = ctx->next; i < nranks && n < max; i++, r = r + 1 < nranks ? r + 1 : 0)
-		n += lane_take(&ctx->lanes[r], r, imms + n, max - n);
+		n += conn_take(&ctx->conns[r], r, imms + n, max - n);
 	ctx->next = ctx->next + 1 < nranks ? ctx->next + 1 : 0;
 	*count = n;
 	return 0;

@@ -102,19 +102,19 @@ static void ops_test(struct rails_ctx *ctx, struct rails_op **at, bool front, in
 	}
 }
 
-static void lane_fail(struct rails_lane *lane, int rc)
+static void conn_fail(struct rails_conn *conn, int rc)
 {
 	if (rc == -EP_EREMOTE)
-		lane->failed = rc;
+		conn->failed = rc;
 }
 
 /* Keeps the list short when the caller puts quiet ones for long. */
-static void lane_reap(struct rails_ctx *ctx, struct rails_lane *lane)
+static void conn_reap(struct rails_ctx *ctx, struct rails_conn *conn)
 {
-	ops_test(ctx, &lane->first, true, &lane->quiet_rc);
-	if (!lane->first)
-		lane->end = &lane->first;
-	lane_fail(lane, lane->quiet_rc);
+	ops_test(ctx, &conn->first, true, &conn->quiet_rc);
+	if (!conn->first)
+		conn->end = &conn->first;
+	conn_fail(conn, conn->quiet_rc);
 }
 
 static void *inner_mr(void *mr, int rail)
@@ -141,17 +141,17 @@ static int rail_give(struct rails_ctx *ctx, int rail, enum kind kind, const nccl
 }
 
 /* On the current rail or, at the start of a burst, on the next one that has room. */
-static int lane_give(struct rails_ctx *ctx, struct rails_lane *lane, enum kind kind, const ncclEpNetPut_v1_t *put,
+static int conn_give(struct rails_ctx *ctx, struct rails_conn *conn, enum kind kind, const ncclEpNetPut_v1_t *put,
 		     const ncclEpNetSignal_v1_t *signal, void **request)
 {
-	int rc = rail_give(ctx, lane->rail, kind, put, signal, request);
+	int rc = rail_give(ctx, conn->rail, kind, put, signal, request);
 
-	for (int i = 1; i < ctx->n && !rc && !*request && !lane->open; i++) {
-		int rail = (lane->rail + i) % ctx->n;
+	for (int i = 1; i < ctx->n && !rc && !*request && !conn->open; i++) {
+		int rail = (conn->rail + i) % ctx->n;
 
 		rc = rail_give(ctx, rail, kind, put, signal, request);
 		if (*request)
-			lane->rail = rail;
+			conn->rail = rail;
 	}
 	return rc;
 }
@@ -160,7 +160,7 @@ static int op_start(struct rails_ctx *ctx, enum kind kind, const ncclEpNetPut_v1
 		    const ncclEpNetSignal_v1_t *signal, void **request)
 {
 	const uint32_t more = NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE;
-	struct rails_lane *lane;
+	struct rails_conn *conn;
 	ncclEpNetPut_v1_t inner = *put;
 	struct rails_req *req;
 	bool last;
@@ -169,37 +169,37 @@ static int op_start(struct rails_ctx *ctx, enum kind kind, const ncclEpNetPut_v1
 	*request = NULL;
 	if (__builtin_expect((unsigned)put->peer >= (unsigned)ctx->comm->nranks, 0))
 		return EP_FAIL(EP_NET, EP_EARG, "rails: no rank %d; there are %d", put->peer, ctx->comm->nranks);
-	lane = &ctx->lanes[put->peer];
-	if (__builtin_expect(lane->failed, 0))
-		return lane->failed;
+	conn = &ctx->conns[put->peer];
+	if (__builtin_expect(conn->failed, 0))
+		return conn->failed;
 	rc = nodes_ready(ctx);
 	if (rc)
 		return rc;
-	last = (put->flags & more) != more || put->size >= BURST - lane->bytes;
+	last = (put->flags & more) != more || put->size >= BURST - conn->bytes;
 	if (last)
 		inner.flags &= ~more;
-	rc = lane_give(ctx, lane, kind, &inner, signal, request);
+	rc = conn_give(ctx, conn, kind, &inner, signal, request);
 	if (rc)
-		lane_fail(lane, rc);
+		conn_fail(conn, rc);
 	if (rc || !*request)
 		return rc;
-	lane->open = !last;
-	lane->bytes = last ? 0 : lane->bytes + put->size;
+	conn->open = !last;
+	conn->bytes = last ? 0 : conn->bytes + put->size;
 	if (!last)
 		return 0;
-	*lane->end = op_take(ctx, lane->rail, *request);
-	lane->end = &(*lane->end)->next;
-	lane->rail = lane->rail + 1 < ctx->n ? lane->rail + 1 : 0;
+	*conn->end = op_take(ctx, conn->rail, *request);
+	conn->end = &(*conn->end)->next;
+	conn->rail = conn->rail + 1 < ctx->n ? conn->rail + 1 : 0;
 	if (put->flags & NCCL_EP_NET_QUIET) {
 		*request = NCCL_EP_NET_QUIET_REQUEST;
-		lane_reap(ctx, lane);
+		conn_reap(ctx, conn);
 		return 0;
 	}
-	req = req_take(ctx, put->peer, lane->quiet_rc);
-	req->first = lane->first;
-	lane->quiet_rc = 0;
-	lane->first = NULL;
-	lane->end = &lane->first;
+	req = req_take(ctx, put->peer, conn->quiet_rc);
+	req->first = conn->first;
+	conn->quiet_rc = 0;
+	conn->first = NULL;
+	conn->end = &conn->first;
 	*request = req;
 	return 0;
 }
@@ -264,7 +264,7 @@ static int rails_test(void *c, void *request, int *done)
 		return 0;
 	rc = req->rc;
 	if (req->peer >= 0)
-		lane_fail(&ctx->lanes[req->peer], rc);
+		conn_fail(&ctx->conns[req->peer], rc);
 	req->next = ctx->free_reqs;
 	ctx->free_reqs = req;
 	*done = 1;

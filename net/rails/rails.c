@@ -370,7 +370,7 @@ static int rails_destroyContext(void *c)
 static int rails_createContext(void *c, int index, void **out)
 {
 	struct rails_comm *comm = c;
-	size_t size = sizeof(struct rails_ctx) + (size_t)comm->nranks * sizeof(struct rails_lane);
+	size_t size = sizeof(struct rails_ctx) + (size_t)comm->nranks * sizeof(struct rails_conn);
 	struct rails_ctx *ctx = EP_CALLOC(EP_NET, 1, size, "a context");
 	int rc = 0;
 
@@ -388,8 +388,8 @@ static int rails_createContext(void *c, int index, void **out)
 	}
 	/* Staggered: many peers with one put each should use all rails. */
 	for (int r = 0; r < comm->nranks; r++) {
-		ctx->lanes[r].rail = (comm->rank + r) % ctx->n;
-		ctx->lanes[r].end = &ctx->lanes[r].first;
+		ctx->conns[r].rail = (comm->rank + r) % ctx->n;
+		ctx->conns[r].end = &ctx->conns[r].first;
 	}
 	*out = ctx;
 	return 0;

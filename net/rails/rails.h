@@ -62,7 +62,7 @@ struct rails_req {
 };
 
 /* The state of one peer in one context. */
-struct rails_lane {
+struct rails_conn {
 	int rail;		       /* of the next put */
 	bool open;		       /* quiet puts are on that rail: the next put must go there too and cover them */
 	uint64_t bytes;		       /* of these quiet puts */
@@ -80,7 +80,7 @@ struct rails_ctx {
 	struct rails_req *free_reqs;
 	void **slabs;
 	size_t nslabs;
-	struct rails_lane lanes[];
+	struct rails_conn conns[];
 };
 
 extern const ncclEpNetHot_v1_t rails_hot;

@@ -54,13 +54,13 @@ static uint32_t sender_place(const struct vb_ctx *ctx, uint32_t qpn)
 	return (uint32_t)(qpn * 0x9e3779b97f4a7c15ull >> 32) & ctx->senders_mask;
 }
 
-struct vb_lane *vb_lane_of(struct vb_ctx *ctx, uint32_t qpn)
+struct vb_conn *vb_conn_of(struct vb_ctx *ctx, uint32_t qpn)
 {
 	uint32_t i = sender_place(ctx, qpn);
 
-	for (; ctx->senders[i].lane; i = (i + 1) & ctx->senders_mask)
+	for (; ctx->senders[i].conn; i = (i + 1) & ctx->senders_mask)
 		if (ctx->senders[i].qpn == qpn)
-			return ctx->senders[i].lane;
+			return ctx->senders[i].conn;
 	return NULL;
 }
 
@@ -80,21 +80,21 @@ static int qp_enter(struct vb_ctx *ctx, struct vb_qp *qp)
 	}
 	qp->index = ctx->qps_count++;
 	ctx->qps[qp->index] = qp;
-	while (ctx->senders[i].lane)
+	while (ctx->senders[i].conn)
 		i = (i + 1) & ctx->senders_mask;
 	ctx->senders[i].qpn = qp->qp->qp_num;
-	ctx->senders[i].lane = qp->lane;
+	ctx->senders[i].conn = qp->conn;
 	return 0;
 }
 
-static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
+static int qp_make(struct vb_conn *conn, struct vb_qp *qp, uint32_t depth)
 {
-	struct vb_comm *comm = lane->ctx->comm;
+	struct vb_comm *comm = conn->ctx->comm;
 	struct ib_qp_init init = {
 		.own = qp,
-		.send_cq = lane->ctx->cq,
-		.recv_cq = lane->ctx->cq,
-		.srq = lane->ctx->srq,
+		.send_cq = conn->ctx->cq,
+		.recv_cq = conn->ctx->cq,
+		.srq = conn->ctx->srq,
 		.cap = { .max_send_wr = depth, .max_send_sge = 1, .max_inline = comm->max_inline },
 		.type = IB_QPT_RC,
 	};
@@ -106,7 +106,7 @@ static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
 	};
 	int rc;
 
-	*qp = (struct vb_qp){ .lane = lane, .depth = depth };
+	*qp = (struct vb_qp){ .conn = conn, .depth = depth };
 	qp->slots = EP_CALLOC(EP_NET, depth, sizeof(*qp->slots), "requests of a queue pair");
 	if (!qp->slots || getrandom(&qp->psn, sizeof(qp->psn), 0) != (ssize_t)sizeof(qp->psn))
 		return -ENOMEM;
@@ -119,89 +119,89 @@ static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
 	}
 	if (!qp->qp)
 		return -errno;
-	lane->max_inline = least(lane->max_inline, init.cap.max_inline);
+	conn->max_inline = least(conn->max_inline, init.cap.max_inline);
 	rc = vb_api()->modify_qp(qp->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS);
-	return rc ? -(rc < 0 ? errno : rc) : qp_enter(lane->ctx, qp);
+	return rc ? -(rc < 0 ? errno : rc) : qp_enter(conn->ctx, qp);
 }
 
 /* One buffer per send queue entry: the value must stay until the work request completes. */
-static int bytes_make(struct vb_lane *lane, uint32_t depth)
+static int bytes_make(struct vb_conn *conn, uint32_t depth)
 {
-	size_t size = (size_t)lane->count * depth * VB_INLINE;
+	size_t size = (size_t)conn->count * depth * VB_INLINE;
 	uint8_t *bytes;
 
-	if (lane->max_inline >= VB_INLINE)
+	if (conn->max_inline >= VB_INLINE)
 		return 0;
 	bytes = ep_base_pages("verbs", size);
 	if (!bytes)
 		return -ENOMEM;
 	errno = EIO;
-	lane->bytes = vb_api()->reg_mr(lane->ctx->comm->pd, bytes, size, IB_ACCESS_LOCAL_WRITE);
-	if (!lane->bytes) {
+	conn->bytes = vb_api()->reg_mr(conn->ctx->comm->pd, bytes, size, IB_ACCESS_LOCAL_WRITE);
+	if (!conn->bytes) {
 		free(bytes);
 		return -errno;
 	}
-	for (int k = 0; k < lane->count; k++)
-		lane->qp[k].bytes = bytes + (size_t)k * depth * VB_INLINE;
+	for (int k = 0; k < conn->count; k++)
+		conn->qp[k].bytes = bytes + (size_t)k * depth * VB_INLINE;
 	return 0;
 }
 
-int vb_lane_open(struct vb_lane *lane)
+int vb_conn_open(struct vb_conn *conn)
 {
-	struct vb_comm *comm = lane->ctx->comm;
-	uint32_t theirs = comm->peers[lane->peer].handle.qps, depth = depth_wanted(comm);
+	struct vb_comm *comm = conn->ctx->comm;
+	uint32_t theirs = comm->peers[conn->peer].handle.qps, depth = depth_wanted(comm);
 	int count = (int)least(theirs, comm->qps), rc = 0;
 	char why[160];
 
-	if (lane->qp)
-		return lane->dropped ? -EP_EREMOTE : 0;
-	lane->max_inline = comm->max_inline;
-	lane->qp = EP_CALLOC(EP_NET, (size_t)count, sizeof(*lane->qp), "queue pairs to a peer");
-	if (!lane->qp)
+	if (conn->qp)
+		return conn->dropped ? -EP_EREMOTE : 0;
+	conn->max_inline = comm->max_inline;
+	conn->qp = EP_CALLOC(EP_NET, (size_t)count, sizeof(*conn->qp), "queue pairs to a peer");
+	if (!conn->qp)
 		rc = -ENOMEM;
-	while (!rc && lane->count < count) {
-		rc = qp_make(lane, &lane->qp[lane->count], depth);
-		lane->count++;
+	while (!rc && conn->count < count) {
+		rc = qp_make(conn, &conn->qp[conn->count], depth);
+		conn->count++;
 	}
-	rc = rc ? rc : bytes_make(lane, depth);
+	rc = rc ? rc : bytes_make(conn, depth);
 	if (!rc)
 		return 0;
-	lane->dropped = true;
-	return ep_base_peer_lost(&comm->base, lane->peer, "cannot create queue pairs on %s: %s", comm->dev->name,
+	conn->dropped = true;
+	return ep_base_peer_lost(&comm->base, conn->peer, "cannot create queue pairs on %s: %s", comm->dev->name,
 				 vb_reason(-rc, why, sizeof(why)));
 }
 
 /* Accepts what a failed open left. */
-void vb_lane_close(struct vb_lane *lane)
+void vb_conn_close(struct vb_conn *conn)
 {
-	for (int k = 0; lane->qp && k < lane->count; k++)
-		if (lane->qp[k].qp)
-			vb_api()->destroy_qp(lane->qp[k].qp);
-	if (lane->bytes) {
-		void *bytes = lane->bytes->addr;
+	for (int k = 0; conn->qp && k < conn->count; k++)
+		if (conn->qp[k].qp)
+			vb_api()->destroy_qp(conn->qp[k].qp);
+	if (conn->bytes) {
+		void *bytes = conn->bytes->addr;
 
-		vb_api()->dereg_mr(lane->bytes);
+		vb_api()->dereg_mr(conn->bytes);
 		free(bytes);
 	}
-	for (int k = 0; lane->qp && k < lane->count; k++)
-		free(lane->qp[k].slots);
-	free(lane->qp);
-	if (lane->ah)
-		vb_api()->destroy_ah(lane->ah);
-	*lane = (struct vb_lane){ .ctx = lane->ctx, .peer = lane->peer };
+	for (int k = 0; conn->qp && k < conn->count; k++)
+		free(conn->qp[k].slots);
+	free(conn->qp);
+	if (conn->ah)
+		vb_api()->destroy_ah(conn->ah);
+	*conn = (struct vb_conn){ .ctx = conn->ctx, .peer = conn->peer };
 }
 
 static int qp_aim(struct vb_qp *qp, uint32_t qpn, uint32_t psn)
 {
-	struct vb_comm *comm = qp->lane->ctx->comm;
-	const struct vb_handle *mine = &comm->peers[comm->base.rank].handle, *to = &comm->peers[qp->lane->peer].handle;
+	struct vb_comm *comm = qp->conn->ctx->comm;
+	const struct vb_handle *mine = &comm->peers[comm->base.rank].handle, *to = &comm->peers[qp->conn->peer].handle;
 	int limit = comm->dev->attr.max_qp_init_rd_atom;
 	struct ib_qp_attr attr = {
 		.state = IB_QPS_RTR,
 		.path_mtu = least(mine->mtu, to->mtu),
 		.rq_psn = psn,
 		.dest_qp_num = qpn,
-		.ah = vb_route(comm, qp->lane->peer),
+		.ah = vb_route(comm, qp->conn->peer),
 		.max_dest_rd_atomic = mine->reads,
 		.min_rnr_timer = RNR_TIMER,
 	};
@@ -224,30 +224,30 @@ static int qp_aim(struct vb_qp *qp, uint32_t qpn, uint32_t psn)
 					   IB_QP_MAX_QP_RD_ATOMIC);
 }
 
-int vb_lane_aim(struct vb_lane *lane, const uint32_t *qpn, const uint32_t *psn)
+int vb_conn_aim(struct vb_conn *conn, const uint32_t *qpn, const uint32_t *psn)
 {
-	struct vb_comm *comm = lane->ctx->comm;
+	struct vb_comm *comm = conn->ctx->comm;
 	int rc = 0;
 
-	for (int k = 0; !rc && k < lane->count; k++)
-		rc = qp_aim(&lane->qp[k], qpn[k] & 0xffffff, psn[k] & 0xffffff);
+	for (int k = 0; !rc && k < conn->count; k++)
+		rc = qp_aim(&conn->qp[k], qpn[k] & 0xffffff, psn[k] & 0xffffff);
 	if (rc)
-		return ep_base_peer_lost(&comm->base, lane->peer,
+		return ep_base_peer_lost(&comm->base, conn->peer,
 					 "cannot connect queue pairs of %s: %s; check routes and addresses of its NIC",
 					 comm->dev->name, strerror(rc < 0 ? errno : rc));
-	lane->have = true;
+	conn->have = true;
 	return 0;
 }
 
 /* In the error state work requests complete at once, not after the NIC's retries. */
-void vb_lane_drop(struct vb_lane *lane)
+void vb_conn_drop(struct vb_conn *conn)
 {
 	struct ib_qp_attr attr = { .state = IB_QPS_ERR };
 
-	if (lane->dropped)
+	if (conn->dropped)
 		return;
-	lane->dropped = true;
-	lane->ready = false;
-	for (int k = 0; lane->qp && k < lane->count; k++)
-		vb_api()->modify_qp(lane->qp[k].qp, &attr, IB_QP_STATE);
+	conn->dropped = true;
+	conn->ready = false;
+	for (int k = 0; conn->qp && k < conn->count; k++)
+		vb_api()->modify_qp(conn->qp[k].qp, &attr, IB_QP_STATE);
 }

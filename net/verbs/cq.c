@@ -26,7 +26,7 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 	uint32_t index = (uint32_t)(wc->wr_id >> 32), number = (uint32_t)wc->wr_id;
 	struct vb_qp *qp = index < ctx->qps_count ? ctx->qps[index] : NULL;
 	uint32_t n = qp ? number + 1 - qp->completed : 0;
-	struct vb_lane *lane;
+	struct vb_conn *conn;
 	struct vb_slot **slot;
 
 	if (__builtin_expect(!qp || !n || n > qp->posted - qp->completed, 0)) {
@@ -34,18 +34,18 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 			(unsigned long long)wc->wr_id);
 		return;
 	}
-	lane = qp->lane;
+	conn = qp->conn;
 	qp->completed += n;
-	lane->open -= n;
-	lane->since = ctx->clock;
+	conn->open -= n;
+	conn->since = ctx->clock;
 	ctx->open -= n;
 	if (__builtin_expect(wc->status, 0)) {
-		ep_base_peer_lost(&ctx->comm->base, lane->peer, "%s%s [status %u, vendor %#x]",
+		ep_base_peer_lost(&ctx->comm->base, conn->peer, "%s%s [status %u, vendor %#x]",
 				  wc->status == IB_WC_RETRY_EXC_ERR || wc->status == IB_WC_RNR_RETRY_EXC_ERR
 					  ? ""
 					  : "a put failed: ",
 				  vb_status_text(wc->status), wc->status, wc->vendor_err);
-		vb_lane_drop(lane);
+		vb_conn_drop(conn);
 	}
 	slot = &qp->slots[number % qp->depth];
 	if (*slot)
@@ -56,15 +56,15 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 /* The receive is reposted after the immediate was returned: a caller that takes none throttles its senders. */
 static void imm_take(struct vb_ctx *ctx, const struct ib_wc *wc)
 {
-	struct vb_lane *lane = vb_lane_of(ctx, wc->qp_num);
+	struct vb_conn *conn = vb_conn_of(ctx, wc->qp_num);
 
-	if (__builtin_expect(wc->status || !(wc->flags & IB_WC_WITH_IMM) || !lane, 0)) {
+	if (__builtin_expect(wc->status || !(wc->flags & IB_WC_WITH_IMM) || !conn, 0)) {
 		EP_INFO(EP_NET, "verbs: dropped a receive without immediate data: %s",
 			wc->status ? vb_status_text(wc->status) : "unknown queue pair");
 		ctx->spent++;
 		return;
 	}
-	ctx->imms[ctx->tail] = (ncclEpNetImm_v1_t){ .peer = lane->peer, .imm = ntohl(wc->imm) };
+	ctx->imms[ctx->tail] = (ncclEpNetImm_v1_t){ .peer = conn->peer, .imm = ntohl(wc->imm) };
 	ctx->tail = ctx->tail + 1 == ctx->receives ? 0 : ctx->tail + 1;
 	ctx->waiting++;
 }

@@ -102,11 +102,11 @@ int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out)
 	ctx->ops = &comm->context->ops;
 	ctx->index = index;
 	ctx->limit = VB_PUTS;
-	ctx->lanes = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->lanes), "the peers of a context");
+	ctx->conns = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->conns), "the peers of a context");
 	ctx->imms = EP_CALLOC(EP_NET, comm->srq, sizeof(*ctx->imms), "immediate data");
-	rc = ctx->lanes && ctx->imms ? senders_make(ctx) : -ENOMEM;
+	rc = ctx->conns && ctx->imms ? senders_make(ctx) : -ENOMEM;
 	for (int r = 0; !rc && r < comm->base.nranks; r++)
-		ctx->lanes[r] = (struct vb_lane){ .ctx = ctx, .peer = r };
+		ctx->conns[r] = (struct vb_conn){ .ctx = ctx, .peer = r };
 	rc = rc ? rc : queues_open(ctx);
 	if (rc)
 		vb_ctx_close(ctx);
@@ -120,8 +120,8 @@ void vb_ctx_close(struct vb_ctx *ctx)
 {
 	if (!ctx)
 		return;
-	for (int r = 0; ctx->lanes && r < ctx->comm->base.nranks; r++)
-		vb_lane_close(&ctx->lanes[r]);
+	for (int r = 0; ctx->conns && r < ctx->comm->base.nranks; r++)
+		vb_conn_close(&ctx->conns[r]);
 	vb_ud_close(ctx);
 	if (ctx->srq)
 		vb_api()->destroy_srq(ctx->srq);
@@ -133,6 +133,6 @@ void vb_ctx_close(struct vb_ctx *ctx)
 	free(ctx->qps);
 	free(ctx->senders);
 	free(ctx->imms);
-	free(ctx->lanes);
+	free(ctx->conns);
 	free(ctx);
 }

@@ -264,12 +264,12 @@ static void bye_say(struct vb_comm *comm)
 		struct vb_ctx *ctx = comm->ctx[i];
 
 		for (uint32_t k = 0; k < ctx->qps_count; k++) {
-			struct vb_lane *lane = ctx->qps[k]->lane;
+			struct vb_conn *conn = ctx->qps[k]->conn;
 
-			if (!lane->have || lane->dropped || lane->peer == comm->base.rank || ctx->qps[k] != lane->qp)
+			if (!conn->have || conn->dropped || conn->peer == comm->base.rank || ctx->qps[k] != conn->qp)
 				continue;
 			notes_await(ctx, VB_NOTES_OUT - 1, end);
-			vb_bye_send(lane);
+			vb_bye_send(conn);
 		}
 		notes_await(ctx, 0, end);
 	}

@@ -74,7 +74,7 @@ static void event_take(struct vb_comm *comm, const struct ib_event *event)
 	case IB_EVENT_QP_ACCESS_ERR:
 		qp = event->element.qp->own;
 		if (qp)
-			ep_base_peer_lost(&comm->base, qp->lane->peer, "queue pair error: %s",
+			ep_base_peer_lost(&comm->base, qp->conn->peer, "queue pair error: %s",
 					  event->type == IB_EVENT_QP_ACCESS_ERR
 						  ? "it accessed memory that is not registered for it"
 						  : "reported by the NIC");
@@ -112,16 +112,16 @@ static void process_gone(void *arg, int rank)
 		ep_base_peer_lost(&comm->base, rank, "its process ended");
 }
 
-static void lane_look(struct vb_ctx *ctx, struct vb_lane *lane)
+static void conn_look(struct vb_ctx *ctx, struct vb_conn *conn)
 {
 	struct vb_comm *comm = ctx->comm;
-	int peer = lane->peer;
+	int peer = conn->peer;
 
 	if (ep_base_is_lost(&comm->base, peer))
-		vb_lane_drop(lane);
-	else if (lane->open && __atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED))
+		vb_conn_drop(conn);
+	else if (conn->open && __atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED))
 		ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
-	else if (lane->open && ctx->clock - lane->since > comm->lost_ns)
+	else if (conn->open && ctx->clock - conn->since > comm->lost_ns)
 		ep_base_peer_lost(&comm->base, peer, "it acknowledged nothing for %llu ms (NCCL_EP_PEER_LOST_MS)",
 				  (unsigned long long)(comm->lost_ns / 1000000));
 }
@@ -130,21 +130,21 @@ static void asking_look(struct vb_ctx *ctx)
 {
 	struct vb_comm *comm = ctx->comm;
 
-	for (struct vb_lane **at = &ctx->asking, *lane; (lane = *at);) {
-		if (lane->ready || ep_base_is_lost(&comm->base, lane->peer)) {
-			*at = lane->next_asking;
-			lane->asking = false;
+	for (struct vb_conn **at = &ctx->asking, *conn; (conn = *at);) {
+		if (conn->ready || ep_base_is_lost(&comm->base, conn->peer)) {
+			*at = conn->next_asking;
+			conn->asking = false;
 			continue;
 		}
-		at = &lane->next_asking;
-		if (ctx->clock - lane->asked > comm->lost_ns)
-			ep_base_peer_lost(&comm->base, lane->peer,
+		at = &conn->next_asking;
+		if (ctx->clock - conn->asked > comm->lost_ns)
+			ep_base_peer_lost(&comm->base, conn->peer,
 					  "it did not answer %s for %llu ms (NCCL_EP_PEER_LOST_MS); check routes, "
 					  "firewalls "
 					  "(UDP 4791) and NCCL_EP_IB_GID_INDEX",
 					  comm->dev->name, (unsigned long long)(comm->lost_ns / 1000000));
-		else if (ctx->clock >= lane->ask_next)
-			vb_hello_send(lane);
+		else if (ctx->clock >= conn->ask_next)
+			vb_hello_send(conn);
 	}
 }
 
@@ -165,7 +165,7 @@ int vb_look(struct vb_ctx *ctx)
 		__atomic_store_n(&comm->looking, 0, __ATOMIC_RELEASE);
 	}
 	for (uint32_t i = 0; i < ctx->qps_count; i++)
-		lane_look(ctx, ctx->qps[i]->lane);
+		conn_look(ctx, ctx->qps[i]->conn);
 	/* A2: pairs with R2 in comm_break. */
 	broken = __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE);
 	return broken > 0 ? EP_FAIL(EP_NET, broken, "%s", comm->why) : 0;

@@ -22,7 +22,7 @@ static int peer_check(struct vb_ctx *ctx, int peer)
 
 	if (__builtin_expect(rc, 0)) {
 		if (rc == -EP_EREMOTE)
-			vb_lane_drop(&ctx->lanes[peer]);
+			vb_conn_drop(&ctx->conns[peer]);
 		return rc;
 	}
 	if (__builtin_expect(__atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED), 0))
@@ -51,7 +51,7 @@ static void chain_refused(struct vb_ctx *ctx, const struct ib_send_wr *bad, int 
 
 	if (bad >= chain->wr && bad < chain->wr + chain->count)
 		left = chain->count - (uint32_t)(bad - chain->wr);
-	ep_base_peer_lost(&ctx->comm->base, qp->lane->peer, "ibv_post_send on %s: %s", ctx->comm->dev->name,
+	ep_base_peer_lost(&ctx->comm->base, qp->conn->peer, "ibv_post_send on %s: %s", ctx->comm->dev->name,
 			  strerror(error < 0 ? errno : error));
 	for (uint32_t i = 0; i < left; i++) {
 		struct vb_slot **slot = &qp->slots[--qp->posted % qp->depth];
@@ -64,7 +64,7 @@ static void chain_refused(struct vb_ctx *ctx, const struct ib_send_wr *bad, int 
 		}
 		*slot = NULL;
 	}
-	qp->lane->open -= left;
+	qp->conn->open -= left;
 	ctx->open -= left;
 }
 
@@ -97,12 +97,12 @@ static void source_fill(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut
 		sge->lkey = src->mr->lkey;
 		return;
 	}
-	if (put->size <= qp->lane->max_inline) {
+	if (put->size <= qp->conn->max_inline) {
 		wr->flags |= IB_SEND_INLINE;
 		sge->lkey = 0;
 	} else {
 		bytes = qp->bytes + (size_t)(qp->posted % qp->depth) * VB_INLINE;
-		sge->lkey = qp->lane->bytes->lkey;
+		sge->lkey = qp->conn->bytes->lkey;
 	}
 	memcpy(bytes, put->src, put->size);
 	sge->addr = (uintptr_t)bytes;
@@ -141,8 +141,8 @@ static void op_post(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut_v1_
 	}
 	source_fill(ctx, qp, put, wr);
 	qp->slots[qp->posted++ % qp->depth] = slot;
-	if (!qp->lane->open++)
-		qp->lane->since = ctx->clock;
+	if (!qp->conn->open++)
+		qp->conn->since = ctx->clock;
 	ctx->open++;
 	if (++chain->count == VB_CHAIN || !(put->flags & NCCL_EP_NET_MORE))
 		vb_chain_post(ctx);
@@ -150,13 +150,13 @@ static void op_post(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut_v1_
 
 static int op_start(struct vb_ctx *ctx, const ncclEpNetPut_v1_t *put, unsigned opcode, void **request)
 {
-	struct vb_lane *lane = &ctx->lanes[put->peer];
+	struct vb_conn *conn = &ctx->conns[put->peer];
 	struct vb_slot *slot = NULL;
 	struct vb_qp *qp;
 
-	if (__builtin_expect(!lane->ready, 0))
-		return vb_lane_want(lane);
-	qp = &lane->qp[lane->turn];
+	if (__builtin_expect(!conn->ready, 0))
+		return vb_conn_want(conn);
+	qp = &conn->qp[conn->turn];
 	if (ctx->open >= ctx->limit || qp->posted - qp->completed >= qp->depth)
 		return 0;
 	if (!(put->flags & NCCL_EP_NET_QUIET)) {
@@ -164,7 +164,7 @@ static int op_start(struct vb_ctx *ctx, const ncclEpNetPut_v1_t *put, unsigned o
 		if (__builtin_expect(!slot, 0))
 			return -ENOMEM;
 		slot->peer = put->peer;
-		lane->turn = (uint8_t)(lane->turn + 1 == lane->count ? 0 : lane->turn + 1);
+		conn->turn = (uint8_t)(conn->turn + 1 == conn->count ? 0 : conn->turn + 1);
 	}
 	op_post(ctx, qp, put, opcode, slot);
 	*request = slot ? (void *)slot : NCCL_EP_NET_QUIET_REQUEST;
@@ -222,7 +222,7 @@ int vb_test(void *c, void *request, int *done)
 		return rc;
 	}
 	if (__builtin_expect(ep_base_is_lost(&ctx->comm->base, slot->peer), 0)) {
-		vb_lane_drop(&ctx->lanes[slot->peer]);
+		vb_conn_drop(&ctx->conns[slot->peer]);
 		slot->orphan = true;
 		return -EP_EREMOTE;
 	}

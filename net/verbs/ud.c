@@ -102,28 +102,28 @@ void vb_ud_close(struct vb_ctx *ctx)
 }
 
 /* The kernel may resolve the peer's address here, which takes a while if the peer is down. */
-static int lane_address(struct vb_lane *lane)
+static int conn_address(struct vb_conn *conn)
 {
-	struct vb_comm *comm = lane->ctx->comm;
-	struct ib_ah_attr attr = vb_route(comm, lane->peer);
+	struct vb_comm *comm = conn->ctx->comm;
+	struct ib_ah_attr attr = vb_route(comm, conn->peer);
 
-	if (lane->ah)
+	if (conn->ah)
 		return 0;
 	errno = EIO;
-	lane->ah = vb_api()->create_ah(comm->pd, &attr);
-	if (lane->ah)
+	conn->ah = vb_api()->create_ah(comm->pd, &attr);
+	if (conn->ah)
 		return 0;
-	return ep_base_peer_lost(&comm->base, lane->peer,
+	return ep_base_peer_lost(&comm->base, conn->peer,
 				 "unreachable from %s: %s; check routes and addresses of its NIC", comm->dev->name,
 				 strerror(errno));
 }
 
 /* Without room, or if the NIC refuses it, the datagram counts as lost. */
-static int note_send(struct vb_lane *lane, enum note_kind kind)
+static int note_send(struct vb_conn *conn, enum note_kind kind)
 {
-	struct vb_ctx *ctx = lane->ctx;
+	struct vb_ctx *ctx = conn->ctx;
 	struct vb_comm *comm = ctx->comm;
-	const struct vb_handle *to = &comm->peers[lane->peer].handle;
+	const struct vb_handle *to = &comm->peers[conn->peer].handle;
 	struct vb_ud *ud = &ctx->ud;
 	uint32_t i = ud->receives + ud->sent % VB_NOTES_OUT;
 	struct note *note = (struct note *)buffer(ud, i);
@@ -136,93 +136,93 @@ static int note_send(struct vb_lane *lane, enum note_kind kind)
 		.flags = IB_SEND_SIGNALED,
 		.to.ud = { .qpn = to->ud_qpn[ctx->index], .qkey = to->qkey },
 	};
-	int rc = lane_address(lane);
+	int rc = conn_address(conn);
 
 	if (rc || ud->sent - ud->gone == VB_NOTES_OUT)
 		return rc;
-	wr.to.ud.ah = lane->ah;
+	wr.to.ud.ah = conn->ah;
 	*note = (struct note){
 		.magic = MAGIC,
 		.kind = (uint8_t)kind,
-		.got = lane->have,
-		.done = lane->ready,
-		.count = lane->count,
+		.got = conn->have,
+		.done = conn->ready,
+		.count = conn->count,
 		.from = (uint32_t)comm->base.rank,
 		.context = (uint32_t)ctx->index,
 		.mine = comm->nonce,
 		.yours = to->nonce,
 	};
-	for (int k = 0; k < lane->count; k++) {
-		note->qpn[k] = lane->qp[k].qp->qp_num;
-		note->psn[k] = lane->qp[k].psn;
+	for (int k = 0; k < conn->count; k++) {
+		note->qpn[k] = conn->qp[k].qp->qp_num;
+		note->psn[k] = conn->qp[k].psn;
 	}
 	ud->sent += !ctx->ops->post_send(ud->qp, &wr, &bad);
 	return 0;
 }
 
-int vb_hello_send(struct vb_lane *lane)
+int vb_hello_send(struct vb_conn *conn)
 {
-	lane->ask_gap = lane->ask_gap ? 2 * lane->ask_gap : ASK_NS;
-	lane->ask_gap = lane->ask_gap < ASK_MAX_NS ? lane->ask_gap : ASK_MAX_NS;
-	lane->ask_next = lane->ctx->clock + lane->ask_gap;
-	return note_send(lane, NOTE_HELLO);
+	conn->ask_gap = conn->ask_gap ? 2 * conn->ask_gap : ASK_NS;
+	conn->ask_gap = conn->ask_gap < ASK_MAX_NS ? conn->ask_gap : ASK_MAX_NS;
+	conn->ask_next = conn->ctx->clock + conn->ask_gap;
+	return note_send(conn, NOTE_HELLO);
 }
 
 /* To this rank itself: each queue pair is connected to itself. */
-static int lane_aim_home(struct vb_lane *lane)
+static int conn_aim_home(struct vb_conn *conn)
 {
 	uint32_t qpn[VB_QPS], psn[VB_QPS];
 	int rc;
 
-	for (int k = 0; k < lane->count; k++) {
-		qpn[k] = lane->qp[k].qp->qp_num;
-		psn[k] = lane->qp[k].psn;
+	for (int k = 0; k < conn->count; k++) {
+		qpn[k] = conn->qp[k].qp->qp_num;
+		psn[k] = conn->qp[k].psn;
 	}
-	rc = vb_lane_aim(lane, qpn, psn);
-	lane->ready = !rc;
+	rc = vb_conn_aim(conn, qpn, psn);
+	conn->ready = !rc;
 	return rc;
 }
 
-int vb_lane_want(struct vb_lane *lane)
+int vb_conn_want(struct vb_conn *conn)
 {
-	struct vb_ctx *ctx = lane->ctx;
+	struct vb_ctx *ctx = conn->ctx;
 	int rc;
 
-	if (lane->asking)
+	if (conn->asking)
 		return 0;
-	rc = vb_lane_open(lane);
+	rc = vb_conn_open(conn);
 	if (rc)
 		return rc;
-	if (lane->peer == ctx->comm->base.rank)
-		return lane_aim_home(lane);
-	lane->asking = true;
-	lane->asked = ctx->clock;
-	lane->next_asking = ctx->asking;
-	ctx->asking = lane;
-	return vb_hello_send(lane);
+	if (conn->peer == ctx->comm->base.rank)
+		return conn_aim_home(conn);
+	conn->asking = true;
+	conn->asked = ctx->clock;
+	conn->next_asking = ctx->asking;
+	ctx->asking = conn;
+	return vb_hello_send(conn);
 }
 
-void vb_bye_send(struct vb_lane *lane)
+void vb_bye_send(struct vb_conn *conn)
 {
-	note_send(lane, NOTE_BYE);
+	note_send(conn, NOTE_BYE);
 }
 
-static void hello_take(struct vb_lane *lane, const struct note *note)
+static void hello_take(struct vb_conn *conn, const struct note *note)
 {
-	struct vb_comm *comm = lane->ctx->comm;
+	struct vb_comm *comm = conn->ctx->comm;
 
-	if (ep_base_is_lost(&comm->base, lane->peer) || vb_lane_open(lane))
+	if (ep_base_is_lost(&comm->base, conn->peer) || vb_conn_open(conn))
 		return;
-	if (note->count != lane->count) {
-		ep_base_peer_lost(&comm->base, lane->peer, "it has %u queue pairs for rank %d, which has %u for it",
-				  note->count, comm->base.rank, lane->count);
+	if (note->count != conn->count) {
+		ep_base_peer_lost(&comm->base, conn->peer, "it has %u queue pairs for rank %d, which has %u for it",
+				  note->count, comm->base.rank, conn->count);
 		return;
 	}
-	if (!lane->have && vb_lane_aim(lane, note->qpn, note->psn))
+	if (!conn->have && vb_conn_aim(conn, note->qpn, note->psn))
 		return;
-	lane->ready |= note->got;
+	conn->ready |= note->got;
 	if (!note->done)
-		note_send(lane, NOTE_HELLO);
+		note_send(conn, NOTE_HELLO);
 }
 
 /* Trusted only with the nonces of both ranks, which only members of this comm know. */
@@ -237,7 +237,7 @@ static void note_judge(struct vb_ctx *ctx, const struct note *note)
 		return;
 	}
 	if (note->kind == NOTE_HELLO)
-		hello_take(&ctx->lanes[note->from], note);
+		hello_take(&ctx->conns[note->from], note);
 	else if (note->kind == NOTE_BYE)
 		__atomic_store_n(&comm->peers[note->from].left, true, __ATOMIC_RELAXED);
 }

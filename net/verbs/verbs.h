@@ -99,7 +99,7 @@ struct vb_slot {
 
 struct vb_qp {
 	struct ib_qp *qp;
-	struct vb_lane *lane;
+	struct vb_conn *conn;
 	uint32_t index, psn, depth;
 	uint32_t posted, completed; /* counters; the difference is posted to the NIC */
 	uint32_t dark;		    /* posted since the last signaled one */
@@ -108,7 +108,7 @@ struct vb_qp {
 };
 
 /* The state of one peer in one context. */
-struct vb_lane {
+struct vb_conn {
 	struct vb_ctx *ctx;
 	int peer;
 	bool have;    /* the peer's queue pair numbers are known, and its packets are accepted */
@@ -124,7 +124,7 @@ struct vb_lane {
 	uint64_t since;		  /* ctx->clock of the last progress */
 	uint64_t asked, ask_next; /* ctx->clock */
 	uint64_t ask_gap;
-	struct vb_lane *next_asking;
+	struct vb_conn *next_asking;
 };
 
 /* Work requests of one queue pair that wait for the doorbell. */
@@ -155,12 +155,12 @@ struct vb_ctx {
 	uint32_t calls;
 	uint64_t clock, looked, swept; /* ns; the clock stops while progress is not called */
 	struct vb_ud ud;
-	struct vb_lane *lanes, *asking;
+	struct vb_conn *conns, *asking;
 	struct vb_qp **qps; /* by index; qps_count of qps_room are used */
 	uint32_t qps_count, qps_room;
 	struct {
 		uint32_t qpn;
-		struct vb_lane *lane;
+		struct vb_conn *conn;
 	} *senders; /* hash table by the number of our queue pair */
 	uint32_t senders_mask;
 	struct vb_slot *free;
@@ -234,20 +234,20 @@ void vb_slot_give(struct vb_ctx *ctx, struct vb_slot *slot);
 int vb_receives_post(struct vb_ctx *ctx);
 
 /* Creates the queue pairs, not yet connected. */
-int vb_lane_open(struct vb_lane *lane);
-void vb_lane_close(struct vb_lane *lane);
+int vb_conn_open(struct vb_conn *conn);
+void vb_conn_close(struct vb_conn *conn);
 /* Connects them to the peer's queue pairs. */
-int vb_lane_aim(struct vb_lane *lane, const uint32_t *qpn, const uint32_t *psn);
-void vb_lane_drop(struct vb_lane *lane);
-struct vb_lane *vb_lane_of(struct vb_ctx *ctx, uint32_t qpn);
+int vb_conn_aim(struct vb_conn *conn, const uint32_t *qpn, const uint32_t *psn);
+void vb_conn_drop(struct vb_conn *conn);
+struct vb_conn *vb_conn_of(struct vb_ctx *ctx, uint32_t qpn);
 struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer);
 
 int vb_ud_open(struct vb_ctx *ctx);
 void vb_ud_close(struct vb_ctx *ctx);
 /* A put waits for the connection: sends the peer a hello, repeated until it answers. */
-int vb_lane_want(struct vb_lane *lane);
-int vb_hello_send(struct vb_lane *lane);
-void vb_bye_send(struct vb_lane *lane);
+int vb_conn_want(struct vb_conn *conn);
+int vb_hello_send(struct vb_conn *conn);
+void vb_bye_send(struct vb_conn *conn);
 void vb_note_take(struct vb_ctx *ctx, uint32_t index, uint32_t bytes);
 
 int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out);

@@ -67,7 +67,7 @@ static void closed(struct net_rank *me)
 static void hidden(struct net_rank *me)
 {
 	EXPECT(me, me->share_rc == (me->test->each ? -EPERM : 0));
-	EXPECT(me, !me->share_rc || strstr(me->sentence, "without a descriptor"));
+	EXPECT(me, !me->share_rc || strstr(me->message, "without a descriptor"));
 	EXPECT(me, net_put_to(me, 1) == (me->test->each ? -EINVAL : 0));
 }
 

@@ -41,7 +41,7 @@ static void at_once(struct net_rank *me)
 	EXPECT(me, ctx->qps_count == to * ctx->comm->qps);
 	EXPECT(me, ctx->ud.sent < 16 * to); /* the same */
 	for (uint32_t i = 0; i < ctx->qps_count; i++)
-		EXPECT(me, ctx->qps[i]->lane->ready);
+		EXPECT(me, ctx->qps[i]->conn->ready);
 }
 
 /* Drops the next datagram received. Completions of sends are counted, as progress does. */

@@ -13,7 +13,7 @@ enum { QPS = 4, RUNS = 12, QUIET = 5, BYTES = 1 << 20, PIECE = 64 << 10 };
 /* Large quiet puts, then a small one: on another queue pair it would complete first. */
 static void runs(struct net_rank *me)
 {
-	const struct vb_lane *lane = &((struct vb_ctx *)me->ctx)->lanes[1];
+	const struct vb_conn *conn = &((struct vb_ctx *)me->ctx)->conns[1];
 	ncclEpNetPut_v1_t put = { .peer = 1, .srcMr = me->mr, .dstMr = me->mr, .size = PIECE };
 
 	if (me->rank == 0) {
@@ -25,11 +25,11 @@ static void runs(struct net_rank *me)
 			put.size = 8;
 			put.flags = 0;
 			EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
-			EXPECT(me, lane->open == 0);
+			EXPECT(me, conn->open == 0);
 		}
-		EXPECT(me, lane->count == QPS);
-		for (int k = 0; k < lane->count; k++)
-			EXPECT(me, lane->qp[k].posted == RUNS / QPS * (QUIET + 1));
+		EXPECT(me, conn->count == QPS);
+		for (int k = 0; k < conn->count; k++)
+			EXPECT(me, conn->qp[k].posted == RUNS / QPS * (QUIET + 1));
 	}
 	net_meet(me);
 }

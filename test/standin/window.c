@@ -136,7 +136,7 @@ static int team_of_two(struct rank *me)
 	return bad;
 }
 
-Test(standin_window, team_of_a_pretended_node)
+Test(standin_window, team_of_a_simulated_node)
 {
 	setenv("NCCL_EP_RANKS_PER_NODE", "2", 1);
 	cr_expect(ranks_threads(5, team_of_two, NULL) == 0);
