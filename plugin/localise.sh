@@ -9,7 +9,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 sed -n 's/^[[:space:]]*\([A-Za-z0-9_]\{1,\}\);.*/\1/p' "$map" >"$tmp/keep"
 test -s "$tmp/keep"
-${LD:-ld} -r --whole-archive "$@" -o "$tmp/nccl_ep.o"
-${OBJCOPY:-objcopy} --keep-global-symbols="$tmp/keep" "$tmp/nccl_ep.o"
+"${LD:-ld}" -r --whole-archive "$@" -o "$tmp/nccl_ep.o"
+"${OBJCOPY:-objcopy}" --keep-global-symbols="$tmp/keep" "$tmp/nccl_ep.o"
 rm -f "$out"
-${AR:-ar} rcs "$out" "$tmp/nccl_ep.o"
+"${AR:-ar}" rcs "$out" "$tmp/nccl_ep.o"

@@ -207,6 +207,7 @@ GX_DEV float gx_from_f16(uint32_t half)
 	return v;
 }
 
+#include "kernels/gx/load.h"
 #include "kernels/gx/row.h"
 
 /* The host pass has no __CUDA_ARCH__ and uses neither. */

@@ -170,6 +170,7 @@ GX_DEV void gx_st_u4(void *p, gx_u4 v)
 
 #include "kernels/gx/pack.h"
 #include "kernels/gx/pack_e4m3.h"
+#include "kernels/gx/load.h"
 #include "kernels/gx/row.h"
 #include "kernels/gx/bulk_copy.h"
 

@@ -18,7 +18,6 @@
 union quant_eight {
 	gx_u4 v;
 	uint32_t pair[4];
-	uint16_t x[8];
 };
 
 /* A lane's part of a group, and the maximum over the lanes that share it. */
@@ -26,17 +25,6 @@ struct quant_part {
 	union quant_eight e[QUANT_EIGHTS];
 	uint32_t amax; /* the bits of a float: magnitudes compare as integers */
 };
-
-GX_DEV gx_u4 quant_load(const uint16_t *x)
-{
-	union quant_eight e;
-
-	if (((uintptr_t)x & 15) == 0)
-		return gx_ld_u4(x);
-	for (uint32_t i = 0; i < 8; i++)
-		e.x[i] = x[i];
-	return e.v;
-}
 
 /* The largest magnitude, at least 1e-4; NaNs are ignored. */
 GX_DEV uint32_t quant_amax(const union quant_eight *e)
@@ -95,7 +83,7 @@ GX_DEV void quant_turns(const struct quant *q, uint32_t group, uint32_t n)
 
 	for (uint32_t j = 0; j < n; j++)
 		for (uint32_t i = 0; i < QUANT_EIGHTS; i++)
-			part[j].e[i].v = quant_load(q->src + (group + j * q->turn) * QUANT_GROUP + place + 8 * i);
+			part[j].e[i].v = gx_ld_u4_a2(q->src + (group + j * q->turn) * QUANT_GROUP + place + 8 * i);
 	gx_syncwarp(); /* all have read before one writes */
 	for (uint32_t j = 0; j < n; j++)
 		part[j].amax = quant_amax(part[j].e);

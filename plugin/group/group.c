@@ -49,16 +49,32 @@ static void kernels_abort(struct ncclEpGroup *group)
 	__atomic_store_n(&ep_page_words(&group->page)->abort, 1, __ATOMIC_RELAXED);
 }
 
+/* A loss is reported once: the net and the bootstrap notice it at different times, and the second notice must not set
+ * the flag again that the user has cleared. The lock, because they run in different threads. */
+static void mask_for_good(struct ncclEpGroup *group, int rank, const char *why)
+{
+	uint64_t *gone = &ep_page_words(&group->page)->gone[rank];
+	bool first;
+
+	pthread_mutex_lock(&group->error_lock);
+	first = !__atomic_load_n(gone, __ATOMIC_RELAXED);
+	if (first) {
+		atomic_store_explicit(&group->async_flag, 1, memory_order_release);
+		/* Kernels that wait for it stop, and ncclEpMaskQuery shows it as masked. */
+		__atomic_store_n(gone, 1, __ATOMIC_RELAXED);
+	}
+	pthread_mutex_unlock(&group->error_lock);
+	if (first)
+		EP_WARN(EP_GROUP, "rank %d: masking rank %d: %s", group->rank, rank, why);
+}
+
 /* Runs in the bootstrap's service thread. */
 void ep_group_rank_dead(void *arg, int rank, const char *why)
 {
 	struct ncclEpGroup *group = arg;
 
 	if (group->cfg.enable_mask) {
-		atomic_store_explicit(&group->async_flag, 1, memory_order_release);
-		/* Kernels that wait for it stop, and ncclEpMaskQuery shows it as masked. */
-		__atomic_store_n(&ep_page_words(&group->page)->gone[rank], 1, __ATOMIC_RELAXED);
-		EP_WARN(EP_GROUP, "rank %d: masking rank %d: %s", group->rank, rank, why);
+		mask_for_good(group, rank, why);
 		return;
 	}
 	ep_group_set_error(group, EP_EREMOTE, why);

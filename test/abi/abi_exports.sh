@@ -14,9 +14,9 @@ is() { # WHAT IS MUST
 }
 
 # A versioned symbol would show as name@@VERSION.
-is "the list of exports" "$(nm -D --with-symbol-versions --defined-only "$lib" | awk '{ print $3 }' | sort)" "$(cat "$exports")"
-is "the SONAME" "$(readelf -d "$lib" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')" libnccl_ep.so.0
-other=$(readelf -d "$lib" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -Ev "^(libc|libm|libpthread|libdl|librt|ld-linux[-a-z0-9_]*|$needed)\.so")
+is "the list of exports" "$(${NM:-nm} -D --with-symbol-versions --defined-only "$lib" | awk '{ print $3 }' | sort)" "$(cat "$exports")"
+is "the SONAME" "$(${READELF:-readelf} -d "$lib" | sed -n 's/.*SONAME.*\[\(.*\)\]/\1/p')" libnccl_ep.so.0
+other=$(${READELF:-readelf} -d "$lib" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -Ev "^(libc|libm|libpthread|libdl|librt|ld-linux[-a-z0-9_]*|$needed)\.so")
 is "the list of libraries besides the C library" "$other" ""
 echo "$((3 - failed)) passed, $failed failed"
 [ $failed -eq 0 ]

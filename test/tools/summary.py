@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""summary.py LOG.json...: the results in meson's log, and one line "N passed, N failed, N skipped".
+"""summary.py [--label NAME] LOG.json...: the results in meson's log, and one line "N passed, N failed, N skipped" ("NAME: N passed, ...").
 
 A Criterion program counts with each of its cases, every other program as one. A program that meson calls failed
 although no case of it failed (a leak at exit, a crash of the runner, a timeout) adds one failure. No test at all is
@@ -75,9 +75,12 @@ def self_test():
 def main():
     if sys.argv[1:] == ['--self-test']:
         return self_test()
+    paths, label = sys.argv[1:], ''
+    if paths[:1] == ['--label']:
+        label, paths = paths[1] + ': ', paths[2:]
     total = [0, 0, 0]
     seconds = 0.0
-    for path in sys.argv[1:]:
+    for path in paths:
         try:
             tests = [json.loads(line) for line in open(path)]
         except FileNotFoundError:
@@ -91,7 +94,7 @@ def main():
             seconds += t['duration']
             print(f"{t['name']:{width}}  {t['result']:8} {t['duration']:7.2f}s  {said(t)}".rstrip())
     print(f'# {seconds:.0f} s of tests')
-    print('%d passed, %d failed, %d skipped' % tuple(total))
+    print(label + '%d passed, %d failed, %d skipped' % tuple(total))
     if total[0] + total[1] == 0:
         sys.exit('summary.py: no test ran')
     return total[1] != 0
