@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* rbx, rbp and r12 to r15 belong to the caller; so do the control bits of MXCSR and x87, which no kernel changes: a fiber
+/* rbx, rbp and r12 to r15 are callee-saved; so are the control bits of MXCSR and x87, which no kernel changes: a fiber
  * runs with those of its thread. */
 #define FRAME 64
 
