@@ -53,8 +53,9 @@ extern const struct shim_ops shim_host, shim_cuda;
 int shim_fail(struct shim *shim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /*
- * Before the thread's first communicator: where there is a GPU and NCCL_EP_DEVICE is not host, makes one current, so
- * that the communicator finds it. Without a GPU nothing happens. The seats of a machine share its GPUs evenly.
+ * Before the thread's first communicator: where there is a GPU and NCCL_EP_DEVICE names it (cuda or auto), makes one
+ * current, so that the communicator finds it. Not where the variable is unset: that starts the driver in every rank
+ * process, a second each, for tests of the CPU device too. The seats of a machine share its GPUs evenly.
  */
 void shim_bind(int seat);
 
