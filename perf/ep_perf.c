@@ -107,8 +107,7 @@ int main(int argc, char **argv)
 	opts = given;
 	if (perf_opts_settle(&opts, USE, false))
 		return 2;
-	if (opts.device[0])
-		setenv("NCCL_EP_DEVICE", opts.device, 1);
+	setenv("NCCL_EP_DEVICE", opts.device[0] ? opts.device : "auto", opts.device[0] != 0);
 	if (opts.puts)
 		setenv("NCCL_EP_RANKS_PER_NODE", "1", 1);
 	setenv("NCCL_EP_DEBUG", "WARN", 0);

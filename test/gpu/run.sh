@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Device tests on a machine with an NVIDIA GPU; `./run gpu` ends here. Works offline: compilers, meson, ninja, nvcc and
-# the driver are all it needs. Each shard takes under 8 minutes and can be run alone.
+# the driver are all it needs. Each shard takes under 8 minutes and can be run alone. The shard cpu is the CPU suite on
+# that machine, which needs neither nvcc nor a GPU.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 export PATH="$PATH:/usr/local/cuda/bin"
@@ -10,7 +11,7 @@ logs=$build/gpu-logs
 
 # shard|name|seconds|how|program and arguments
 #   how: plain, mps (processes share the GPU under our own MPS daemon), ipc (mps, windows by CUDA IPC), memcheck,
-#   racecheck, memcheck-mps, table and table-mps (the output is shown), nccl (with the real library)
+#   racecheck, memcheck-mps, table and table-mps (the output is shown), nccl (with the real library), suite (of meson)
 #   @FILE: in the build's test folder; words of a cell are joined by commas; leading VARIABLE=value set the environment
 rows=(
 	'dev|devices|60|plain|gpu_dev'
@@ -111,12 +112,13 @@ rows=(
 	'memcheck|launch-memcheck|120|memcheck|gpu_launch'
 	'memcheck-procs|rowsig-memcheck|300|memcheck-mps|gpu_rowsig_procs cuda'
 	'racecheck|launch-racecheck|120|racecheck|gpu_launch'
+	'cpu|cpu-suite|600|suite|cpu'
 )
-default=(dev threads nccl procs ll ll-procs ll-nodes ht ht-procs perf memcheck memcheck-procs racecheck)
+default=(cpu dev threads nccl procs ll ll-procs ll-nodes ht ht-procs perf memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
-	echo '  -b  use the build as it is    -l  list the shards'
+	echo '  -b  use the build as it is    -l  list the shards    CPU_TESTS: of the shard cpu, only these tests'
 	printf '%s\n' "${rows[@]}" | awk -F'|' '{ printf "  %-16s %-24s %4ds  %-14s %s\n", $1, $2, $3, $4, $5 }'
 }
 
@@ -135,6 +137,21 @@ configure_and_build() {
 	fi
 	ninja -C "$build" gpu
 }
+
+# The CPU tests in a build of their own: plain programs, and those of Criterion where that is installed.
+meson_suite() { # SUITE
+	local dir=$build-$1 jobs=$(($(nproc) / 4)) names=() rc=0
+	read -ra names <<<"${CPU_TESTS:-}"
+	[ -f "$dir/build.ninja" ] || meson setup "$dir" -Dcuda=disabled -Dhip=disabled -Dmpi=disabled || return 1
+	ninja -C "$dir" || return 1
+	rm -f "$dir/meson-logs/$1.json"
+	meson test -C "$dir" --print-errorlogs --logbase "$1" --suite "$1" --num-processes $((jobs > 0 ? jobs : 1)) \
+		"${names[@]}" || rc=1
+	python3 test/tools/summary.py --label "$1" "$dir/meson-logs/$1.json" || rc=1
+	return $rc
+}
+export -f meson_suite
+export build
 
 # ---- our own MPS daemon, in temporary directories, always stopped at exit ----
 mps_dir=
@@ -182,6 +199,10 @@ run_one() {
 	# Rank threads need a hardware queue each. Processes have their own, and under MPS many connections exhaust the GPU.
 	local vars=(CUDA_DEVICE_MAX_CONNECTIONS=32 NCCL_EP_DEVICE=cuda)
 	shift 3
+	if [ "$how" = suite ]; then
+		timeout -k 5 "$seconds" bash -c "meson_suite $1" >"$logs/$name.log" 2>&1 </dev/null
+		return
+	fi
 	while [[ $1 == [A-Z]*=* ]]; do settings+=("$1"); shift; done
 	case $how in
 	mps | ipc | memcheck-mps | table-mps)
@@ -219,7 +240,7 @@ for w in "${wanted[@]}"; do
 	printf '%s\n' "${rows[@]}" | grep -qE "^($w\||[^|]*\|$w\|)" || { say "no shard or test named $w"; usage >&2; exit 2; }
 done
 
-[ $build_first = 0 ] || configure_and_build
+if [ $build_first = 1 ] && [ "${wanted[*]}" != cpu ]; then configure_and_build; fi
 mkdir -p "$logs"
 passed=0 failed=0 skipped=0
 for row in "${rows[@]}"; do
@@ -239,7 +260,10 @@ for row in "${rows[@]}"; do
 	esac
 	printf '%-8s %-16s %-24s %6d.%03d s\n' "$word" "$shard" "$name" $((took / 1000)) $((took % 1000))
 	case $word in
-	ok) [[ $how != table* ]] || cat "$logs/$name.log" ;;
+	ok)
+		[[ $how != table* ]] || cat "$logs/$name.log"
+		[ "$how" != suite ] || tail -n 2 "$logs/$name.log"
+		;;
 	skip) grep -m1 'skipped' "$logs/$name.log" | sed 's/^/         /' || true ;;
 	FAIL | TIMEOUT) tail -n 25 "$logs/$name.log" | sed 's/^/    | /' ;;
 	esac

@@ -53,8 +53,9 @@ extern const struct shim_ops shim_host, shim_cuda;
 int shim_fail(struct shim *shim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /*
- * Before the thread's first communicator: makes a GPU current for it, unless there is none or NCCL_EP_DEVICE is host.
- * The seats of a machine share its GPUs evenly.
+ * Before the thread's first communicator: makes a GPU current for it where there is one and NCCL_EP_DEVICE is cuda or
+ * auto. Not where the variable is unset: that would start the driver in every rank process, a second each, for tests of
+ * the CPU device too. The seats of a machine share its GPUs evenly.
  */
 void shim_bind(int seat);
 

@@ -85,7 +85,7 @@ void shim_bind(int seat)
 	void *ctx = NULL;
 	int device;
 
-	if (want && !strcasecmp(want, "host"))
+	if (!want || !strcasecmp(want, "host"))
 		return;
 	pthread_once(&once, cuda_load);
 	if (!cu.devices || cu.cuDeviceGet(&device, seat % cu.devices) || cu.cuDevicePrimaryCtxRetain(&ctx, device))
