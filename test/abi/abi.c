@@ -303,7 +303,7 @@ Test(abi, enums)
 		IS(ANYEP_ASYNC_REMOTE, 4),
 		IS(ANYEP_ASYNC_OTHER, 5),
 		SIZE(anyEpAsyncCode_t, 4),
-		/* their former names, until 0.3; volatile, because a compiler may assume that two names have two addresses */
+		/* their former names, until 0.3 */
 		IS(NCCL_EP_ASYNC_NONE, 0),
 		IS(NCCL_EP_ASYNC_TIMEOUT, 1),
 		IS(NCCL_EP_ASYNC_BAD_EXPERT, 2),
@@ -443,7 +443,7 @@ static ncclResult_t (*const net_counts)(struct ncclEpGroup *, anyEpNetCounts_t *
 static ncclResult_t (*const stream_create)(cudaStream_t *) = anyEpHostStreamCreate;
 static ncclResult_t (*const stream_sync)(cudaStream_t) = anyEpHostStreamSynchronize;
 static ncclResult_t (*const stream_destroy)(cudaStream_t) = anyEpHostStreamDestroy;
-/* their former names, until 0.3; volatile, because a compiler may assume that two names have two addresses */
+/* Their former names, until 0.3. volatile: a compiler may assume that two names have two addresses. */
 static const char *(*volatile old_last_error)(void) = ncclEpGetLastError;
 static ncclResult_t (*volatile old_window_bytes)(struct ncclEpGroup *, size_t *) = ncclEpGroupWindowBytes;
 static ncclResult_t (*volatile old_net_counts)(struct ncclEpGroup *, ncclEpNetCounts_t *) = ncclEpGroupNetCounts;
