@@ -20,6 +20,8 @@ EP_PARAM(TIMEOUT_MS, "NCCL_EP_TIMEOUT_MS", EP_T_INT, "0", 0, 86400000, "",
 EP_PARAM(DEVICE, "NCCL_EP_DEVICE", EP_T_STR, "auto", 0, 0, "",
 	 "Device of communicators made by the stand-in: auto, host or cuda. A communicator of NCCL always brings its "
 	 "GPU.")
+EP_PARAM(HOST_ISA, "NCCL_EP_HOST_ISA", EP_T_STR, "auto", 0, 0, "",
+	 "Vectors of the CPU device's kernels on x86-64: base, avx2, avx512, or auto: avx2 where the CPU has it.")
 EP_PARAM(RANKS_PER_NODE, "NCCL_EP_RANKS_PER_NODE", EP_T_INT, "0", 0, 1048576, "",
 	 "Splits the ranks into pretended nodes of this size (the last may be smaller), to run multi-node paths on one "
 	 "box.")

@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* rbx, rbp and r12 to r15 belong to the caller; so do the control bits of MXCSR and x87, which no kernel changes: a fiber
- * runs with those of its thread. */
+/* rbx, rbp and r12 to r15 belong to the caller; so do the control bits of MXCSR and x87, which no kernel changes: a
+ * fiber runs with those of its thread. */
 #define FRAME 64
 
 __asm__(".text\n"
