@@ -3,20 +3,20 @@
 
 #include "util/error.h"
 
-/* What a row that lacks an operation answers. Only operations with a device to name can be missing. */
-#define MISSING(dev, what) EP_FAIL(EP_DEV, ENOTSUP, "the %s device cannot " what, (dev)->ops->name)
+/* Stubs for operations that a row lacks. Only operations that take a device can be missing. */
+#define MISSING(dev, what) EP_FAIL(EP_DEV, ENOTSUP, "the %s device does not support " what, (dev)->ops->name)
 
 static int no_mem_alloc(struct ep_dev *dev, size_t size, struct ep_mem *out)
 {
 	(void)size;
 	(void)out;
-	return MISSING(dev, "allocate windows");
+	return MISSING(dev, "allocating windows");
 }
 
 static void no_mem_free(struct ep_dev *dev, struct ep_mem *mem)
 {
 	(void)mem;
-	MISSING(dev, "free windows");
+	MISSING(dev, "freeing windows");
 }
 
 static int no_mem_export(struct ep_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd)
@@ -24,7 +24,7 @@ static int no_mem_export(struct ep_dev *dev, const struct ep_mem *mem, struct ep
 	(void)mem;
 	(void)out;
 	(void)fd;
-	return MISSING(dev, "show its memory to other processes");
+	return MISSING(dev, "exporting memory to other processes");
 }
 
 static int no_mem_import(struct ep_dev *dev, const struct ep_export *from, int fd, struct ep_mem *out)
@@ -32,34 +32,34 @@ static int no_mem_import(struct ep_dev *dev, const struct ep_export *from, int f
 	(void)from;
 	(void)fd;
 	(void)out;
-	return MISSING(dev, "map memory of other processes");
+	return MISSING(dev, "importing memory of other processes");
 }
 
 static int no_mem_dmabuf(struct ep_dev *dev, const struct ep_mem *mem, int *fd)
 {
 	(void)mem;
 	(void)fd;
-	return MISSING(dev, "give its memory to a NIC");
+	return MISSING(dev, "exporting memory to a NIC");
 }
 
 static int no_peer_open(struct ep_dev *dev, int peer_ordinal, const struct ep_mem *mem)
 {
 	(void)peer_ordinal;
 	(void)mem;
-	return MISSING(dev, "reach the memory of another device");
+	return MISSING(dev, "access to the memory of another device");
 }
 
 static int no_pinned_alloc(struct ep_dev *dev, size_t size, struct ep_pinned *out)
 {
 	(void)size;
 	(void)out;
-	return MISSING(dev, "use host memory in place");
+	return MISSING(dev, "pinned host memory");
 }
 
 static void no_pinned_free(struct ep_dev *dev, struct ep_pinned *mem)
 {
 	(void)mem;
-	MISSING(dev, "free pinned memory");
+	MISSING(dev, "freeing pinned memory");
 }
 
 static int no_pin(struct ep_dev *dev, void *host, size_t size, struct ep_pinned *out)
@@ -67,19 +67,19 @@ static int no_pin(struct ep_dev *dev, void *host, size_t size, struct ep_pinned 
 	(void)host;
 	(void)size;
 	(void)out;
-	return MISSING(dev, "use host memory in place");
+	return MISSING(dev, "pinned host memory");
 }
 
 static void no_unpin(struct ep_dev *dev, struct ep_pinned *mem)
 {
 	(void)mem;
-	MISSING(dev, "let go of host memory");
+	MISSING(dev, "unpinning host memory");
 }
 
 static int no_launch(struct ep_dev *dev, const struct ep_launch *launch)
 {
 	(void)launch;
-	return MISSING(dev, "run kernels");
+	return MISSING(dev, "kernel launches");
 }
 
 static int no_copy(struct ep_dev *dev, void *dst, const void *src, size_t n, void *stream)
@@ -88,7 +88,7 @@ static int no_copy(struct ep_dev *dev, void *dst, const void *src, size_t n, voi
 	(void)src;
 	(void)n;
 	(void)stream;
-	return MISSING(dev, "copy");
+	return MISSING(dev, "copies");
 }
 
 static int no_fill(struct ep_dev *dev, void *dst, int byte, size_t n, void *stream)
@@ -97,48 +97,48 @@ static int no_fill(struct ep_dev *dev, void *dst, int byte, size_t n, void *stre
 	(void)byte;
 	(void)n;
 	(void)stream;
-	return MISSING(dev, "fill memory");
+	return MISSING(dev, "filling memory");
 }
 
 static int no_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns)
 {
 	(void)stream;
 	(void)deadline_ns;
-	return MISSING(dev, "wait for a stream");
+	return MISSING(dev, "waiting for a stream");
 }
 
 static int no_stream_create(struct ep_dev *dev, void **out)
 {
 	(void)out;
-	return MISSING(dev, "make streams");
+	return MISSING(dev, "creating streams");
 }
 
 static void no_stream_destroy(struct ep_dev *dev, void *stream)
 {
 	(void)stream;
-	MISSING(dev, "destroy streams");
+	MISSING(dev, "destroying streams");
 }
 
 static int no_capturing(struct ep_dev *dev, void *stream, bool *out)
 {
 	(void)stream;
 	(void)out;
-	return MISSING(dev, "tell whether a stream is being captured");
+	return MISSING(dev, "stream capture");
 }
 
 static int no_flush(struct ep_dev *dev)
 {
-	return MISSING(dev, "flush what a network card wrote");
+	return MISSING(dev, "flushing writes of a NIC");
 }
 
 static int no_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out)
 {
 	(void)ptr;
 	(void)out;
-	return MISSING(dev, "name the allocation of an address");
+	return MISSING(dev, "resolving the allocation of an address");
 }
 
-/* As the table says: an answer, not a failure. */
+/* Not a failure, see dev.h. */
 static int no_user_export(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd)
 {
 	(void)dev;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The device table: everything the library asks of a GPU or of the CPU that plays one. A row is a const struct of
- * operations; kernels/table.c lists the rows. Missing operations are filled with stubs that answer -ENOTSUP.
- * All functions return 0 or a negative errno and leave the sentence (util/error.h).
+ * The device table: everything the library needs from a GPU, or from the CPU device in place of one. A row is a const
+ * struct of operations; kernels/table.c lists the rows. Missing operations are filled with stubs that return -ENOTSUP.
+ * All functions return 0 or a negative errno and set the error message (util/error.h).
  */
 #ifndef EP_KERNELS_DEV_H
 #define EP_KERNELS_DEV_H
@@ -20,14 +20,14 @@ struct ep_dev {
 	unsigned warp;	   /* lanes of a warp */
 	unsigned sms;	   /* blocks that can be resident at once, one per multiprocessor */
 	size_t shared_max; /* bytes of shared memory a block may ask for */
-	char pci[64];	   /* its folder in sysfs; "": it is nowhere */
+	char pci[64];	   /* its directory in sysfs; "": unknown */
 };
 
-/* Memory others can map: allocated here, or imported from a peer. */
+/* Memory that peers can map: allocated here, or imported from a peer. */
 struct ep_mem {
 	void *ptr;
 	size_t size;
-	uint64_t priv[3]; /* the row's */
+	uint64_t priv[3]; /* private to the row */
 };
 
 /* Host memory the device reads and writes in place. */
@@ -38,12 +38,12 @@ struct ep_pinned {
 };
 
 enum ep_share {
-	EP_SHARE_NONE, /* reachable in its own process only */
-	EP_SHARE_FD,   /* a file descriptor travels beside the struct */
-	EP_SHARE_BLOB, /* the blob says it all */
+	EP_SHARE_NONE, /* accessible in its own process only */
+	EP_SHARE_FD,   /* by a file descriptor sent along with the struct */
+	EP_SHARE_BLOB, /* by the blob alone */
 };
 
-/* How another process of the node opens a struct ep_mem; travels as bytes between ranks of one build. */
+/* How another process of the node opens a struct ep_mem; sent as bytes between ranks of the same build. */
 struct ep_export {
 	uint32_t share;
 	uint32_t kind; /* enum ep_dev_kind */
@@ -51,7 +51,7 @@ struct ep_export {
 	uint8_t blob[64];
 };
 
-/* The allocation an address belongs to; id is never used again by the driver, also after a free. */
+/* The allocation an address belongs to; the driver never reuses an id, not even after a free. */
 struct ep_buffer {
 	uint64_t id;
 	void *base;
@@ -79,32 +79,32 @@ enum ep_dev_kind { EP_DEV_HOST, EP_DEV_CUDA, EP_DEV_KINDS };
 struct ep_dev_ops {
 	const char *name;
 	enum ep_dev_kind kind;
-	int (*count)(int *out);	      /* devices there are; -ENODEV with the reason when the driver is absent */
+	int (*count)(int *out);	      /* number of devices; -ENODEV with the reason when there is no driver */
 	int (*current)(int *ordinal); /* the calling thread's current device; -ENODEV when it has none */
 	int (*open)(int ordinal, struct ep_dev **out);
 	void (*close)(struct ep_dev *dev);
 
-	/* Windows: zeroed, page-aligned, shareable. An imported mem is freed by mem_free too. A descriptor from export
-	 * or for import is the caller's to close; the mapping does not need it. */
+	/* Windows: zeroed, page-aligned, shareable. An imported mem is freed by mem_free too. The caller closes the
+	 * descriptors of export and import; the mapping does not need them. */
 	int (*mem_alloc)(struct ep_dev *dev, size_t size, struct ep_mem *out);
 	void (*mem_free)(struct ep_dev *dev, struct ep_mem *mem);
 	int (*mem_export)(struct ep_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd);
 	int (*mem_import)(struct ep_dev *dev, const struct ep_export *from, int fd, struct ep_mem *out);
-	/* The memory as a dma-buf, by which a NIC takes it; -ENOTSUP where there is no such thing. fd: as in export. */
+	/* The memory as a dma-buf, for registration with a NIC; -ENOTSUP where there is none. fd as in export. */
 	int (*mem_dmabuf)(struct ep_dev *dev, const struct ep_mem *mem, int *fd);
-	/* Makes memory of another device of this process usable here (threads as ranks, several GPUs). */
+	/* Makes memory of another device of this process accessible here (threads as ranks, several GPUs). */
 	int (*peer_open)(struct ep_dev *dev, int peer_ordinal, const struct ep_mem *mem);
 
 	int (*pinned_alloc)(struct ep_dev *dev, size_t size, struct ep_pinned *out); /* zeroed */
 	void (*pinned_free)(struct ep_dev *dev, struct ep_pinned *mem);
-	/* The same for host memory that is there already, whole pages; unpin leaves it to its owner. */
+	/* The same for existing host memory, whole pages; unpin does not free it. */
 	int (*pin)(struct ep_dev *dev, void *host, size_t size, struct ep_pinned *out);
 	void (*unpin)(struct ep_dev *dev, struct ep_pinned *mem);
 
 	int (*launch)(struct ep_dev *dev, const struct ep_launch *launch);
 	/* Any direction, in stream order. Host memory that is not pinned works too, but not in a capture, and the call
-	 * then returns only when the copy is done, or fails past NCCL_EP_TIMEOUT_MS. On the CPU device all memory is
-	 * the device's: both ends must stay until the stream has run the copy. */
+	 * then returns when the copy is done, or fails after NCCL_EP_TIMEOUT_MS. On the CPU device all memory is the
+	 * device's: both ends must stay valid until the stream has run the copy. */
 	int (*copy)(struct ep_dev *dev, void *dst, const void *src, size_t n, void *stream);
 	int (*fill)(struct ep_dev *dev, void *dst, int byte, size_t n, void *stream);
 	int (*sync)(struct ep_dev *dev, void *stream, uint64_t deadline_ns); /* polls; -EP_ETIMEOUT past the deadline */
@@ -113,19 +113,19 @@ struct ep_dev_ops {
 
 	int (*capturing)(struct ep_dev *dev, void *stream, bool *out);
 
-	int (*flush)(struct ep_dev *dev); /* what a NIC wrote before is visible to kernels after */
+	int (*flush)(struct ep_dev *dev); /* makes earlier writes of a NIC visible to kernels */
 	bool knows_buffers;		  /* buffer_id and user_export work */
-	/* -ENOENT, without a sentence, for memory the device does not know. */
+	/* -ENOENT, without a message, for memory the device does not know. */
 	int (*buffer_id)(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
-	/* Memory of the caller's own making, as buffer_id tells it: how others open it with mem_import. fd as in
-	 * mem_export. -ENOTSUP, without a sentence, for what no other process can open: that is no failure. */
+	/* Exports memory that the user allocated, as buffer_id describes it, for mem_import. fd as in mem_export.
+	 * -ENOTSUP, without a message, for memory that no other process can open: not a failure. */
 	int (*user_export)(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd);
 };
 
 /* Gives a row a stub for every operation it lacks (dev.c). */
 void ep_dev_fill(struct ep_dev_ops *row);
 
-/* The row of a kind (table.c); never NULL: a kind that was not built answers every open with the reason. */
+/* The row of a kind (table.c); never NULL: open of a kind that was not built fails with the reason. */
 const struct ep_dev_ops *ep_dev_row(enum ep_dev_kind kind);
 
 /* The kind of this machine's GPUs: of the first row that has a device; where none has, the first GPU row. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All kernels as one source: what nvcc, clang and (through host_kernels.c) the host compiler are given. */
+/* All kernels as one source, for nvcc, clang and (through host/kernels.c) the host compiler. */
 #include "kernels/gx/gx.h"
 
 #include "kernels/probe/rowsig.cu"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* EP_KERNEL(name, argument struct): every kernel there is; included several times, so no guard. */
+/* EP_KERNEL(name, argument struct): all kernels; included several times, hence no guard. */
 EP_KERNEL(rowsig, ep_rowsig_args)
 EP_KERNEL(ring_push, ep_ring_push_args)
 EP_KERNEL(ll_dispatch, ep_ll_args)

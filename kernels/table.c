@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All devices there are, by kind. */
+/* All devices, by kind. */
 #include <pthread.h>
 
 #include "kernels/cuda/cuda_dev.h"

@@ -7,7 +7,7 @@
 #include "util/error.h"
 
 #define NAME_MAX_LEN 512
-/* Once loaded it stays: threads of its own may outlive the last close, and ranks open and close at the same time. */
+/* Never unloaded: its threads may outlive the last close, and ranks of one process open and close concurrently. */
 #define MODE (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
 
 static void *library_open(const char *x)
@@ -24,7 +24,7 @@ static void *library_open(const char *x)
 	library = dlopen(name, MODE);
 	if (!library) {
 		error = dlerror();
-		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: %s cannot be opened (%s), nor %s (%s)", x, why, name,
+		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: cannot load %s (%s) or %s (%s)", x, why, name,
 			error ? error : "no reason given");
 	}
 	return library;
@@ -36,7 +36,7 @@ int ep_net_load(const char *x, const ncclEpNet_v1_t **ops, void **library)
 	void *opened;
 
 	if (strlen(x) > NAME_MAX_LEN) {
-		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: a name has %zu characters; skipped", strlen(x));
+		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: skipping a name of %zu characters", strlen(x));
 		return -ENOENT;
 	}
 	opened = library_open(x);
@@ -44,16 +44,16 @@ int ep_net_load(const char *x, const ncclEpNet_v1_t **ops, void **library)
 		return -ENOENT;
 	table = dlsym(opened, NCCL_EP_NET_SYMBOL);
 	if (!table) {
-		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: %s has no symbol " NCCL_EP_NET_SYMBOL "; skipped", x);
+		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: skipping %s: no symbol " NCCL_EP_NET_SYMBOL, x);
 		goto close_library;
 	}
 	if (table->version != NCCL_EP_NET_VERSION || table->size != sizeof(*table)) {
-		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: %s says version %u and %u bytes, not %u and %zu; skipped", x,
+		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: skipping %s: table version %u of %u bytes; expected %u of %zu", x,
 			table->version, table->size, NCCL_EP_NET_VERSION, sizeof(*table));
 		goto close_library;
 	}
 	if (!table->name || !table->name[0] || !table->hot) {
-		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: the table of %s has no name or no hot operations; skipped", x);
+		EP_WARN(EP_NET, "NCCL_EP_NET_PLUGIN: skipping %s: its table has no name or no hot operations", x);
 		goto close_library;
 	}
 	*ops = table;

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A bad day for any net, by options: NCCL_EP_NET="faulty(loop):reorder=8,fail=100".
- *   seed=S     of all that is random: with the same calls on a context the same puts suffer, whatever the clock says
- *   reorder=N  up to N puts are held back and leave in random order
+ * Fault injection for any net: NCCL_EP_NET="faulty(loop):reorder=8,fail=100".
+ *   seed=S     of the random numbers: the same calls on a context hit the same puts, independent of timing
+ *   reorder=N  up to N puts are held back and sent in random order
  *   delay=N    a put is held back for a random number of calls of progress, at most N
- *   dup=M      of a million puts so many arrive twice, with their immediate
- *   fail=M     of a million puts so many end with -EIO; every second of those has not even been sent
- *   drop=R     rank R is gone: puts to it fail, what comes from it is swallowed
- *   stall=MS   a put does not return for so many milliseconds, once per context
- *   after=N    fail, drop and stall begin when this context has put N times
- *   refuse=N   the N-th registration of a comm fails, N from 1 on
- *   connect=0  nobody can be connected
- *   rank=R     fail, stall, refuse and connect strike rank R only
+ *   dup=M      M of a million puts arrive twice, with their immediate
+ *   fail=M     M of a million puts complete with -EIO; half of these are not even sent
+ *   drop=R     rank R is lost: puts to it fail, and its immediates are discarded
+ *   stall=MS   one put per context blocks for MS milliseconds
+ *   after=N    fail, drop and stall begin after N puts on a context
+ *   refuse=N   the N-th registration of a comm fails, counted from 1
+ *   connect=0  connect fails
+ *   rank=R     fail, stall, refuse and connect apply to rank R only
  */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/option.h"
 #include "net/table.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -45,9 +46,9 @@ struct faulty_comm {
 	struct faulty_net *net;
 	void *inner;
 	int rank, nranks;
-	bool struck; /* by what `rank` confines */
+	bool struck; /* by the faults that `rank` restricts */
 	uint64_t registrations;
-	int dropped; /* a context has come to that; atomic */
+	int dropped; /* drop has begun on some context; atomic */
 	char why[64];
 };
 
@@ -59,30 +60,29 @@ struct slot {
 	enum slot_state state;
 	ncclEpNetPut_v1_t put;
 	ncclEpNetSignal_v1_t signal;
-	uint64_t serial, due; /* due: in calls of progress */
-	void *request[2];     /* the inner net's; NULL: done, or not yet sent */
+	uint64_t serial, due; /* due: a count of calls of progress */
+	void *request[2];     /* of the inner net; NULL: done, or not yet sent */
 	int copies, sent;
 	bool quiet;
-	int rc, fate; /* what it came to, and what it must come to */
+	int rc, fate; /* its result, and the injected result */
 	uint8_t data[INLINE_MAX];
 };
 
-/* Of a peer. */
-struct lane {
-	int quiet_rc;	  /* what quiet puts came to, for the request that covers them */
-	uint64_t blocked; /* the round in which nothing more can go there */
+/* The state of one peer. */
+struct conn {
+	int quiet_rc;	  /* result of quiet puts, for the request that covers them */
+	uint64_t blocked; /* the round in which nothing more can be sent to it */
 };
 
 struct faulty_ctx {
 	struct faulty_comm *comm;
 	const ncclEpNetHot_v1_t *hot;
 	void *inner;
-	uint64_t fates,
-		luck; /* random: what becomes of puts, and their order; apart, as the inner net's moods cost luck */
+	uint64_t fates, luck; /* random states: faults of puts, and their order, which depends on the inner net */
 	uint64_t serial, tick, puts, rounds;
-	int nheld, held[SLOTS]; /* slots in the order they were given */
+	int nheld, held[SLOTS]; /* slots in the order of their puts */
 	struct slot slots[SLOTS];
-	struct lane lanes[];
+	struct conn conns[];
 };
 
 static uint64_t draw(uint64_t *state)
@@ -96,12 +96,12 @@ static uint64_t draw(uint64_t *state)
 
 static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct faulty_net *net = calloc(1, sizeof(*net));
+	struct faulty_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "transport faulty");
 	struct faults *f = net ? &net->faults : NULL;
 	int rc;
 
 	if (!net)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	const struct ep_net_option options[] = {
 		{ "seed", &f->seed, UINT64_MAX },    { "reorder", &f->reorder, SLOTS / 2 },
 		{ "delay", &f->delay, 1u << 20 },    { "fail", &f->fail, MILLION },
@@ -116,12 +116,11 @@ static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
 	net->inner = args->inner;
 	net->net = args->innerNet;
 	rc = ep_net_options("faulty", args->options, options, sizeof(options) / sizeof(options[0]));
-	if (rc) {
+	if (rc)
 		free(net);
-		return rc;
-	}
-	*out = net;
-	return 0;
+	else
+		*out = net;
+	return rc;
 }
 
 static int faulty_finalize(void *net)
@@ -157,41 +156,40 @@ static int faulty_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *prop
 
 static int faulty_listen(void *n, int dev, int nranks, void *handle, void **out)
 {
-	struct faulty_listener *listener = calloc(1, sizeof(*listener));
+	struct faulty_listener *listener = EP_CALLOC(EP_NET, 1, sizeof(*listener), "a listener");
 	struct faulty_net *net = n;
 	int rc;
 
 	if (!listener)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	listener->net = net;
 	rc = net->inner->listen(net->net, dev, nranks, handle, &listener->inner);
-	if (rc) {
+	if (rc)
 		free(listener);
-		return rc;
-	}
-	*out = listener;
-	return 0;
+	else
+		*out = listener;
+	return rc;
 }
 
 static int faulty_connect(void *l, const void *handles, int nranks, int rank, void **out)
 {
 	struct faulty_listener *listener = l;
-	struct faulty_comm *comm = calloc(1, sizeof(*comm));
+	struct faulty_comm *comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
 	int rc;
 
 	if (!comm)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	comm->net = listener->net;
 	comm->rank = rank;
 	comm->nranks = nranks;
 	comm->struck = comm->net->faults.rank == UINT64_MAX || comm->net->faults.rank == (uint64_t)rank;
-	snprintf(comm->why, sizeof(comm->why), "faulty: rank %d was dropped, as NCCL_EP_NET asks",
-		 (int)comm->net->faults.drop);
+	snprintf(comm->why, sizeof(comm->why),
+		 "faulty: rank %d is lost: injected by drop=", (int)comm->net->faults.drop);
 	if (comm->struck && !comm->net->faults.connect)
-		rc = EP_FAIL(EP_NET, EP_EREMOTE, "faulty: rank %d connects to nobody, as NCCL_EP_NET asks", rank);
+		rc = EP_FAIL(EP_NET, EP_EREMOTE, "faulty: rank %d: connect failed: injected by connect=0", rank);
 	else
 		rc = comm->net->inner->connect(listener->inner, handles, nranks, rank, &comm->inner);
-	if (rc || !comm->inner) { /* or not yet: the caller asks again */
+	if (rc || !comm->inner) { /* or not yet: the caller tries again */
 		free(comm);
 		return rc;
 	}
@@ -220,22 +218,22 @@ static int faulty_closeComm(void *c)
 static int faulty_createContext(void *c, int index, void **out)
 {
 	struct faulty_comm *comm = c;
-	struct faulty_ctx *ctx = calloc(1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]));
+	struct faulty_ctx *ctx =
+		EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->conns[0]), "a context");
 	int rc;
 
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "faulty: no memory");
+		return -ENOMEM;
 	ctx->comm = comm;
 	ctx->hot = comm->net->inner->hot;
 	ctx->fates = comm->net->faults.seed ^ ((uint64_t)comm->rank << 32) ^ (uint64_t)index;
 	ctx->luck = ~ctx->fates;
 	rc = comm->net->inner->createContext(comm->inner, index, &ctx->inner);
-	if (rc) {
+	if (rc)
 		free(ctx);
-		return rc;
-	}
-	*out = ctx;
-	return 0;
+	else
+		*out = ctx;
+	return rc;
 }
 
 static int faulty_destroyContext(void *c)
@@ -251,7 +249,7 @@ static int comm_refuse(struct faulty_comm *comm)
 {
 	if (++comm->registrations != comm->net->faults.refuse || !comm->struck)
 		return 0;
-	return EP_FAIL(EP_NET, ENOMEM, "faulty: registration %llu of rank %d is refused, as NCCL_EP_NET asks",
+	return EP_FAIL(EP_NET, ENOMEM, "faulty: registration %llu of rank %d failed: injected by refuse=",
 		       (unsigned long long)comm->registrations, comm->rank);
 }
 
@@ -285,16 +283,16 @@ static int faulty_deregMr(void *c, void *mr)
 	return comm->net->inner->deregMr(comm->inner, mr);
 }
 
-static int faulty_queryLastError(void *c, int peer, const char **sentence)
+static int faulty_queryLastError(void *c, int peer, const char **message)
 {
 	struct faulty_comm *comm = c;
 
 	if (peer >= 0 && (uint64_t)peer == comm->net->faults.drop &&
 	    __atomic_load_n(&comm->dropped, __ATOMIC_RELAXED)) {
-		*sentence = comm->why;
+		*message = comm->why;
 		return -EP_EREMOTE;
 	}
-	return comm->net->inner->queryLastError(comm->inner, peer, sentence);
+	return comm->net->inner->queryLastError(comm->inner, peer, message);
 }
 
 static bool is_dropped(struct faulty_ctx *ctx, int peer)
@@ -307,7 +305,7 @@ static bool is_dropped(struct faulty_ctx *ctx, int peer)
 	return true;
 }
 
-/* Gives the copies to the inner net. False: it has no room now. */
+/* Sends the copies. False: the inner net has no room. */
 static bool slot_send(struct faulty_ctx *ctx, struct slot *slot)
 {
 	while (slot->sent < slot->copies && !slot->rc) {
@@ -345,8 +343,8 @@ static void slot_poll(struct faulty_ctx *ctx, struct slot *slot)
 }
 
 /*
- * Held puts that may leave now, oldest first: as many as may overtake each other. A peer without room waits alone, and
- * where puts keep their order, one that is not due keeps those behind it to the same peer.
+ * Held puts that may be sent now, oldest first, at most as many as may overtake each other. A peer without room does
+ * not block others; without reordering, a put that is not due blocks later ones to the same peer.
  */
 static int held_choose(struct faulty_ctx *ctx, int *out)
 {
@@ -354,14 +352,14 @@ static int held_choose(struct faulty_ctx *ctx, int *out)
 
 	for (int k = 0; k < ctx->nheld && n < window; k++) {
 		const struct slot *slot = &ctx->slots[ctx->held[k]];
-		struct lane *lane = &ctx->lanes[slot->put.peer];
+		struct conn *conn = &ctx->conns[slot->put.peer];
 
-		if (lane->blocked == ctx->rounds)
+		if (conn->blocked == ctx->rounds)
 			continue;
 		if (slot->due <= ctx->tick)
 			out[n++] = k;
 		else if (window == 1)
-			lane->blocked = ctx->rounds;
+			conn->blocked = ctx->rounds;
 	}
 	return n;
 }
@@ -377,7 +375,7 @@ static void held_send(struct faulty_ctx *ctx, int keep)
 			return;
 		k = ready[draw(&ctx->luck) % (uint64_t)n];
 		if (!slot_send(ctx, &ctx->slots[ctx->held[k]])) {
-			ctx->lanes[ctx->slots[ctx->held[k]].put.peer].blocked = ctx->rounds;
+			ctx->conns[ctx->slots[ctx->held[k]].put.peer].blocked = ctx->rounds;
 			continue;
 		}
 		ctx->nheld--;
@@ -393,7 +391,7 @@ static int slot_find(struct faulty_ctx *ctx)
 	return -1;
 }
 
-/* Against the rule that nothing blocks: that is what this option is for. */
+/* Breaks the rule that operations do not block: the purpose of this option. */
 static void stall(uint64_t ms)
 {
 	struct timespec left = ep_timespec(ms * 1000000);
@@ -402,7 +400,7 @@ static void stall(uint64_t ms)
 		;
 }
 
-/* What will become of it is decided here, by three numbers each time, so that no option shifts the luck of another. */
+/* Decides the faults of a put, always with three draws, so that no option shifts the random numbers of another. */
 static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 {
 	const struct faults *f = &ctx->comm->net->faults;
@@ -432,14 +430,15 @@ static int slot_take(struct faulty_ctx *ctx, enum slot_kind kind, const ncclEpNe
 
 	*request = NULL;
 	if (put->peer < 0 || put->peer >= ctx->comm->nranks)
-		return EP_FAIL(EP_NET, EP_EARG, "faulty: rank %d of %d", put->peer, ctx->comm->nranks);
+		return EP_FAIL(EP_NET, EP_EARG, "faulty: no rank %d; there are %d", put->peer, ctx->comm->nranks);
 	if (put->flags & NCCL_EP_NET_INLINE && put->size > INLINE_MAX)
-		return EP_FAIL(EP_NET, EP_EARG, "faulty: %llu bytes inline", (unsigned long long)put->size);
+		return EP_FAIL(EP_NET, EP_EARG, "faulty: %llu bytes inline; the maximum is %u",
+			       (unsigned long long)put->size, INLINE_MAX);
 	if (i < 0)
 		return 0;
 	*slot = (struct slot){ .kind = kind, .state = SLOT_HELD, .put = *put, .serial = ctx->serial++ };
 	slot->quiet = put->flags & NCCL_EP_NET_QUIET;
-	/* Held puts wait here for their own completion, and are no neighbours of the one that follows. */
+	/* Every held put completes by itself, and the next one may not follow it. */
 	slot->put.flags &= ~(NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE);
 	if (signal)
 		slot->signal = *signal;
@@ -465,7 +464,7 @@ static int faulty_iputSignal(void *c, const ncclEpNetPut_v1_t *put, const ncclEp
 
 	*request = NULL;
 	if (signal->strength == NCCL_EP_NET_SIGNAL_STRONG && ctx->comm->net->faults.reorder)
-		return EP_FAIL(EP_NET, ENOTSUP, "faulty: no strong signals while puts overtake each other");
+		return EP_FAIL(EP_NET, ENOTSUP, "faulty: no strong signals with reorder=");
 	return slot_take(ctx, SLOT_SIGNAL, put, signal, request);
 }
 
@@ -492,7 +491,7 @@ static int faulty_iflush(void *c, void *mr, void **request)
 	return 0;
 }
 
-/* Whether quiet puts given before this one to the same peer are still on their way. */
+/* Whether earlier quiet puts to the same peer are still in flight. */
 static bool is_uncovered(const struct faulty_ctx *ctx, const struct slot *slot)
 {
 	for (int i = 0; i < SLOTS; i++) {
@@ -517,8 +516,8 @@ static int faulty_test(void *c, void *request, int *done)
 		return 0;
 	rc = slot->rc;
 	if (slot->kind != SLOT_FLUSH) {
-		rc = rc ? rc : ctx->lanes[slot->put.peer].quiet_rc;
-		ctx->lanes[slot->put.peer].quiet_rc = 0;
+		rc = rc ? rc : ctx->conns[slot->put.peer].quiet_rc;
+		ctx->conns[slot->put.peer].quiet_rc = 0;
 	}
 	slot->state = SLOT_FREE;
 	*done = 1;
@@ -536,7 +535,7 @@ static void quiet_reap(struct faulty_ctx *ctx)
 		if (slot->state != SLOT_DONE)
 			continue;
 		if (slot->rc)
-			ctx->lanes[slot->put.peer].quiet_rc = slot->rc;
+			ctx->conns[slot->put.peer].quiet_rc = slot->rc;
 		slot->state = SLOT_FREE;
 	}
 }
@@ -557,33 +556,11 @@ static int faulty_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count
 	return rc;
 }
 
-static const ncclEpNetHot_v1_t faulty_hot = {
-	.iput = faulty_iput,
-	.iputSignal = faulty_iputSignal,
-	.iget = faulty_iget,
-	.iflush = faulty_iflush,
-	.test = faulty_test,
-	.progress = faulty_progress,
-};
+static const ncclEpNetHot_v1_t faulty_hot = { EP_NET_HOT_OPS(faulty), .iputSignal = faulty_iputSignal };
 
 const ncclEpNet_v1_t ep_net_faulty = {
-	.version = NCCL_EP_NET_VERSION,
-	.size = sizeof(ncclEpNet_v1_t),
-	.name = "faulty",
-	.hot = &faulty_hot,
-	.init = faulty_init,
-	.finalize = faulty_finalize,
+	EP_NET_OPS("faulty", faulty),
 	.devices = faulty_devices,
-	.getProperties = faulty_getProperties,
-	.listen = faulty_listen,
-	.connect = faulty_connect,
-	.closeListen = faulty_closeListen,
-	.closeComm = faulty_closeComm,
-	.createContext = faulty_createContext,
-	.destroyContext = faulty_destroyContext,
-	.regMr = faulty_regMr,
 	.regMrDmaBuf = faulty_regMrDmaBuf,
-	.shareMr = faulty_shareMr,
-	.deregMr = faulty_deregMr,
 	.queryLastError = faulty_queryLastError,
 };

@@ -12,18 +12,18 @@
 #include "util/error.h"
 #include "util/param.h"
 
-/* All nets of the library. */
+/* All nets of the library, in no particular order. */
 static const struct {
 	const ncclEpNet_v1_t *ops;
-	bool wraps; /* another one: taken by name only */
-	bool local; /* reaches ranks of one host */
+	bool wraps; /* another net: used only when named */
+	bool local; /* reaches ranks of the same host only */
 } rows[] = {
 	{ &ep_net_loop, false, true },	 { &ep_net_verbs, false, false }, { &ep_net_fabric, false, false },
 	{ &ep_net_faulty, true, false }, { &ep_net_rails, true, false },
 };
 #define ROWS ((int)(sizeof(rows) / sizeof(rows[0])))
 
-/* What is tried when nobody says what, in this order; names without a row are left out. */
+/* The default candidates, in this order; names without a row are left out. */
 static const char *const preferred[] = {
 	"loop", "verbs", "fabric:provider=efa", "fabric:provider=cxi", "fabric:provider=tcp",
 };
@@ -32,7 +32,7 @@ static const char *const preferred[] = {
 #define SPEC_MAX EP_NET_SPEC_MAX
 #define NESTED_MAX 4
 
-/* NAME(INNER):OPTIONS taken apart; all but the name may be empty. */
+/* NAME(INNER):OPTIONS, parsed; inner and options may be empty. */
 struct spec {
 	char name[64], inner[SPEC_MAX], options[SPEC_MAX];
 };
@@ -60,7 +60,7 @@ static void net_log(ncclEpNetLogLevel_t level, const char *fmt, ...)
 	}
 }
 
-/* The parenthesis that closes the one at text, or NULL. */
+/* The closing parenthesis of the one at text, or NULL. */
 static const char *spec_close(const char *text)
 {
 	int depth = 0;
@@ -97,36 +97,28 @@ static int spec_parse(const char *text, struct spec *out)
 	return 0;
 
 malformed:
-	return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET=%.80s: not NAME, NAME:OPTIONS or NAME(INNER):OPTIONS", text);
+	return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET=%.80s: expected NAME, NAME:OPTIONS or NAME(INNER):OPTIONS", text);
 }
 
-/* No failure where another will do: who insisted on this one logs it higher. */
-static int missing(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-
-static int missing(const char *fmt, ...)
+/* INFO only: another candidate may work; ep_net_open logs the last one at WARN. */
+static int missing(const char *text)
 {
-	char text[512];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
 	EP_INFO(EP_NET, "%s", text);
 	ep_last_error_set(text);
 	return -ENODEV;
 }
 
-/* Makes *net of a table: complete, opened. The library stays the caller's when this fails. */
-static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *options, struct ep_net *inner,
+/* Opens a net from its table. On failure the caller keeps the library. why: as in ep_net_try. */
+static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *options, struct ep_net *inner, char *why,
 		    struct ep_net **out)
 {
-	struct ep_net *net = calloc(1, sizeof(*net));
+	struct ep_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), ops->name);
 	ncclEpNetInit_v1_t args = { .log = net_log, .options = options };
-	char why[256];
+	char text[EP_NET_WHY_MAX + 128];
 	int rc, count = 0;
 
 	if (!net)
-		return EP_FAIL(EP_NET, ENOMEM, "no memory for the net %s", ops->name);
+		return -ENOMEM;
 	net->ops = *ops;
 	net->hot = *ops->hot;
 	net->ops.hot = &net->hot;
@@ -144,13 +136,14 @@ static int net_make(const ncclEpNet_v1_t *ops, void *library, const char *option
 		goto free_net;
 	rc = net->ops.devices(net->net, &count);
 	if (!rc && count <= 0) {
-		/* Having none is no failure of the net, but it may have left the reason. */
-		snprintf(why, sizeof(why), "%s", ep_last_error());
-		rc = missing("the net %s" EP_NET_NO_DEVICE "%s", ops->name, why[0] ? why : "it finds none");
+		/* A net without devices opens, and leaves the reason as the last error, which was cleared above. */
+		snprintf(why, EP_NET_WHY_MAX, "%s", ep_last_error()[0] ? ep_last_error() : "none found");
+		snprintf(text, sizeof(text), "transport %s has no device on this host: %s", net->name, why);
+		rc = missing(text);
 	}
 	if (rc)
 		goto finalize_net;
-	EP_INFO(EP_NET, "net %s, %d device%s, options \"%s\"", net->name, count, count == 1 ? "" : "s", options);
+	EP_INFO(EP_NET, "transport %s: %d device%s, options \"%s\"", net->name, count, count == 1 ? "" : "s", options);
 	*out = net;
 	return 0;
 
@@ -161,8 +154,8 @@ free_net:
 	return rc;
 }
 
-/* The external net of that name. -ENOENT without a sentence: none. */
-static int external_open(const struct spec *spec, struct ep_net *inner, struct ep_net **out)
+/* The plugin of that name. -ENOENT, not logged: there is none. */
+static int external_open(const struct spec *spec, struct ep_net *inner, char *why, struct ep_net **out)
 {
 	char list[SPEC_MAX], *save = NULL;
 	int rc = -ENOENT;
@@ -175,7 +168,7 @@ static int external_open(const struct spec *spec, struct ep_net *inner, struct e
 		if (!strcmp(x, "none") || ep_net_load(x, &ops, &library))
 			continue;
 		if (!strcmp(spec->name, ops->name))
-			rc = net_make(ops, library, spec->options, inner, out);
+			rc = net_make(ops, library, spec->options, inner, why, out);
 		if (rc)
 			dlclose(library);
 	}
@@ -190,19 +183,22 @@ static int row_of(const char *name)
 	return -1;
 }
 
-static int row_open(const struct spec *spec, struct ep_net *inner, struct ep_net **out)
+static int row_open(const struct spec *spec, struct ep_net *inner, char *why, struct ep_net **out)
 {
 	int i = row_of(spec->name);
 
-	if (i < 0)
-		return missing("NCCL_EP_NET: no net \"%s\" in the library or among NCCL_EP_NET_PLUGIN", spec->name);
+	if (i < 0) {
+		snprintf(why, EP_NET_WHY_MAX,
+			 "NCCL_EP_NET: no transport \"%s\" in the library or in NCCL_EP_NET_PLUGIN", spec->name);
+		return missing(why);
+	}
 	if (rows[i].wraps != !!inner)
 		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: %s %s", spec->name,
-			       inner ? "wraps no other net" : "needs the net it wraps: NAME(INNER)");
-	return net_make(rows[i].ops, NULL, spec->options, inner, out);
+			       inner ? "does not wrap another transport" : "must wrap another transport: NAME(INNER)");
+	return net_make(rows[i].ops, NULL, spec->options, inner, why, out);
 }
 
-static int spec_open(const char *text, int depth, struct ep_net **out)
+static int spec_open(const char *text, int depth, char *why, struct ep_net **out)
 {
 	struct ep_net *inner = NULL;
 	struct spec spec;
@@ -212,31 +208,36 @@ static int spec_open(const char *text, int depth, struct ep_net **out)
 		return rc;
 	if (spec.inner[0]) {
 		if (depth == NESTED_MAX)
-			return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: more than %d nets in each other", NESTED_MAX);
-		rc = spec_open(spec.inner, depth + 1, &inner);
+			return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: transports nested more than %d deep", NESTED_MAX);
+		rc = spec_open(spec.inner, depth + 1, why, &inner);
 		if (rc)
 			return rc;
 	}
-	rc = external_open(&spec, inner, out);
+	rc = external_open(&spec, inner, why, out);
 	if (rc == -ENOENT)
-		rc = row_open(&spec, inner, out);
+		rc = row_open(&spec, inner, why, out);
 	if (rc)
 		ep_net_close(inner);
 	return rc;
 }
 
-int ep_net_try(const char *spec, struct ep_net **out)
+int ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY_MAX])
 {
-	return spec_open(spec, 0, out);
+	char unused[EP_NET_WHY_MAX];
+
+	why = why ? why : unused;
+	why[0] = 0;
+	return spec_open(spec, 0, why, out);
 }
 
 int ep_net_wrap(struct ep_net *inner, const char *name, const char *options, struct ep_net **out)
 {
 	struct spec spec = { .name = "" };
+	char why[EP_NET_WHY_MAX];
 
 	snprintf(spec.name, sizeof(spec.name), "%s", name);
 	snprintf(spec.options, sizeof(spec.options), "%s", options);
-	return row_open(&spec, inner, out);
+	return row_open(&spec, inner, why, out);
 }
 
 bool ep_net_is_local(const char *text)
@@ -267,14 +268,14 @@ bool ep_net_next(const char **list, char out[EP_NET_SPEC_MAX])
 	for (; (*list)[n] && ((*list)[n] != '|' || depth > 0); n++)
 		depth += ((*list)[n] == '(') - ((*list)[n] == ')');
 	if (n >= SPEC_MAX)
-		n = SPEC_MAX - 1; /* no list is longer */
+		n = SPEC_MAX - 1; /* lists are shorter */
 	memcpy(out, *list, n);
 	out[n] = 0;
 	*list += n;
 	return n > 0;
 }
 
-/* Whether one of "A,B" is this net, or its name. */
+/* Whether "A,B" contains this spec, or its name. */
 static bool is_among(const char *names, const char *spec)
 {
 	size_t name = strcspn(spec, "(:"), whole = strlen(spec);
@@ -287,7 +288,7 @@ static bool is_among(const char *names, const char *spec)
 	return false;
 }
 
-/* Behind the others, once. */
+/* Appends it, unless it is excluded or in the list. */
 static int list_add(char *list, const char *but, const char *spec)
 {
 	const char *rest = list;
@@ -300,7 +301,7 @@ static int list_add(char *list, const char *but, const char *spec)
 	if (is_among(but, spec))
 		return 0;
 	if (used + strlen(spec) + 2 > SPEC_MAX)
-		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET_PLUGIN: too many names");
+		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET_PLUGIN: the list is too long");
 	snprintf(list + used, SPEC_MAX - used, "%s%s", used ? "|" : "", spec);
 	return 0;
 }
@@ -323,7 +324,7 @@ static int externals_add(char *out, const char *but)
 	return rc;
 }
 
-/* A provider that the user has named is the only one. */
+/* If the user names a provider, fabric is tried with that one only. */
 static int preferred_add(char *out, const char *but)
 {
 	bool named = *ep_param_str(EP_P_FABRIC_PROVIDER);
@@ -353,7 +354,7 @@ int ep_net_list(const char *spec, char out[EP_NET_SPEC_MAX])
 	rc = externals_add(list, but);
 	rc = rc ? rc : preferred_add(list, but);
 	if (!rc && !list[0])
-		rc = EP_FAIL(EP_NET, ENODEV, "NCCL_EP_NET=%.80s leaves no net", text);
+		rc = EP_FAIL(EP_NET, ENODEV, "NCCL_EP_NET=%.80s excludes every transport", text);
 	if (!rc)
 		snprintf(out, SPEC_MAX, "%s", list);
 	return rc;
@@ -368,14 +369,14 @@ int ep_net_open(const char *spec, struct ep_net **out)
 	if (rc)
 		return rc;
 	while (ep_net_next(&rest, one)) {
-		rc = spec_open(one, 0, out);
+		rc = ep_net_try(one, out, NULL);
 		if (!rc)
 			return 0;
 		tried++;
 	}
 	if (rc == -ENODEV)
 		EP_WARN(EP_NET, "%s", ep_last_error());
-	return tried ? rc : EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET=%.80s names no net", list);
+	return tried ? rc : EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET=%.80s names no transport", list);
 }
 
 void ep_net_close(struct ep_net *net)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The nets there are. One is named as in NCCL_EP_NET: NAME, NAME:option=value,... or, for nets that wrap others,
- * NAME(INNER):option=value,... Several of them, A|B, are choices.
+ * The registry of nets. A net is named as in NCCL_EP_NET: NAME, NAME:option=value,... or, for nets that wrap others,
+ * NAME(INNER):option=value,... A|B is a list of alternatives.
  */
 #ifndef EP_NET_NET_H
 #define EP_NET_NET_H
@@ -11,41 +11,42 @@
 
 #include "nccl_ep_net.h"
 
-/* An open net. Both tables are complete: what the net lacks answers -ENOTSUP. */
+/* An open net. No operation is NULL: what the net lacks answers -ENOTSUP. */
 struct ep_net {
 	ncclEpNetHot_v1_t hot;
-	ncclEpNet_v1_t ops; /* its hot is the one above */
+	ncclEpNet_v1_t ops; /* ops.hot points to the table above */
 	void *net;
-	void *library; /* of an external one, else NULL */
+	void *library; /* of a plugin, else NULL */
 	struct ep_net *inner;
 	char name[64];
 };
 
 #define EP_NET_SPEC_MAX 1024
-/* In the sentence of a net without a device, before the reason it gives. */
-#define EP_NET_NO_DEVICE " has no device here: "
+#define EP_NET_WHY_MAX 256
 
 /*
- * What spec comes to, NULL standing for NCCL_EP_NET: one net, or several with '|' between them in the order they are
- * to be tried. "A|B" is one already; empty is every net that is worth trying, external ones first; "^A,B" the same
- * without those.
+ * The candidates that spec names (NULL: NCCL_EP_NET), separated by '|', in the order in which they are tried. "A|B" is
+ * such a list; "" stands for the default list, plugins first; "^A,B" for the default list without A and B.
  */
 int ep_net_list(const char *spec, char out[EP_NET_SPEC_MAX]);
-/* Takes the first off a list; false: none is left. */
+/* Takes the first candidate off a list; false: the list is empty. */
 bool ep_net_next(const char **list, char out[EP_NET_SPEC_MAX]);
-/* Whether the net, or what it wraps, reaches ranks of its own host only. */
+/* Whether the net, or the one it wraps, reaches ranks of the same host only. */
 bool ep_net_is_local(const char *spec);
 
-/* One net. -ENODEV, and a line at INFO only, where it has no device: its sentence is ep_last_error(). */
-int ep_net_try(const char *spec, struct ep_net **out);
-/* The first of ep_net_list that has a device here. */
+/*
+ * Opens one net. -ENODEV, logged at INFO only: no device on this host; why has the reason, ep_last_error() the whole
+ * message. Otherwise why is "". why may be NULL.
+ */
+int ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY_MAX]);
+/* The first of ep_net_list with a device on this host. */
 int ep_net_open(const char *spec, struct ep_net **out);
-/* A net of the library around one that is open, which belongs to the new one from then on. */
+/* Wraps an open net in one of the library's; on success *out owns inner. */
 int ep_net_wrap(struct ep_net *inner, const char *name, const char *options, struct ep_net **out);
 /* NULL is accepted. */
 void ep_net_close(struct ep_net *net);
 
-/* Names of the library's own nets; NULL behind the last. */
+/* Names of the library's own nets; NULL past the last. */
 const char *ep_net_name(int index);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "net/option.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/table.h"
 #include "util/error.h"
 
 static int word_take(const char *net, const char *text, size_t n, const struct ep_net_option *option)
@@ -11,7 +12,7 @@ static int word_take(const char *net, const char *text, size_t n, const struct e
 
 	size = n > name ? n - name - 1 : 0;
 	if (!size || size >= option->max)
-		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: option %s of %s needs a word of 1 to %llu bytes",
+		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: option %s of %s needs a value of 1 to %llu characters",
 			       option->name, net, (unsigned long long)option->max - 1);
 	memcpy(option->text, text + name + 1, size);
 	option->text[size] = 0;
@@ -31,7 +32,7 @@ static int option_take(const char *net, const char *text, size_t n, const struct
 		if (table[i].text)
 			return word_take(net, text, n, &table[i]);
 		errno = 0;
-		/* strtoull takes "-1"; a digit must come first. */
+		/* strtoull accepts "-1": the first character must be a digit. */
 		value = sign && sign[1] >= '0' && sign[1] <= '9' ? strtoull(sign + 1, &end, 0) : 0;
 		if (!sign || sign[1] < '0' || sign[1] > '9' || end != text + n || errno || value > table[i].max)
 			return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: option %s of %s needs a number from 0 to %llu",

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a net that lacks an operation answers. Only the object it was asked on is at hand, so the sentence names none.
- */
+/* Stubs for the operations that a net lacks. They do not know the net's name. */
 #include "net/table.h"
 #include "util/error.h"
 
-#define MISSING(what) EP_FAIL(EP_NET, ENOTSUP, "this net cannot " what)
+#define MISSING(what) EP_FAIL(EP_NET, ENOTSUP, "this transport cannot " what)
 
 static int no_init(const ncclEpNetInit_v1_t *args, void **net)
 {
@@ -23,7 +22,7 @@ static int no_devices(void *net, int *count)
 {
 	(void)net;
 	(void)count;
-	return MISSING("count its devices");
+	return MISSING("list its devices");
 }
 
 static int no_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *props)
@@ -54,7 +53,7 @@ static int no_connect(void *listener, const void *handles, int nranks, int rank,
 	return MISSING("connect");
 }
 
-/* Closing what there is nothing to close of is no failure. */
+/* Nothing to close is no failure. */
 static int no_close(void *what)
 {
 	(void)what;
@@ -66,7 +65,7 @@ static int no_createContext(void *comm, int index, void **ctx)
 	(void)comm;
 	(void)index;
 	(void)ctx;
-	return MISSING("make contexts");
+	return MISSING("create contexts");
 }
 
 static int no_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
@@ -75,7 +74,7 @@ static int no_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **
 	(void)mem;
 	(void)key;
 	(void)mr;
-	return MISSING("register memory by its address");
+	return MISSING("register memory by address");
 }
 
 static int no_regMrDmaBuf(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
@@ -92,7 +91,7 @@ static int no_shareMr(void *comm, void *mr, const void *keys)
 	(void)comm;
 	(void)mr;
 	(void)keys;
-	return MISSING("be put to: it has no shareMr");
+	return MISSING("receive puts: it has no shareMr");
 }
 
 static int no_deregMr(void *comm, void *mr)
@@ -102,12 +101,13 @@ static int no_deregMr(void *comm, void *mr)
 	return 0;
 }
 
-static int no_queryLastError(void *comm, int peer, const char **sentence)
+/* Engines ask all the time: not logged. */
+static int no_queryLastError(void *comm, int peer, const char **message)
 {
 	(void)comm;
 	(void)peer;
-	(void)sentence;
-	return MISSING("tell why a peer failed");
+	(void)message;
+	return -ENOTSUP;
 }
 
 static int no_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
@@ -148,7 +148,7 @@ static int no_test(void *ctx, void *request, int *done)
 	(void)ctx;
 	(void)request;
 	*done = 0;
-	return MISSING("tell completions");
+	return MISSING("report completions");
 }
 
 static int no_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count)

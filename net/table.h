@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of net/ share: the rows, the stubs, the loader, options. */
+/* The nets of the library, and what turns a table of operations into a complete one. */
 #ifndef EP_NET_ROWS_H
 #define EP_NET_ROWS_H
-
-#include <stdint.h>
 
 #include "nccl_ep_net.h"
 
@@ -13,23 +11,28 @@ extern const ncclEpNet_v1_t ep_net_faulty;
 extern const ncclEpNet_v1_t ep_net_rails;
 extern const ncclEpNet_v1_t ep_net_verbs;
 
-/* Stubs for what is missing. ops->hot is not touched; hot is a copy of what it points to. */
+/*
+ * The tables of a net whose functions are named PREFIX_operation. Operations that not every net has, and those that
+ * may come from net/base, follow the macro.
+ */
+#define EP_NET_OPS(label, prefix)                                                                              \
+	.version = NCCL_EP_NET_VERSION, .size = sizeof(ncclEpNet_v1_t), .name = (label), .hot = &prefix##_hot, \
+	.init = prefix##_init, .finalize = prefix##_finalize, .getProperties = prefix##_getProperties,         \
+	.listen = prefix##_listen, .connect = prefix##_connect, .closeListen = prefix##_closeListen,           \
+	.closeComm = prefix##_closeComm, .createContext = prefix##_createContext,                              \
+	.destroyContext = prefix##_destroyContext, .regMr = prefix##_regMr, .shareMr = prefix##_shareMr,       \
+	.deregMr = prefix##_deregMr
+#define EP_NET_HOT_OPS(prefix)                                                                          \
+	.iput = prefix##_iput, .iget = prefix##_iget, .iflush = prefix##_iflush, .test = prefix##_test, \
+	.progress = prefix##_progress
+
+/* Replaces NULL operations by stubs that answer -ENOTSUP. hot is a copy of *ops->hot, which is not changed. */
 void ep_net_fill(ncclEpNet_v1_t *ops, ncclEpNetHot_v1_t *hot);
 
 /*
- * The table of the external net X: the library X, or else libnccl_ep_net-X.so. -ENOENT and a log line, as with a wrong
- * version, when it cannot be used. The caller closes *library.
+ * The table of the plugin X: the library X, or else libnccl_ep_net-X.so. -ENOENT and a log line when it cannot be
+ * loaded or has another version. The caller closes *library.
  */
 int ep_net_load(const char *x, const ncclEpNet_v1_t **ops, void **library);
-
-struct ep_net_option {
-	const char *name;
-	uint64_t *value;
-	uint64_t max;
-	char *text; /* instead of value: a word, of at most max bytes with its end */
-};
-
-/* Options of a net, "name=value,...", into the places of the table; -EP_EARG with a sentence for what is not there. */
-int ep_net_options(const char *net, const char *text, const struct ep_net_option *table, int count);
 
 #endif

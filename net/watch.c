@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -34,12 +35,11 @@ uint64_t ep_watch_host(void)
 int ep_watch_open(struct ep_watch *watch, int nranks)
 {
 	*watch = (struct ep_watch){ .host = ep_watch_host(), .epoll = -1, .nranks = nranks };
-	watch->rank = calloc((size_t)nranks, sizeof(*watch->rank));
-	if (watch->rank)
-		watch->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (watch->epoll < 0)
-		return EP_FAIL(EP_NET, watch->rank ? errno : ENOMEM, "no room to watch %d ranks", nranks);
-	return 0;
+	watch->rank = EP_CALLOC(EP_NET, (size_t)nranks, sizeof(*watch->rank), "watching processes");
+	if (!watch->rank)
+		return -ENOMEM;
+	watch->epoll = epoll_create1(EPOLL_CLOEXEC);
+	return watch->epoll < 0 ? EP_FAIL(EP_NET, errno, "epoll_create1: %s", strerror(errno)) : 0;
 }
 
 void ep_watch_close(struct ep_watch *watch)
@@ -53,13 +53,16 @@ void ep_watch_close(struct ep_watch *watch)
 	watch->rank = NULL;
 }
 
-/* One descriptor per process. An old kernel has no pidfd: then a death is learnt of in another way, or by time. */
-void ep_watch_add(struct ep_watch *watch, int rank, uint64_t host, int pid)
+/*
+ * One descriptor per process, not per rank: 32 ranks in a process would exhaust a limit of 1024. Kernels before 5.3
+ * have no pidfd: there only the bootstrap or a timeout reports that a process ended.
+ */
+void ep_watch_add(struct ep_watch *watch, int rank, int pid)
 {
 	struct epoll_event event = { .events = EPOLLIN, .data.u32 = (uint32_t)rank };
 	struct ep_watched *w = &watch->rank[rank];
 
-	if (!host || host != watch->host || pid <= 0 || pid == getpid())
+	if (pid <= 0 || pid == getpid())
 		return;
 	*w = (struct ep_watched){ .pid = pid, .fd = -1 };
 	for (int r = 0; r < rank; r++)
@@ -70,6 +73,12 @@ void ep_watch_add(struct ep_watch *watch, int rank, uint64_t host, int pid)
 		epoll_ctl(watch->epoll, EPOLL_CTL_ADD, w->fd, &event);
 }
 
+void ep_watch_add_on(struct ep_watch *watch, int rank, uint64_t host, int pid)
+{
+	if (host && host == watch->host)
+		ep_watch_add(watch, rank, pid);
+}
+
 void ep_watch_look(struct ep_watch *watch, void (*gone)(void *arg, int rank), void *arg)
 {
 	struct epoll_event events[16];
@@ -78,7 +87,7 @@ void ep_watch_look(struct ep_watch *watch, void (*gone)(void *arg, int rank), vo
 	for (int i = 0; i < n; i++) {
 		const struct ep_watched *w = &watch->rank[events[i].data.u32];
 
-		/* Whoever takes it off the list tells of it: two threads may have seen it. */
+		/* Two threads may see the same event: the one that removes it reports it. */
 		if (epoll_ctl(watch->epoll, EPOLL_CTL_DEL, w->fd, NULL))
 			continue;
 		for (int r = 0; r < watch->nranks; r++)

@@ -50,14 +50,14 @@ static const char *or_empty(const char *value)
 	return *value ? value : "\"\"";
 }
 
-static void print_param(enum ep_param_id id, bool sentence)
+static void print_param(enum ep_param_id id, bool help)
 {
 	const struct ep_param *p = ep_param_info(id);
 	const char *source = ep_param_source(id);
 
 	printf("  %-30s %-7s %-10s %-20s %s\n", p->name, type_names[p->type], or_empty(p->def),
 	       or_empty(ep_param_str(id)), source ? source : "default");
-	if (!sentence)
+	if (!help)
 		return;
 	printf("#     %s\n", p->text);
 	if (p->type == EP_T_INT)

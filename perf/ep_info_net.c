@@ -13,7 +13,7 @@
 #include "util/error.h"
 #include "util/param.h"
 
-/* The log, in memory, and how much of it has been printed. */
+/* The log, in memory, and how much of it was printed. */
 static int log_fd = -1;
 static off_t log_at;
 
@@ -32,7 +32,7 @@ void ep_info_listen(void)
 	setenv(names[0], "INFO", 1);
 	setenv(names[1], path, 1);
 	setenv(names[2], "NET", 1);
-	ep_log_on(EP_LOG_INFO, EP_NET); /* reads them, once for all; then they are as they were */
+	ep_log_on(EP_LOG_INFO, EP_NET); /* reads them, once; they are restored below */
 	for (int i = 0; i < 3; i++) {
 		if (saved[i])
 			setenv(names[i], saved[i], 1);
@@ -42,13 +42,13 @@ void ep_info_listen(void)
 	}
 }
 
-/* Without who, when and where: from behind " NET " to the file's name. */
+/* Without the prefix up to " NET " and the source location at the end. */
 static void line_print(char *line)
 {
 	char *text = strstr(line, " NET "), *end = strrchr(line, '(');
 
-	if (!text || !strncmp(text + 5, "net ", 4) || !strncmp(text + 5, "the net ", 8))
-		return; /* that is in the table */
+	if (!text || !strncmp(text + 5, "transport ", 10))
+		return; /* the registry's own lines: the table has them */
 	if (end && end > line && end[-1] == ' ')
 		end[-1] = 0;
 	printf("#     %s\n", text + 5);
@@ -87,7 +87,7 @@ static void device_print(const struct ep_net *net, int dev)
 static void net_print(const char *spec)
 {
 	struct ep_net *net;
-	int count = 0, rc = ep_net_try(spec, &net);
+	int count = 0, rc = ep_net_try(spec, &net, NULL);
 
 	printf("# %s%s%s\n", spec, rc ? ": " : "", rc ? ep_last_error() : "");
 	if (!rc) {
@@ -99,11 +99,11 @@ static void net_print(const char *spec)
 	log_print();
 }
 
-/* One rank here alone, or with others elsewhere: the first candidate that opens. */
-static void choice_print(const struct ep_nic_place *place, bool afar)
+/* The first candidate that opens, for one rank on this host; remote: with ranks on other hosts. */
+static void choice_print(const struct ep_nic_place *place, bool remote)
 {
 	char list[EP_NET_SPEC_MAX], spec[EP_NET_SPEC_MAX];
-	const char *rest = list, *where = afar ? "ranks on several hosts" : "all ranks on this host";
+	const char *rest = list, *where = remote ? "ranks on several hosts" : "all ranks on this host";
 	ncclEpNetProperties_v1_t p;
 	struct ep_nic_pick pick;
 	struct ep_nics nics;
@@ -115,7 +115,7 @@ static void choice_print(const struct ep_nic_place *place, bool afar)
 		return;
 	}
 	while (ep_net_next(&rest, spec)) {
-		if ((afar && ep_net_is_local(spec)) || ep_net_try(spec, &net))
+		if ((remote && ep_net_is_local(spec)) || ep_net_try(spec, &net, NULL))
 			continue;
 		if (!ep_nics_find(net, place, &nics)) {
 			ep_nic_choose(&nics.card, 1, 0, &pick);
@@ -158,8 +158,8 @@ void ep_info_nets(void)
 	char list[EP_NET_SPEC_MAX] = "", spec[EP_NET_SPEC_MAX];
 	const char *rest = list;
 
-	printf("#\n# %-20s %-10s %-5s %7s %11s  %s\n", "net and devices", "order", "mem", "inline", "in flight",
-	       "place in the machine");
+	printf("#\n# %-20s %-10s %-5s %7s %11s  %s\n", "transport, devices", "order", "mem", "inline", "in flight",
+	       "PCI path");
 	printf("# %-20s %-10s %-5s %7s %11s\n", "", "", "", "(B)", "LL (KiB/n)");
 	log_print();
 	if (ep_net_list("", list))

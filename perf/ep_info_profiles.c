@@ -17,7 +17,7 @@ void ep_info_profiles(void)
 {
 	const struct ep_verbs_profile *p;
 
-	printf("#\n# %-20s %-16s %-9s %6s %11s %11s\n", "driver of the NIC", "family", "order", "inline", "in flight",
+	printf("#\n# %-20s %-16s %-9s %6s %11s %11s\n", "NIC driver", "family", "order", "inline", "in flight",
 	       "in flight");
 	printf("# %-20s %-16s %-9s %6s %11s %11s\n", "", "", "", "(B)", "LL (KiB/n)", "HT (KiB/n)");
 	for (int i = 0; (p = ep_verbs_profile(i)); i++) {
@@ -27,7 +27,7 @@ void ep_info_profiles(void)
 		limit_print(&p->throughput);
 		printf("\n");
 		if (p->refused)
-			printf("#     Not by verbs: %s\n", p->refused);
+			printf("#     not used by verbs: %s\n", p->refused);
 		if (p->v2_only)
 			printf("#     GIDs: RoCE v2 only\n");
 		if (p->note)

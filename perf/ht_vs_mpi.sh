@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# HT's dispatch on the CPU beside MPI_Alltoallv of the same rows, on the same cores, by turns.
+# HT's dispatch on the CPU compared with MPI_Alltoallv of the same rows, on the same cores, in alternation.
 # usage: perf/ht_vs_mpi.sh BUILD_DIR RANKS [options that both programs take: -b -e -f -H -k -x -d -q -n -w -c -S]
-# MPIRUN_ARGS adds to mpirun's options. Without an MPI only our table is printed.
+# MPIRUN_ARGS adds to mpirun's options. Without MPI only the table of ep_perf is printed.
 set -euo pipefail
 [ $# -ge 2 ] || { sed -n '4,5s/^# //p' "$0" >&2; exit 2; }
 build=$1 ranks=$2
@@ -22,11 +22,11 @@ theirs() { "${mpirun[@]}" "${more[@]}" -n "$ranks" "$mpi" -n 50 "$@"; }
 
 ours "$@" -J "$dir/ours.0"
 if [ ! -x "$mpi" ] || ! command -v mpirun >/dev/null; then
-	echo '# no MPI here to compare with: it needs mpirun, and mpi_alltoallv_perf, which is built where mpicc is found'
+	echo '# no comparison: needs mpirun, and mpi_alltoallv_perf, which is built if mpicc is found'
 	exit 0
 fi
 theirs "$@" -J "$dir/theirs.0"
-# Whatever else runs on the machine comes and goes: two more turns.
+# Two more turns, since other load on the machine varies.
 for turn in 1 2; do
 	ours "$@" -c 0 -J "$dir/ours.$turn" >/dev/null
 	theirs "$@" -c 0 -J "$dir/theirs.$turn" >/dev/null
@@ -51,7 +51,7 @@ def rows(name, phase):
 
 
 ours, theirs = rows('ours', 'dispatch'), rows('theirs', 'alltoallv')
-print('# dispatch beside MPI_Alltoallv in the best of 3 turns: average and fastest iteration')
+print('# dispatch compared with MPI_Alltoallv, best of 3 turns: average and fastest iteration')
 print('#%9s %12s' % ('tokens', 'bytes') + ' %10s %10s %7s' % ('dispatch', 'alltoallv', 'ratio') * 2)
 print('#%9s %12s' % ('', '(B/rank)') + ' %10s %10s %7s' % ('(us)', '(us)', '') * 2)
 for tokens, a in ours.items():

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a net gives between two ranks, one thread each: puts and bytes per second (quiet puts, a completion every 32nd),
- * the same with an immediate on every put, and the way of a put with immediate there, as half of there and back.
+ * The speed of a transport between two ranks with one thread each: puts and bytes per second (quiet puts, every 32nd
+ * with a completion), the same with immediate data on every put, and the latency of a put with immediate data, half of
+ * the round trip.
  *
  *   net_perf [-p] [-n net] [-b bytes] [-e bytes] [-f factor] [-i puts]
  */
@@ -15,7 +16,7 @@
 
 #define MAX_SIZES 64
 #define COVER 32u
-#define AREA ((size_t)4 << 20)	 /* at least: more than the caches hold of one core */
+#define AREA ((size_t)4 << 20)	 /* at least: larger than the caches of one core */
 #define BYTES_MAX (512ull << 20) /* per size and measurement */
 
 struct row {
@@ -32,7 +33,7 @@ struct options {
 	unsigned long puts;
 };
 
-/* Both ranks of a run see them, also as processes: anonymous shared memory. */
+/* Anonymous shared memory: both ranks use it, also as processes. */
 struct shared {
 	struct options opt;
 	struct row rows[MAX_SIZES];
@@ -60,7 +61,7 @@ static void imm_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 	++*got;
 }
 
-/* Ends when all are complete. The last one carries an immediate in any case: the receiver waits for it. */
+/* Returns when all are complete. The last one always carries immediate data: the receiver waits for it. */
 static double burst_send(struct net_rank *me, size_t size, unsigned long n, bool imms)
 {
 	ncclEpNetPut_v1_t put = { .peer = 1, .srcMr = me->mr, .dstMr = me->mr, .size = size };
@@ -137,7 +138,7 @@ static void measure(struct net_rank *me, struct row *row)
 		n = (unsigned long)(BYTES_MAX / size) + 1;
 	for (size_t i = 0; i < size; i++)
 		me->mem[i] = byte_of(size, i);
-	memset(me->mem + area(), 0xee, area()); /* its pages are there before the clock runs */
+	memset(me->mem + area(), 0xee, area()); /* populates the pages before the measurement */
 	for (int imms = 0; imms < 2; imms++) {
 		net_meet(me);
 		if (me->rank == 1)
@@ -172,7 +173,7 @@ static int print(void)
 	long wrong = 0;
 	double total = 0;
 
-	printf("#%11s %12s %9s %12s %10s %7s\n", "size", "puts", "algbw", "puts + imm", "way", "#wrong");
+	printf("#%11s %12s %9s %12s %10s %7s\n", "size", "puts", "algbw", "puts + imm", "latency", "#wrong");
 	printf("#%11s %12s %9s %12s %10s %7s\n", "(B)", "(M/s)", "(GB/s)", "(M/s)", "(us)", "");
 	for (int i = 0; i < n; i++) {
 		const struct row *r = &shared->rows[i];
@@ -183,7 +184,7 @@ static int print(void)
 		total += r->puts * (double)r->size / 1e9;
 	}
 	if (shared->skipped)
-		printf("# %d sizes are larger than a put of this net\n", shared->skipped);
+		printf("# %d sizes exceed the maximum put of this transport\n", shared->skipped);
 	printf("# Avg algbw (GB/s) : %.3f   Out of bounds values : %ld %s\n#\n", n ? total / n : 0, wrong,
 	       wrong ? "FAILED" : "OK");
 	return wrong != 0;
@@ -193,8 +194,8 @@ static int parse(int argc, char **argv, struct options *opt)
 {
 	static const char *const usage =
 		"net_perf [-p] [-n net] [-b bytes] [-e bytes] [-f factor] [-i puts]\n"
-		"  -p  ranks are processes (default: threads)   -n  as NCCL_EP_NET, default loop\n"
-		"  -b, -e, -f  bytes per put from, to, times    -i  puts per size, at most, default 200000\n";
+		"  -p  ranks are processes (default: threads)   -n  transport, as NCCL_EP_NET (loop)\n"
+		"  -b, -e, -f  size of puts: from, to, factor   -i  at most so many puts per size (200000)\n";
 	int c;
 
 	*opt = (struct options){ .net = "loop", .first = 8, .last = 2 << 20, .factor = 8, .puts = 200000 };
@@ -224,7 +225,7 @@ static int parse(int argc, char **argv, struct options *opt)
 		}
 	}
 	if (!opt->first || opt->last < opt->first || opt->last > 1ul << 32 || opt->factor < 2 || !opt->puts) {
-		fprintf(stderr, "net_perf: an option is out of range\n%s", usage);
+		fprintf(stderr, "net_perf: option out of range\n%s", usage);
 		return -1;
 	}
 	return 0;
@@ -250,7 +251,7 @@ int main(int argc, char **argv)
 	test.each = opt.processes;
 	test.bytes = 2 * area();
 	printf("# net_perf " EP_VERSION
-	       ", net %s, 2 ranks as %s, at most %lu puts per size, a completion every %u\n#\n",
+	       ", transport %s, 2 ranks as %s, at most %lu puts per size, a completion every %u\n#\n",
 	       opt.net, opt.processes ? "processes" : "threads", opt.puts, COVER);
 	fflush(stdout);
 	if (net_run(&test)) {

@@ -100,31 +100,15 @@ static void channel_drop(struct ep_port *p, struct port_channel *ch)
 	ch->failed = true;
 }
 
-/* Whether the thread's last sentence can be about this peer: a net may have left one about another, in progress. */
-static bool sentence_fits(const char *text, int peer)
-{
-	char name[24];
-	int n = snprintf(name, sizeof(name), "rank %d", peer);
-
-	if (!strstr(text, "rank "))
-		return text[0] != 0;
-	for (text = strstr(text, name); text; text = strstr(text + 1, name))
-		if (text[n] < '0' || text[n] > '9')
-			return true;
-	return false;
-}
-
-/* Once for a peer. The net's own sentence where it left one: that was logged where it arose, and is used up here. */
-void port_peer_fail(struct ep_port *p, struct port_channel *ch, int err, const char *what)
+/* Once for a peer. A message was logged where it arose; a failure without one is logged here. */
+void port_peer_fail(struct ep_port *p, struct port_channel *ch, int err, const char *what, const char *text)
 {
 	char why[512];
 
-	if (!sentence_fits(ep_last_error(), ch->peer)) {
-		EP_FAIL(EP_PROXY, -err, "rank %d: %s rank %d: %s", p->o.rank, what, ch->peer, strerror(-err));
-		snprintf(why, sizeof(why), "%s", ep_last_error());
-	} else {
-		snprintf(why, sizeof(why), "rank %d: %s rank %d: %.400s", p->o.rank, what, ch->peer, ep_last_error());
-	}
+	snprintf(why, sizeof(why), "rank %d: %s rank %d: %.400s", p->o.rank, what, ch->peer,
+		 text[0] ? text : strerror(-err));
+	if (!text[0] && !ch->failed)
+		EP_WARN(EP_PROXY, "%s", why);
 	ep_last_error_set("");
 	if (ch->failed)
 		return;
@@ -308,6 +292,19 @@ static void port_settle(struct ep_port *p, uint64_t asked)
 		__atomic_store_n(&p->answered, asked, __ATOMIC_RELEASE); /* R2: pairs with A2 in ep_port_quiet */
 }
 
+/* The net's record of the peer, else the message of the failed call. */
+void port_net_fail(struct ep_port *p, struct port_channel *ch, int err)
+{
+	char left[512];
+	const char *why = "";
+
+	/* Copied first: a net without records overwrites it. */
+	snprintf(left, sizeof(left), "%s", ep_last_error());
+	if (!p->o.peer_error || !p->o.peer_error(p->o.arg, ch->peer, &why) || !why || !why[0])
+		why = left;
+	port_peer_fail(p, ch, err, "a put to", why);
+}
+
 /* No probe puts: they would be traffic between all pairs, most of which are idle. */
 static void port_peers_ask(struct ep_port *p)
 {
@@ -319,8 +316,7 @@ static void port_peers_ask(struct ep_port *p)
 
 		if (!rc)
 			continue;
-		ep_last_error_set(why);
-		port_peer_fail(p, ch, rc, "the way to");
+		port_peer_fail(p, ch, rc, "the way to", why);
 	}
 }
 

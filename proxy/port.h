@@ -9,6 +9,7 @@
 
 #include "proxy/order.h"
 #include "proxy/port_api.h"
+#include "util/error.h"
 
 /* Limit per turn for each ring, each channel and the net, so that none starves the others. */
 #define PORT_BATCH 64
@@ -151,8 +152,17 @@ static inline void port_node_put(struct ep_port *p, void *node)
 
 /* Appends to the ready list: it has a command to send, or owes a credit. */
 void port_ready(struct ep_port *p, struct port_channel *ch);
-/* Nothing more goes to this peer; what waits is dropped. `what` is a verb with its object: "a put to". */
-void port_peer_fail(struct ep_port *p, struct port_channel *ch, int err, const char *what);
+/* Before a call of the net, so that ep_last_error() after it belongs to that call. */
+static inline void port_error_clear(void)
+{
+	if (ep_last_error()[0])
+		ep_last_error_set("");
+}
+
+/* Nothing more goes to this peer; what waits is dropped. `what` is what failed ("a put to"), text why, or "". */
+void port_peer_fail(struct ep_port *p, struct port_channel *ch, int err, const char *what, const char *text);
+/* The same for a call of the net that failed. */
+void port_net_fail(struct ep_port *p, struct port_channel *ch, int err);
 /* Stops the whole port. The message is ep_last_error(). */
 void port_break(struct ep_port *p, int err);
 void port_tell_failed(struct ep_port *p, int err);

@@ -110,12 +110,13 @@ static enum outcome put_give(struct ep_port *p, struct port_channel *ch, ncclEpN
 		put->flags |= NCCL_EP_NET_IMM;
 		put->imm = ep_order_pack(&p->order, number);
 	}
+	port_error_clear();
 	rc = p->o.hot->iput(p->o.ctx, put, &request);
 	if (__builtin_expect(rc || !request, 0)) {
 		if (node)
 			port_node_put(p, node);
 		if (rc)
-			port_peer_fail(p, ch, rc, "a put to");
+			port_net_fail(p, ch, rc);
 		return rc ? LOST : NO_ROOM;
 	}
 	ch->next++;
@@ -286,15 +287,17 @@ int port_send(struct ep_port *p)
 
 static bool request_test(struct ep_port *p, struct port_channel *ch, struct port_request *r)
 {
-	int done = 0, rc = p->o.hot->test(p->o.ctx, r->request, &done);
+	int done = 0, rc;
 
+	port_error_clear();
+	rc = p->o.hot->test(p->o.ctx, r->request, &done);
 	if (!done && !rc)
 		return false;
 	port_load_sub(&p->out, &r->load);
 	port_done(p, ch, r->load.commands);
 	p->requests--;
 	if (rc)
-		port_peer_fail(p, ch, rc, "a put to");
+		port_net_fail(p, ch, rc);
 	return true;
 }
 

@@ -13,7 +13,7 @@
 static void peer_lied(struct ep_port *p, struct port_channel *ch, int err)
 {
 	ch->deaf = true;
-	port_peer_fail(p, ch, err, "what came from");
+	port_peer_fail(p, ch, err, "what came from", ep_last_error());
 }
 
 /* Opens the window; commands that waited for it go in this turn. */
@@ -118,8 +118,10 @@ static void imms_take(struct ep_port *p, const ncclEpNetImm_v1_t *imm, int n)
 int port_take(struct ep_port *p)
 {
 	ncclEpNetImm_v1_t imm[PORT_BATCH];
-	int n = 0, rc = p->o.hot->progress(p->o.ctx, imm, PORT_BATCH, &n);
+	int n = 0, rc;
 
+	port_error_clear();
+	rc = p->o.hot->progress(p->o.ctx, imm, PORT_BATCH, &n);
 	if (__builtin_expect(rc, 0) && !p->broken) {
 		if (!ep_last_error()[0])
 			EP_FAIL(EP_PROXY, -rc, "rank %d: network context failed: %s", p->o.rank, strerror(-rc));

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* CLOCK_MONOTONIC in nanoseconds: deadlines are absolute values of it, taken once per operation. */
+/* CLOCK_MONOTONIC in nanoseconds; deadlines are absolute values of it. */
 static inline uint64_t ep_now_ns(void)
 {
 	struct timespec t;
@@ -19,7 +19,7 @@ static inline uint64_t ep_deadline_ms(int64_t ms)
 	return ep_now_ns() + (uint64_t)ms * 1000000ull;
 }
 
-/* Milliseconds until the deadline for poll(); 0 when it has passed, rounded up so that poll never returns early. */
+/* Milliseconds until the deadline for poll(), rounded up so that it does not return early; 0 if it has passed. */
 static inline int ep_left_ms(uint64_t deadline)
 {
 	uint64_t now = ep_now_ns();

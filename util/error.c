@@ -13,14 +13,14 @@ const char *ep_last_error(void)
 	return last_error;
 }
 
-void ep_last_error_set(const char *sentence)
+void ep_last_error_set(const char *message)
 {
-	snprintf(last_error, sizeof(last_error), "%s", sentence);
+	snprintf(last_error, sizeof(last_error), "%s", message);
 }
 
 int ep_fail_(enum ep_log_sub sub, const char *file, int line, int err, const char *fmt, ...)
 {
-	/* Formatted apart: an argument may be ep_last_error() itself. */
+	/* Not formatted in place: an argument may be ep_last_error(). */
 	char text[sizeof(last_error)];
 	va_list ap;
 
@@ -41,7 +41,7 @@ void *ep_calloc_(enum ep_log_sub sub, const char *file, int line, size_t n, size
 	return mem;
 }
 
-/* NCCL's result values are part of the contract; util knows them as numbers only. */
+/* Values of ncclResult_t; util does not include nccl.h. */
 static const struct {
 	int err;
 	int result;
@@ -55,7 +55,7 @@ int ep_result(int rc)
 	for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++)
 		if (rc == -results[i].err)
 			return results[i].result;
-	return 2; /* ncclSystemError: every other errno came from the operating system */
+	return 2; /* ncclSystemError: any other errno is the operating system's */
 }
 
 const char *ep_result_name(int result)

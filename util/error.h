@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errors inside the library are negative errno values; each failure leaves one sentence in the thread that saw it.
- * The names below say which errno stands for which NCCL result, so that the mapping at the edge is one table.
+ * Errors inside the library are negative errno values; each failure leaves one message in the thread that detected it.
+ * The names below are the errno values that map to an NCCL result at the API.
  */
 #ifndef EP_UTIL_ERROR_H
 #define EP_UTIL_ERROR_H
@@ -11,32 +11,32 @@
 
 #include "util/log.h"
 
-#define EP_EARG EINVAL	      /* ncclInvalidArgument: what the caller passed */
-#define EP_EUSAGE EPERM	      /* ncclInvalidUsage: wrong state, missing capability, a limit of this configuration */
-#define EP_EDEVICE ENXIO      /* ncclUnhandledCudaError: the device driver said no */
-#define EP_EINTERNAL EPROTO   /* ncclInternalError: a bug of ours */
-#define EP_EREMOTE EREMOTEIO  /* ncclRemoteError: another rank failed or went away */
+#define EP_EARG EINVAL	      /* ncclInvalidArgument */
+#define EP_EUSAGE EPERM	      /* ncclInvalidUsage: wrong state, missing capability, limit of this configuration */
+#define EP_EDEVICE ENXIO      /* ncclUnhandledCudaError: the device driver failed */
+#define EP_EINTERNAL EPROTO   /* ncclInternalError: a bug */
+#define EP_EREMOTE EREMOTEIO  /* ncclRemoteError: another rank failed or exited */
 #define EP_ETIMEOUT ETIMEDOUT /* ncclTimeout */
 
-/* Keeps the sentence for ep_last_error(), logs it once at WARN, and returns -err. */
+/* Stores the message for ep_last_error(), logs it at WARN, and returns -err. */
 int ep_fail_(enum ep_log_sub sub, const char *file, int line, int err, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 #define EP_FAIL(sub, err, ...) ep_fail_((sub), __FILE__, __LINE__, (err), __VA_ARGS__)
 
-/* calloc whose failure is an EP_FAIL: "out of memory: N bytes for WHAT". The caller returns -ENOMEM. */
+/* calloc whose failure is an EP_FAIL: "out of memory: N x SIZE bytes for WHAT". The caller returns -ENOMEM. */
 void *ep_calloc_(enum ep_log_sub sub, const char *file, int line, size_t n, size_t size, const char *what);
 #define EP_CALLOC(sub, n, size, what) ep_calloc_((sub), __FILE__, __LINE__, (n), (size), (what))
 
-/* The sentence of this thread's last failure; "" before the first. Valid until the thread's next failure. */
+/* Message of this thread's last failure, "" before the first. Valid until the next failure of the thread. */
 const char *ep_last_error(void);
 
-/* Hands a sentence from one thread to another (a service thread's failure to the caller that waits for it). */
-void ep_last_error_set(const char *sentence);
+/* For a message from another thread (a service thread's failure, for the caller that waits for it). */
+void ep_last_error_set(const char *message);
 
-/* The ncclResult_t value, as a plain int, for 0 or a negative errno. */
+/* The ncclResult_t, as an int, for 0 or a negative errno. */
 int ep_result(int rc);
 
-/* "ncclInvalidArgument" and so on; "unknown result" for anything else. */
+/* "ncclInvalidArgument" etc.; "unknown result" for other values. */
 const char *ep_result_name(int result);
 
 #endif

@@ -19,7 +19,7 @@ static const char *const sub_names[EP_LOG_SUBS] = {
 	[EP_HANDLE] = "HANDLE", [EP_NET] = "NET",   [EP_PROXY] = "PROXY", [EP_ENV] = "ENV",
 };
 
-/* Set once by log_init and read-only afterwards: the log is process-wide, as its settings are. */
+/* Set once by log_init, read-only afterwards. */
 static struct {
 	pthread_once_t once;
 	enum ep_log_level level;
@@ -41,7 +41,7 @@ static enum ep_log_level level_of(const char *word)
 	return strcasecmp(word, "ABORT") ? EP_LOG_WARN : EP_LOG_TRACE; /* NCCL has ABORT between INFO and TRACE */
 }
 
-/* "INIT,BOOT", or "^BOOT" for all but those; "ALL". Unknown words (NCCL's own subsystems) count for nothing. */
+/* "INIT,BOOT", "^BOOT" for all but those, or "ALL". Unknown names (NCCL's subsystems) are ignored. */
 static uint32_t subs_of(const char *list)
 {
 	bool invert = list[0] == '^';
@@ -59,7 +59,7 @@ static uint32_t subs_of(const char *list)
 	return invert ? ~bits : bits;
 }
 
-/* Expands %h to the host name and %p to the process id; anything else is kept as it is. */
+/* Expands %h to the host name and %p to the process id. */
 static void file_name(const char *pattern, const char *host, char *out, size_t size)
 {
 	size_t n = 0;
@@ -120,7 +120,7 @@ void ep_log_(enum ep_log_level level, enum ep_log_sub sub, const char *file, int
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	/* One call, one line: lines of several threads do not mix. */
+	/* One call per line: lines of several threads do not mix. */
 	fprintf(log_state.out, "%s:%d:%ld %s %s %s (%s:%d)\n", log_state.host, (int)getpid(), syscall(SYS_gettid),
 		level_names[level], sub_names[sub], text, base ? base + 1 : file, line);
 }

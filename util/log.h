@@ -6,14 +6,14 @@
 
 enum ep_log_level { EP_LOG_NONE, EP_LOG_VERSION, EP_LOG_WARN, EP_LOG_INFO, EP_LOG_TRACE };
 
-/* One bit each in NCCL_EP_DEBUG_SUBSYS; WARN is printed whatever the mask says. */
+/* Selected by NCCL_EP_DEBUG_SUBSYS; WARN is always printed. */
 enum ep_log_sub { EP_INIT, EP_BOOT, EP_COMM, EP_DEV, EP_GROUP, EP_HANDLE, EP_NET, EP_PROXY, EP_ENV, EP_LOG_SUBS };
 
 bool ep_log_on(enum ep_log_level level, enum ep_log_sub sub);
 void ep_log_(enum ep_log_level level, enum ep_log_sub sub, const char *file, int line, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 
-/* Arguments are evaluated only where the line is printed. */
+/* Arguments are evaluated only if the line is printed. */
 #define EP_LOG(level, sub, ...)                                                   \
 	do {                                                                      \
 		if (ep_log_on((level), (sub)))                                    \
@@ -23,7 +23,7 @@ void ep_log_(enum ep_log_level level, enum ep_log_sub sub, const char *file, int
 #define EP_INFO(sub, ...) EP_LOG(EP_LOG_INFO, sub, __VA_ARGS__)
 #define EP_TRACE(sub, ...) EP_LOG(EP_LOG_TRACE, sub, __VA_ARGS__)
 
-/* Names for the tools: "INIT", ... and the level's word. */
+/* "INIT" etc. */
 const char *ep_log_sub_name(enum ep_log_sub sub);
 
 #endif

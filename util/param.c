@@ -16,7 +16,7 @@ const struct ep_param *ep_param_info(enum ep_param_id id)
 	return &params[id];
 }
 
-/* Finds the first of "name fallback fallback" that is set and not empty. */
+/* The first of the name and its fallbacks that is set and not empty. */
 static const char *find(enum ep_param_id id, const char **source)
 {
 	const struct ep_param *p = &params[id];

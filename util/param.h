@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every knob of the library, in one table (util/param_table.h); nothing else calls getenv.
- * Values are read at each call: all callers are on cold paths, and tests change them between groups.
+ * The environment variables of the library, in one table (util/param_table.h); nothing else calls getenv.
+ * Read at every call: all callers are on cold paths, and tests change values between groups.
  */
 #ifndef EP_UTIL_PARAM_H
 #define EP_UTIL_PARAM_H
@@ -24,16 +24,16 @@ struct ep_param {
 	enum ep_param_type type;
 	const char *def;
 	int64_t min, max;
-	const char *fallbacks; /* space-separated names of other projects that users already set */
+	const char *fallbacks; /* space-separated variables of other projects, used if the own one is not set */
 	const char *text;
 };
 
 const struct ep_param *ep_param_info(enum ep_param_id id);
 
-/* The variable that sets it now (its own name or a fallback), or NULL when the default holds. */
+/* The variable that sets it (its own name or a fallback), or NULL if the default is used. */
 const char *ep_param_source(enum ep_param_id id);
 
-/* A value that is no number or out of range is reported once in the log and the default is used. */
+/* An invalid value is logged once, and the default is used. */
 int64_t ep_param_int(enum ep_param_id id);
 bool ep_param_bool(enum ep_param_id id);
 const char *ep_param_str(enum ep_param_id id);

@@ -8,7 +8,7 @@
 #include "util/log.h"
 #include "util/param.h"
 
-/* Once per parameter: a bad value would otherwise be repeated at every group. */
+/* Once per parameter, not at every group. */
 static void complain(enum ep_param_id id, const char *value, const char *want)
 {
 	static atomic_bool said[EP_PARAMS];

@@ -14,8 +14,8 @@
 
 #include "util/clock.h"
 
-/* One bit per descriptor, so that the fork handler needs no lock and no allocation. Higher numbers (a process with
- * more than 65536 open files) are simply not closed in children. */
+/* One bit per descriptor: the fork handler needs no lock and no allocation. Descriptors above this are not closed in
+ * children. */
 #define OWNED_FDS 65536
 
 static struct {
@@ -50,7 +50,7 @@ void ep_sock_close(int fd)
 {
 	if (fd < 0)
 		return;
-	/* Unmarked first: after close() the number may be somebody else's already. */
+	/* Unmarked first: after close() another thread may reuse the number. */
 	if (fd < OWNED_FDS)
 		atomic_fetch_and_explicit(&owned.bits[fd / 64], ~(1ull << (fd % 64)), memory_order_relaxed);
 	shutdown(fd, SHUT_RDWR);
@@ -82,7 +82,7 @@ static int listen_one(const union ep_sockaddr *addr, uint16_t *port)
 
 	if (fd < 0)
 		return fd;
-	/* Each listener keeps to its own address: a v6 one must not swallow v4 on the same port. */
+	/* Or the v6 listener also takes v4 connections to the same port. */
 	if (at.any.sa_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
 	*addr_port(&at) = htons(*port);
@@ -97,7 +97,7 @@ static int listen_one(const union ep_sockaddr *addr, uint16_t *port)
 
 int ep_sock_listen(const union ep_sockaddr *addr, int n, uint16_t *port, int *fds)
 {
-	/* The kernel picks the port for the first address; at the others it may be taken, then all start again. */
+	/* The kernel picks a port for the first address; if it is taken at another one, start over. */
 	for (int tries = 0;; tries++) {
 		uint16_t p = *port;
 		int i;
@@ -122,7 +122,7 @@ int ep_sock_listen(const union ep_sockaddr *addr, int n, uint16_t *port, int *fd
 
 int ep_sock_accept(int fd, union ep_sockaddr *peer)
 {
-	/* Room for a UNIX peer's name too; only internet addresses are kept. */
+	/* Large enough for UNIX peers; only internet addresses are returned. */
 	struct sockaddr_storage from = { 0 };
 	socklen_t len = sizeof(from);
 	int c;
@@ -163,7 +163,7 @@ int ep_sock_dialled(int fd)
 		return -err;
 	if (getsockname(fd, &me.any, &me_len) || getpeername(fd, &peer.any, &peer_len))
 		return -errno;
-	/* A port of the ephemeral range where nobody listens can be drawn as our own: TCP then connects to itself. */
+	/* An ephemeral port without a listener can become our own source port: TCP then connects to itself. */
 	if (me_len == peer_len && !memcmp(&me, &peer, me_len))
 		return -ECONNREFUSED;
 	return 0;
@@ -175,8 +175,8 @@ void ep_sock_tune(int fd, int lost_ms)
 
 	every = every < 1 ? 1 : every;
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	/* The probes only keep acknowledgements coming; ep_sock_silent judges. TCP_USER_TIMEOUT would do alone, but it
-	 * also ends connections to a stopped process whose window is full, and that process is not dead. */
+	/* The probes only solicit acknowledgements for ep_sock_silent. Not TCP_USER_TIMEOUT: it also ends connections
+	 * to a stopped process whose window is full, which is not dead. */
 	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &every, sizeof(every));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every, sizeof(every));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which interface: what the user names, else the first that looks like a real network. */
+/* Choice of the interface: as the user says, else the best class of address that is up. */
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #define MAX_FOUND 64
 
-/* Classes of addresses; only those of the best class present are used. */
+/* Classes of addresses, best first; only those of the best class present are used. */
 enum { GOOD, GOOD_LINK_LOCAL, INNER, INNER_LINK_LOCAL, LOOPBACK };
 
 static const char *const class_text[] = {
@@ -22,7 +22,7 @@ static const char *const class_text[] = {
 	[LOOPBACK] = "loopback, nothing else is up: ranks on other hosts cannot connect",
 };
 
-/* Names that virtual machines and containers give to their inner side; other hosts do not reach them. */
+/* Interfaces of virtual machines and containers, which other hosts cannot reach. */
 static const char *const inner_names[] = { "docker", "virbr", "veth", "br-", "cni", "cali", "flannel", "lxc", "vnet" };
 
 struct found {
@@ -60,7 +60,7 @@ static int class_of(const struct ifaddrs *ifa, const union ep_sockaddr *addr, bo
 	int class = is_link_local(addr) ? GOOD_LINK_LOCAL : GOOD;
 
 	if (named)
-		return class; /* the user knows why */
+		return class; /* chosen by the user */
 	if (ifa->ifa_flags & IFF_LOOPBACK)
 		return LOOPBACK;
 	for (size_t i = 0; i < sizeof(inner_names) / sizeof(inner_names[0]); i++)
@@ -105,7 +105,7 @@ static int collect(const struct ifaddrs *list, const char *want, struct found *f
 	return n;
 }
 
-/* "eth0, lo" for the sentence that has to say what would have been there. */
+/* "eth0, lo" for the error message. */
 static void names_of(const struct ifaddrs *list, char *buf, size_t size)
 {
 	size_t at = 0;
@@ -124,9 +124,9 @@ static int fail_none(const struct ifaddrs *list, const char *want)
 	names_of(list, names, sizeof(names));
 	if (*want)
 		return EP_FAIL(EP_BOOT, ENODEV,
-			       "%s=%s matches no interface that is up and has an address%s%s; up are: %s", source, want,
-			       *family ? " of family " : "", family, names);
-	return EP_FAIL(EP_BOOT, ENODEV, "no interface is up and has an address%s%s, not even lo; up are: %s",
+			       "%s=%s matches no interface that is up and has an address%s%s; interfaces up: %s",
+			       source, want, *family ? " of family " : "", family, names);
+	return EP_FAIL(EP_BOOT, ENODEV, "no interface is up and has an address%s%s, not even lo; interfaces up: %s",
 		       *family ? " of family " : "", family, names);
 }
 
@@ -139,7 +139,7 @@ int ep_sock_pick(union ep_sockaddr *out, int max, char *why, size_t size)
 	const char *name = "";
 
 	if (getifaddrs(&list))
-		return EP_FAIL(EP_BOOT, errno, "the interfaces of this host cannot be listed: %s", strerror(errno));
+		return EP_FAIL(EP_BOOT, errno, "cannot list the network interfaces: %s", strerror(errno));
 	n = collect(list, want, found);
 	rc = n ? 0 : fail_none(list, want);
 	freeifaddrs(list);
@@ -147,7 +147,7 @@ int ep_sock_pick(union ep_sockaddr *out, int max, char *why, size_t size)
 		return rc;
 	for (int i = 0; i < n; i++)
 		best = found[i].class < best ? found[i].class : best;
-	/* v4 before v6: getifaddrs lists all v4 addresses first, and v4 is what most clusters route. */
+	/* v4 first, as getifaddrs lists them: most clusters route v4. */
 	for (int i = 0; i < n && used < max; i++) {
 		if (found[i].class != best)
 			continue;

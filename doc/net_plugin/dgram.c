@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A transport of its own, as small as one can be and still keep every promise of nccl_ep_net.h: each put is one
- * datagram between UNIX sockets, which are reliable, ordered, and full when the receiver is slow. README.md has the
- * lines that build and use it. A real network differs in what is behind iput and progress, not in the shape.
+ * A minimal transport that keeps every promise of nccl_ep_net.h: each put is one datagram between UNIX sockets, which
+ * are reliable, ordered, and have no room while the receiver is slow. README.md shows how to build and use it. A real
+ * network differs in iput and progress, not in structure.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,10 +15,10 @@
 #include <nccl_ep_net.h>
 
 #define CONTEXTS 4
-#define PUT_MAX 32768 /* a datagram must fit the socket's buffer, with room for some more */
+#define PUT_MAX 32768 /* several datagrams must fit in the socket's buffer */
 #define MRS 256
 
-/* On the wire. Processes of one host: no byte order to care about. */
+/* The wire format; all processes are on one host, so the byte order does not matter. */
 struct frame {
 	uint32_t rank, flags, imm, mr;
 	uint64_t offset, size, signal, signal_offset;
@@ -32,7 +32,7 @@ struct net {
 struct mr {
 	uint8_t *base;
 	uint64_t size;
-	uint32_t index; /* the same everywhere, because all ranks register in the same order: shareMr checks it */
+	uint32_t index; /* equal on all ranks, which register in the same order; shareMr checks it */
 	int shared;
 };
 
@@ -40,9 +40,9 @@ struct comm {
 	struct net *net;
 	int rank, nranks;
 	int fds[CONTEXTS];
-	struct sockaddr_un *names; /* [nranks], of context 0; the others differ in the last digit */
+	struct sockaddr_un *names; /* [nranks] of context 0; other contexts differ in the last digit */
 	struct mr *mrs[MRS];
-	int *failed; /* [nranks]; any context may find out */
+	int *failed; /* [nranks] set by any context, atomically */
 };
 
 struct ctx {
@@ -50,7 +50,7 @@ struct ctx {
 	int fd, index;
 };
 
-static char done_request; /* a put is complete once the kernel has its bytes */
+static char done_request; /* a put is complete when the kernel has copied its bytes */
 
 static int dgram_init(const ncclEpNetInit_v1_t *args, void **out)
 {
@@ -95,7 +95,7 @@ static int dgram_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *pro
 	return 0;
 }
 
-/* An abstract name: nothing is left in the file system when a process dies. */
+/* An abstract name leaves nothing in the file system when a process is killed. */
 static socklen_t name_of(struct sockaddr_un *name, uint64_t id, int index)
 {
 	int n;
@@ -141,7 +141,7 @@ static int dgram_listen(void *net, int dev, int nranks, void *handle, void **out
 		if (l->fds[i] >= 0 && !bind(l->fds[i], (struct sockaddr *)&name, n))
 			continue;
 		rc = -errno;
-		l->net->log(NCCL_EP_NET_WARN, "dgram: no socket: %s", strerror(-rc));
+		l->net->log(NCCL_EP_NET_WARN, "dgram: cannot create a socket: %s", strerror(-rc));
 		fds_close(l->fds, i + (l->fds[i] >= 0));
 		goto free_listener;
 	}
@@ -240,12 +240,12 @@ static int dgram_regMr(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **
 		words[1] = mem->size;
 		memset(key, 0, NCCL_EP_NET_KEY_SIZE);
 		memcpy(key, words, sizeof(words));
-		/* Contexts of other threads look it up while they receive. */
+		/* Other threads look it up while they receive. */
 		__atomic_store_n(&comm->mrs[i], mr, __ATOMIC_RELEASE);
 		*out = mr;
 		return 0;
 	}
-	comm->net->log(NCCL_EP_NET_WARN, "dgram: more than %d registrations", MRS);
+	comm->net->log(NCCL_EP_NET_WARN, "dgram: region limit reached (%d)", MRS);
 	return -ENOSPC;
 }
 
@@ -259,7 +259,7 @@ static int dgram_shareMr(void *c, void *m, const void *keys)
 		memcpy(words, (const char *)keys + (size_t)r * NCCL_EP_NET_KEY_SIZE, sizeof(words));
 		if (words[0] == mr->index && words[1] == mr->size)
 			continue;
-		comm->net->log(NCCL_EP_NET_WARN, "dgram: rank %d has other registrations than rank %d", r, comm->rank);
+		comm->net->log(NCCL_EP_NET_WARN, "dgram: ranks %d and %d registered different memory", r, comm->rank);
 		return -EINVAL;
 	}
 	mr->shared = 1;
@@ -276,7 +276,8 @@ static int dgram_deregMr(void *c, void *m)
 	return 0;
 }
 
-static int dgram_queryLastError(void *c, int peer, const char **sentence)
+/* The library asks here why a peer failed; messages to the log are for people. */
+static int dgram_queryLastError(void *c, int peer, const char **message)
 {
 	struct comm *comm = c;
 
@@ -284,14 +285,14 @@ static int dgram_queryLastError(void *c, int peer, const char **sentence)
 		return -EINVAL;
 	if (!__atomic_load_n(&comm->failed[peer], __ATOMIC_RELAXED))
 		return 0;
-	*sentence = "dgram: the socket of the peer is gone";
+	*message = "dgram: the socket of the peer is closed";
 	return -EREMOTEIO;
 }
 
 static int peer_fail(struct ctx *ctx, int peer, int error)
 {
 	__atomic_store_n(&ctx->comm->failed[peer], 1, __ATOMIC_RELAXED);
-	ctx->comm->net->log(NCCL_EP_NET_WARN, "dgram: rank %d: %s", peer, strerror(error));
+	ctx->comm->net->log(NCCL_EP_NET_WARN, "dgram: rank %d is lost: %s", peer, strerror(error));
 	return -EREMOTEIO;
 }
 
@@ -357,7 +358,7 @@ static int dgram_test(void *ctx, void *request, int *done)
 	return 0;
 }
 
-/* Where a frame's bytes belong, or NULL: what comes from outside is never believed. */
+/* The destination of a frame, or NULL: input from a peer is not trusted. */
 static uint8_t *place_of(struct comm *comm, uint32_t index, uint64_t offset, uint64_t size)
 {
 	struct mr *mr = index < MRS ? __atomic_load_n(&comm->mrs[index], __ATOMIC_ACQUIRE) : NULL;
@@ -365,7 +366,7 @@ static uint8_t *place_of(struct comm *comm, uint32_t index, uint64_t offset, uin
 	return mr && offset <= mr->size && size <= mr->size - offset ? mr->base + offset : NULL;
 }
 
-/* Promise P1: a word is one store; and a release, so that what came before it is seen before it. */
+/* P1: an aligned word is one store; a release, so that earlier bytes are visible before it (P3). */
 static void bytes_store(uint8_t *to, const void *from, uint64_t size)
 {
 	uint64_t word;
@@ -387,7 +388,7 @@ static int dgram_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 	} in;
 	int n = 0;
 
-	/* A datagram without an immediate takes no room, so the limit only bounds the work of one call. */
+	/* Datagrams without immediate data take no entry of imms: max also limits the work of one call. */
 	for (int i = 0; i < max && n < max; i++) {
 		ssize_t got = recv(ctx->fd, &in, sizeof(in), MSG_DONTWAIT);
 		uint8_t *to, *signal;
@@ -398,7 +399,7 @@ static int dgram_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 		signal = place_of(ctx->comm, in.f.signal_mr, in.f.signal_offset, 8);
 		if (!to || (size_t)got != sizeof(in.f) + in.f.size || in.f.rank >= (uint32_t)ctx->comm->nranks ||
 		    (in.f.signal_set && !signal)) {
-			ctx->comm->net->log(NCCL_EP_NET_WARN, "dgram: a put to nowhere was dropped");
+			ctx->comm->net->log(NCCL_EP_NET_WARN, "dgram: dropped a malformed put");
 			continue;
 		}
 		bytes_store(to, in.data, in.f.size);
@@ -414,7 +415,7 @@ static int dgram_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 static const ncclEpNetHot_v1_t hot = {
 	.iput = dgram_iput,
 	.iputSignal = dgram_iputSignal,
-	.iflush = dgram_iflush, /* no iget: the library answers for it */
+	.iflush = dgram_iflush, /* no iget: the library answers -ENOTSUP */
 	.test = dgram_test,
 	.progress = dgram_progress,
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of NCCL's interface that AnyEP's stand-in communicator offers, for machines without NCCL and for programs
- * that run several ranks on one GPU or none. Names, values and layouts are those of NCCL 2.28, so that a program built
- * with this header runs on NVIDIA's library and one built with NVIDIA's header runs on ours: only the library path
- * decides. Where the stand-in does less than NCCL, the comment says so.
+ * The subset of NCCL's API that AnyEP's stand-in communicator implements, for machines without NCCL and for programs
+ * that run several ranks on one GPU or none. Names, values and layouts are those of NCCL 2.28: a program built with
+ * this header runs on NVIDIA's library and vice versa, only the library path decides. Comments say where the stand-in
+ * does less.
  */
 #ifndef NCCL_H_
 #define NCCL_H_
@@ -28,7 +28,7 @@ typedef enum cudaError {
 #define NCCL_PATCH 9
 #define NCCL_SUFFIX "standin"
 
-/* Versions up to 2.8 gave the minor number one digit less. */
+/* Up to 2.8 the version code has one digit less. */
 #define NCCL_VERSION(major, minor, patch) \
 	((major) * ((major) <= 2 && (minor) <= 8 ? 1000 : 10000) + (minor) * 100 + (patch))
 #define NCCL_VERSION_CODE 22809
@@ -100,7 +100,7 @@ typedef enum {
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 
-/* Of these the stand-in reads size, magic and blocking; with blocking = 0 calls still finish before they return. */
+/* The stand-in reads size, magic and blocking; calls block also with blocking = 0. */
 typedef struct ncclConfig_v22800 {
 	size_t size;
 	unsigned int magic;
@@ -127,23 +127,23 @@ typedef struct ncclConfig_v22800 {
 	  NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, \
 	  NCCL_CONFIG_UNDEF_4,	 NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
 
-/* nRanks ranks, stride apart, that reach each other's memory with loads and stores; this one is number rank of them. */
+/* nRanks ranks, stride apart, that can load from and store to each other's memory; rank is this rank's index. */
 typedef struct ncclTeam {
 	int nRanks, rank, stride;
 } ncclTeam_t;
 
 ncclResult_t ncclGetVersion(int *version);
 const char *ncclGetErrorString(ncclResult_t result);
-/* The sentence of the communicator's failure, else of this thread's last one; comm may be NULL. */
+/* Message of the communicator's failure, else of this thread's last one; comm may be NULL. */
 const char *ncclGetLastError(ncclComm_t comm);
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId);
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config);
-/* All ranks meet at the first id; the others are not needed. */
+/* Only the first id is used. */
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
 				      ncclConfig_t *config);
-/* The same device may be named several times; without a GPU devlist is not read and every rank has device -1. */
+/* A device may be listed more than once; without a GPU devlist is not read and every rank has device -1. */
 ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist);
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
@@ -157,7 +157,7 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 
-/* Collectives return when they are done, except on a host stream (nccl_ep_ext.h), where they run in its order. */
+/* Collectives block until done, except on a host stream (nccl_ep_ext.h), where they run in stream order. */
 ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
 			   ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
@@ -169,7 +169,7 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, n
 ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
 		       cudaStream_t stream);
 
-/* Memory of the calling thread's device, shareable with other processes; plain host memory without a GPU. */
+/* Memory of the calling thread's device, shareable with other processes; host memory without a GPU. */
 ncclResult_t ncclMemAlloc(void **ptr, size_t size);
 ncclResult_t ncclMemFree(void *ptr);
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags);

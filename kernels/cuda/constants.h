@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* EP_CU_CONST(name, vendor's name, value): what we need of the driver's enumerations; no guard, as in symbols.h. */
+/* EP_CU_CONST(name, vendor's name, value): the driver's enumerators that we use; no guard, as in symbols.h. */
 /* clang-format off */
 EP_CU_CONST(OK, CUDA_SUCCESS, 0)
 EP_CU_CONST(OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY, 2)

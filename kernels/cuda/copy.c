@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies and fills in stream order. Device and pinned memory go to the driver as they are. Pageable host memory does
- * not: the driver would wait inside the call for everything in the stream, without an end. It goes through a piece of
- * pinned memory instead, and the wait for that has a deadline.
+ * Copies and fills in stream order. Device and pinned memory are passed to the driver directly. Pageable host memory is
+ * not: the driver would wait inside the call for everything in the stream, without a deadline. It is staged through
+ * pinned memory instead, and that wait has a deadline.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,17 +18,17 @@
 
 struct ep_cuda_stage {
 	pthread_mutex_t lock;
-	uint8_t *mem; /* NULL after a copy that never ended: the device may still use it, so it is left behind */
+	uint8_t *mem; /* NULL after a copy that never ended: leaked, as the device may still use it */
 };
 
 int ep_cuda_stage_open(struct ep_cuda_dev *dev)
 {
-	struct ep_cuda_stage *stage = calloc(1, sizeof(*stage));
+	struct ep_cuda_stage *stage = EP_CALLOC(EP_DEV, 1, sizeof(*stage), "the copy stage of a CUDA device");
 	void *mem;
 	int rc;
 
 	if (!stage)
-		return EP_FAIL(EP_DEV, ENOMEM, "GPU %d: no memory to open it", dev->dev.ordinal);
+		return -ENOMEM;
 	rc = EP_CU(cuMemHostAlloc, (&mem, STAGE_BYTES, EP_CU_HOST_PORTABLE | EP_CU_HOST_MAPPED),
 		   "for %zu bytes of pinned memory", STAGE_BYTES);
 	if (rc) {
@@ -55,8 +55,8 @@ static int stage_lock(const struct ep_cuda_dev *dev, uint64_t deadline)
 
 	while (pthread_mutex_trylock(&dev->stage->lock)) {
 		if (ep_now_ns() >= deadline)
-			return EP_FAIL(EP_DEV, EP_ETIMEOUT,
-				       "GPU %d: another copy of pageable memory is still under way", dev->dev.ordinal);
+			return EP_FAIL(EP_DEV, EP_ETIMEOUT, "GPU %d: timed out behind another copy of pageable memory",
+				       dev->dev.ordinal);
 		nanosleep(&nap, NULL);
 	}
 	if (dev->stage->mem)
@@ -116,8 +116,7 @@ static int copy_staged(const struct ep_cuda_dev *dev, struct copy *c)
 		return rc;
 	if (capturing)
 		return EP_FAIL(EP_DEV, EP_EUSAGE,
-			       "GPU %d: a copy in a captured stream needs pinned memory: replays would use the pointer "
-			       "again",
+			       "GPU %d: a copy in a captured stream needs pinned memory: replays reuse the pointer",
 			       dev->dev.ordinal);
 	c->deadline = ep_deadline_ms(ms ? ms : 100000);
 	if ((rc = stage_lock(dev, c->deadline)))

@@ -3,12 +3,12 @@
  * The CUDA row of the device table, and what its files share.
  *
  * Every entry point pushes the device's context and pops it again, so that the caller's thread keeps its own, and
- * switches the thread to relaxed stream capture meanwhile: an allocation or a query of ours must never break a capture
- * that another thread of the process (torch's) has under way.
+ * switches the thread to relaxed stream capture meanwhile: our allocations and queries must never invalidate a capture
+ * in progress in another thread of the process (torch's).
  *
- * Rules for callers, seen on hardware:
- * - mem_free, pinned_free, close: the driver waits until every kernel of the device has ended, also a kernel that
- *   spins for a peer. The library calls them only at the end of a group, after the barrier, or before its first launch.
+ * Rules for callers, observed on hardware:
+ * - mem_free, pinned_free, close: the driver waits until every kernel of the device has ended, including one that spins
+ *   on a peer. The library calls them only at the end of a group, after the barrier, or before its first launch.
  * - Windows are zeroed on a stream of the device's own; nothing here uses the legacy default stream by itself, which
  *   would wait for every blocking stream of the caller.
  * - Several ranks as threads on one GPU need as many hardware queues: CUDA_DEVICE_MAX_CONNECTIONS=32 in the environment
@@ -35,19 +35,19 @@ struct ep_cuda_code {
 	unsigned refs;
 	struct CUmod_st *mod;
 	struct ep_cuda_kernel kernel[EP_KERNELS];
-	int shared_max; /* least of all kernels */
+	int shared_max; /* minimum over all kernels */
 };
 
 struct ep_cuda_dev {
-	struct ep_dev dev; /* first: the table hands out pointers to it */
-	int device;	   /* the driver's number; not promised to be the ordinal */
+	struct ep_dev dev; /* first: the table uses pointers to it */
+	int device;	   /* the driver's number; not guaranteed to be the ordinal */
 	struct CUctx_st *ctx;
 	bool primary;		  /* ctx is the primary context, retained by us */
 	bool vmm;		  /* shareable virtual memory handles */
 	bool vmm_rdma;		  /* ... that a NIC may register */
-	bool dmabuf;		  /* the driver gives memory out as one */
-	bool flush_needed;	  /* a NIC's writes may be seen out of order by kernels */
-	bool flush_by_host;	  /* ... and the driver has a call for that */
+	bool dmabuf;		  /* the driver exports memory as dma-buf */
+	bool flush_needed;	  /* kernels may see a NIC's writes out of order */
+	bool flush_by_host;	  /* ... and the driver has a call to flush them */
 	struct CUstream_st *work; /* for zeroing; non-blocking */
 	struct ep_cuda_stage *stage;
 	struct ep_cuda_code *code;
@@ -68,17 +68,17 @@ void ep_cuda_leave(const struct ep_cuda_scope *scope);
 
 /*
  * module.c, with the context current. All code is loaded at once and every function made resident: loading one at its
- * first launch could wait for a kernel that waits for that very launch.
+ * first launch could wait for a running kernel, which may itself wait for that launch.
  */
 int ep_cuda_code_get(const struct ep_cuda_dev *dev, struct ep_cuda_code **out);
 void ep_cuda_code_put(struct ep_cuda_code *code);
-void ep_cuda_code_forget(struct ep_cuda_code *code); /* the same when the context is no more */
+void ep_cuda_code_forget(struct ep_cuda_code *code); /* the same when the context no longer exists */
 
 /* stream.c, with the context current. */
 int ep_cuda_wait(const struct ep_cuda_dev *dev, struct CUstream_st *stream, uint64_t deadline_ns);
 int ep_cuda_capture_status(const struct ep_cuda_dev *dev, struct CUstream_st *stream, bool *out);
 
-/* copy.c, with the context current: the pinned piece through which pageable memory goes. */
+/* copy.c, with the context current: the pinned buffer through which pageable memory is copied. */
 int ep_cuda_stage_open(struct ep_cuda_dev *dev);
 void ep_cuda_stage_close(struct ep_cuda_dev *dev, bool context_alive);
 

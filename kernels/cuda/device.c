@@ -27,11 +27,11 @@ static int ordinal_of(int device, int *out)
 			return 0;
 		}
 	}
-	return rc ? rc : EP_FAIL(EP_DEV, EP_EINTERNAL, "the CUDA driver's device %d has no ordinal", device);
+	return rc ? rc : EP_FAIL(EP_DEV, EP_EINTERNAL, "CUDA device %d has no ordinal", device);
 }
 
-/* cudaSetDevice does not always make a context: then only the runtime knows what the thread chose. It may be loaded
- * where RTLD_DEFAULT does not look (Python opens its modules locally). */
+/* cudaSetDevice does not always create a context: then only the runtime knows the thread's device. It may be loaded
+ * outside the scope of RTLD_DEFAULT (Python opens its modules with RTLD_LOCAL). */
 static int runtime_device(int *out)
 {
 	static const char *const names[] = { "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0" };
@@ -54,7 +54,7 @@ static int runtime_device(int *out)
 	return rc;
 }
 
-/* Asks without initialising the driver: where nobody has, no thread has a device. */
+/* Does not initialise the driver: if it is not initialised yet, no thread has a device. */
 static int cuda_current(int *ordinal)
 {
 	struct CUctx_st *ctx = NULL;
@@ -72,7 +72,7 @@ static int cuda_current(int *ordinal)
 	return -ENODEV;
 }
 
-/* 0 for what this driver has never heard of. */
+/* 0 for attributes this driver does not know. */
 static int attribute(const struct ep_cuda_dev *dev, unsigned id)
 {
 	int value = 0;
@@ -80,7 +80,7 @@ static int attribute(const struct ep_cuda_dev *dev, unsigned id)
 	return ep_cu.cuDeviceGetAttribute(&value, id, dev->device) ? 0 : value;
 }
 
-/* The driver writes hexadecimal digits large, sysfs small. */
+/* The driver writes hexadecimal digits in upper case, sysfs in lower case. */
 static void pci_find(struct ep_cuda_dev *dev)
 {
 	char id[32] = "";
@@ -101,16 +101,16 @@ static int device_find(struct ep_cuda_dev *dev)
 	if (rc)
 		return rc;
 	if (ordinal < 0 || ordinal >= count)
-		return EP_FAIL(EP_DEV, EP_EDEVICE,
-			       "there is no GPU %d: this process sees %d; look at CUDA_VISIBLE_DEVICES", ordinal,
-			       count);
+		return EP_FAIL(EP_DEV, EP_EDEVICE, "no GPU %d: this process sees %d; check CUDA_VISIBLE_DEVICES",
+			       ordinal, count);
 	if ((rc = EP_CU(cuDeviceGet, (&dev->device, ordinal), "for GPU %d", ordinal)))
 		return rc;
 	dev->dev.warp = (unsigned)attribute(dev, EP_CU_DEV_WARP);
 	dev->dev.sms = (unsigned)attribute(dev, EP_CU_DEV_SMS);
 	if (dev->dev.warp != 32 || !dev->dev.sms)
 		return EP_FAIL(EP_DEV, EP_EDEVICE,
-			       "GPU %d: the driver says %u lanes and %u multiprocessors; kernels need 32 lanes",
+			       "GPU %d: the driver reports warps of %u and %u multiprocessors; kernels need warps of "
+			       "32",
 			       ordinal, dev->dev.warp, dev->dev.sms);
 	dev->vmm = attribute(dev, EP_CU_DEV_VMM) && attribute(dev, EP_CU_DEV_POSIX_FD) && ep_param_bool(EP_P_CUDA_VMM);
 	dev->vmm_rdma = attribute(dev, EP_CU_DEV_RDMA_WITH_VMM);
@@ -122,7 +122,7 @@ static int device_find(struct ep_cuda_dev *dev)
 	return 0;
 }
 
-/* The caller's context if it is one of this device: his streams belong to it. Else the primary one, as the runtime. */
+/* The caller's context if it is on this device: its streams belong to it. Else the primary one, as the runtime does. */
 static int context_take(struct ep_cuda_dev *dev)
 {
 	struct CUctx_st *current = NULL;
@@ -163,21 +163,21 @@ static void device_log(const struct ep_cuda_dev *dev)
 		"memory",
 		dev->dev.ordinal, name, attribute(dev, EP_CU_DEV_CC_MAJOR), attribute(dev, EP_CU_DEV_CC_MINOR),
 		version / 1000, version % 1000 / 10, dev->dev.sms, dev->dev.shared_max);
-	EP_INFO(EP_DEV, "GPU %d: %s context, windows by %s, writes of a NIC %s", dev->dev.ordinal,
+	EP_INFO(EP_DEV, "GPU %d: %s context, windows by %s, NIC writes %s", dev->dev.ordinal,
 		dev->primary ? "primary" : "the caller's", dev->vmm ? "virtual memory handles" : "CUDA IPC",
 		!dev->flush_needed   ? "in order"
 		: dev->flush_by_host ? "flushed by the driver"
-				     : "to be flushed by the net");
+				     : "must be flushed by the net");
 }
 
 static int cuda_open(int ordinal, struct ep_dev **out)
 {
-	struct ep_cuda_dev *dev = calloc(1, sizeof(*dev));
+	struct ep_cuda_dev *dev = EP_CALLOC(EP_DEV, 1, sizeof(*dev), "a CUDA device");
 	struct ep_cuda_scope scope;
 	int rc;
 
 	if (!dev)
-		return EP_FAIL(EP_DEV, ENOMEM, "GPU %d: no memory to open it", ordinal);
+		return -ENOMEM;
 	dev->dev.ops = ep_dev_row(EP_DEV_CUDA);
 	dev->dev.ordinal = ordinal;
 	if ((rc = device_find(dev)) || (rc = context_take(dev)))
@@ -216,7 +216,7 @@ static void cuda_close(struct ep_dev *base)
 	if (!dev)
 		return;
 	if (ep_cuda_enter(dev, &scope)) {
-		/* The context has gone, and all that was in it. */
+		/* The context no longer exists, nor anything in it. */
 		ep_cuda_code_forget(dev->code);
 		ep_cuda_stage_close(dev, false);
 	} else {

@@ -36,7 +36,8 @@ static void driver_load(void)
 		const char *why = dlerror();
 
 		snprintf(driver.why, sizeof(driver.why),
-			 "no CUDA driver: %s; install NVIDIA's driver, or give the container its libraries, or use the "
+			 "no CUDA driver: %s; install NVIDIA's driver, expose its libraries to the container, or use "
+			 "the "
 			 "host device",
 			 why ? why : "libcuda.so.1 cannot be opened");
 		return;
@@ -46,14 +47,14 @@ static void driver_load(void)
 
 		if (!symbol && symbols[i].needed) {
 			snprintf(driver.why, sizeof(driver.why),
-				 "the CUDA driver is too old: libcuda.so.1 has no %s; a driver of CUDA 11.0 or newer "
-				 "is needed",
+				 "the CUDA driver is too old: libcuda.so.1 has no %s; install a driver of CUDA 11.0 or "
+				 "newer",
 				 symbols[i].name);
 			return;
 		}
 		memcpy((char *)&ep_cu + symbols[i].slot, &symbol, sizeof(symbol));
 	}
-	/* Not closed: other libraries of the process use the driver too, and its threads outlive us. */
+	/* Never closed: other libraries of the process use the driver too, and its threads outlive us. */
 	driver.loaded = true;
 }
 
@@ -77,43 +78,43 @@ int ep_cu_init(void)
 
 	if (rc)
 		return rc;
-	result = ep_cu.cuInit(0); /* idempotent, and cheap after the first */
+	result = ep_cu.cuInit(0); /* idempotent, and cheap after the first call */
 	if (result == EP_CU_NO_DEVICE)
-		return absent("the CUDA driver sees no GPU: look at nvidia-smi and CUDA_VISIBLE_DEVICES");
+		return absent("the CUDA driver sees no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES");
 	return ep_cu_check_(result, "cuInit", __FILE__, __LINE__, "at start");
 }
 
-#define KERNEL_LOST " and the context is lost: run under compute-sanitizer to see which"
+#define KERNEL_LOST "an earlier kernel failed and the context is lost: run under compute-sanitizer to find it"
 
-/* What a user can do about it; the first row that covers the result counts. */
+/* What the user can do; the first entry that covers the result applies. */
 static const struct {
 	unsigned first, last;
 	const char *remedy;
 } remedies[] = {
 	{ EP_CU_OUT_OF_MEMORY, EP_CU_OUT_OF_MEMORY,
-	  "the GPU's memory is full: leave more of it free, or ask for fewer tokens per rank" },
+	  "GPU memory is full: leave more of it free, or use fewer tokens per rank" },
 	{ EP_CU_NOT_INITIALIZED, EP_CU_NOT_INITIALIZED,
-	  "a process that forks after CUDA was started cannot use it in the child: start ranks by exec or spawn" },
-	{ EP_CU_NO_DEVICE, EP_CU_NO_DEVICE, "no GPU is visible: look at nvidia-smi and CUDA_VISIBLE_DEVICES" },
+	  "CUDA does not work in a child forked after it was initialised: start ranks by exec or spawn" },
+	{ EP_CU_NO_DEVICE, EP_CU_NO_DEVICE, "no GPU is visible: check nvidia-smi and CUDA_VISIBLE_DEVICES" },
 	{ EP_CU_INVALID_DEVICE, EP_CU_INVALID_DEVICE,
-	  "that GPU is not visible to this process: look at CUDA_VISIBLE_DEVICES of all ranks" },
+	  "that GPU is not visible to this process: check CUDA_VISIBLE_DEVICES of all ranks" },
 	{ EP_CU_INVALID_CONTEXT, EP_CU_INVALID_CONTEXT,
 	  "the CUDA context was destroyed, or belongs to another device, while the group was alive" },
 	{ EP_CU_NO_BINARY, EP_CU_NO_BINARY,
 	  "this build has no code for this GPU: add its compute capability to the build option archs_cuda" },
 	{ EP_CU_PTX_VERSION, EP_CU_PTX_VERSION,
-	  "the driver is older than the compiler of this build: update it, or build with an older CUDA" },
+	  "the driver is older than the CUDA of this build: update it, or build with an older CUDA" },
 	{ EP_CU_PEER_UNSUPPORTED, EP_CU_PEER_UNSUPPORTED, "no NVLink or PCIe peer path between these GPUs" },
 	{ EP_CU_INVALID_HANDLE, EP_CU_INVALID_HANDLE,
 	  "the stream or function belongs to another context or was destroyed" },
-	{ EP_CU_ILLEGAL_ADDRESS, EP_CU_ILLEGAL_ADDRESS, "a kernel that ran before has failed" KERNEL_LOST },
-	{ EP_CU_KERNEL_FAULT_FIRST, EP_CU_KERNEL_FAULT_LAST, "a kernel that ran before has failed" KERNEL_LOST },
-	{ EP_CU_TOO_MANY_PEERS, EP_CU_TOO_MANY_PEERS, "fewer GPUs per process, or one process per GPU" },
+	{ EP_CU_ILLEGAL_ADDRESS, EP_CU_ILLEGAL_ADDRESS, KERNEL_LOST },
+	{ EP_CU_KERNEL_FAULT_FIRST, EP_CU_KERNEL_FAULT_LAST, KERNEL_LOST },
+	{ EP_CU_TOO_MANY_PEERS, EP_CU_TOO_MANY_PEERS, "use fewer GPUs per process, or one process per GPU" },
 	{ EP_CU_SYSTEM_NOT_READY, EP_CU_SYSTEM_NOT_READY, "start the NVIDIA fabric manager on this machine" },
 	{ EP_CU_DRIVER_MISMATCH, EP_CU_DRIVER_MISMATCH,
-	  "kernel module and libcuda differ: reboot, or give the container the host's libcuda" },
-	{ EP_CU_MPS_FIRST, EP_CU_MPS_LAST, "start a fresh MPS daemon, or unset CUDA_MPS_PIPE_DIRECTORY" },
-	{ EP_CU_CAPTURE_FIRST, EP_CU_CAPTURE_LAST, "not possible while the stream is being captured" },
+	  "kernel module and libcuda versions differ: reboot, or use the host's libcuda in the container" },
+	{ EP_CU_MPS_FIRST, EP_CU_MPS_LAST, "restart the MPS daemon, or unset CUDA_MPS_PIPE_DIRECTORY" },
+	{ EP_CU_CAPTURE_FIRST, EP_CU_CAPTURE_LAST, "not allowed while the stream is being captured" },
 };
 
 static const char *remedy_of(unsigned result)
@@ -153,7 +154,7 @@ int ep_cu_check_(unsigned result, const char *call, const char *file, int line, 
 
 void ep_cu_note_(unsigned result, const char *call)
 {
-	/* After the driver has shut down with the process there is nothing left to clean. */
+	/* The driver has already shut down at process exit: nothing is left to clean up. */
 	if (result && result != EP_CU_DEINITIALIZED)
 		EP_WARN(EP_DEV, "%s: %s (%u) while cleaning up", call, ep_cu_name(result), result);
 }

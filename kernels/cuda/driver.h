@@ -5,25 +5,23 @@
 
 #include "kernels/cuda/driver_api.h"
 
-/* Filled once by ep_cu_load, read-only afterwards. Symbols that are not needed may be NULL. */
+/* Filled once by ep_cu_load, read-only afterwards. Optional symbols may be NULL. */
 extern struct ep_cu_api ep_cu;
 
 /*
- * Opens libcuda and resolves its symbols; -ENODEV with the sentence when there is none. That is an answer, not a
- * failure: it is logged at INFO only. Does not initialise the driver, so a process that only asks may still fork.
+ * Opens libcuda and resolves its symbols; -ENODEV with a message if there is none. Not a failure: logged at INFO only.
+ * Does not initialise the driver, so that a process that only queries may still fork.
  */
 int ep_cu_load(void);
 
-/* ep_cu_load, then cuInit; -ENODEV in the same way when the driver sees no GPU. */
+/* ep_cu_load, then cuInit; -ENODEV likewise if the driver sees no GPU. */
 int ep_cu_init(void);
 
-/*
- * 0 for CUDA_SUCCESS; else -EP_EDEVICE with "CALL: NAME (text) WHAT; REMEDY", where fmt gives WHAT ("for ...").
- */
+/* 0 for CUDA_SUCCESS; else -EP_EDEVICE with "CALL: NAME (text) WHAT; REMEDY", where fmt gives WHAT ("for ..."). */
 int ep_cu_check_(unsigned result, const char *call, const char *file, int line, const char *fmt, ...)
 	__attribute__((format(printf, 5, 6)));
 
-/* For clean-up, where a first failure must keep its sentence: only logs. */
+/* For clean-up, where the first failure must keep its message: only logs. */
 void ep_cu_note_(unsigned result, const char *call);
 
 /* EP_CU(cuMemFree_v2, (ptr), "for ..."): the call, checked. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What we need to know of the CUDA driver's interface, in our own words: the build wants no CUDA header, and one binary
- * serves machines with and without a driver. Enumerations of the driver are plain unsigned here (that is their ABI).
+ * Our own declarations of the CUDA driver's interface: the build needs no CUDA header, and one binary serves machines
+ * with and without a driver. The driver's enumerations are plain unsigned here (that is their ABI).
  */
 #ifndef EP_KERNELS_CUDA_DRIVER_API_H
 #define EP_KERNELS_CUDA_DRIVER_API_H

@@ -14,7 +14,7 @@
 
 /* cuMemAlloc carves small requests out of blocks of this size, and IPC would share the whole block. */
 #define PLAIN_UNIT ((size_t)2 << 20)
-/* Far above every device, far below what could overflow when rounded. */
+/* Far above any device's memory, far below what could overflow when rounded. */
 #define SIZE_LIMIT ((size_t)1 << 46)
 
 static size_t round_up(size_t n, size_t unit)
@@ -47,8 +47,8 @@ free_address:
 	return rc;
 }
 
-/* The physical half. A sandbox may forbid what the attributes promise, so a refusal (but not a full memory) is only
- * noted and answered with 0 bytes: the caller takes the second way. */
+/* The physical memory. A sandbox may forbid what the attributes promise, so an error other than out of memory is only
+ * logged and *mapped is 0: the caller falls back to cuMemAlloc. */
 static int vmm_create(const struct ep_cuda_dev *dev, size_t size, unsigned long long *handle, size_t *mapped)
 {
 	struct ep_cu_mem_prop prop = { .type = EP_CU_MEM_PINNED,
@@ -70,7 +70,7 @@ static int vmm_create(const struct ep_cuda_dev *dev, size_t size, unsigned long 
 		return ep_cu_check_(result, "cuMemCreate", __FILE__, __LINE__, "for a window of %zu bytes on GPU %d",
 				    size, dev->dev.ordinal);
 	if (result)
-		EP_INFO(EP_DEV, "GPU %d: virtual memory handles are refused (%s): windows by cuMemAlloc and CUDA IPC",
+		EP_INFO(EP_DEV, "GPU %d: no virtual memory handles (%s); using cuMemAlloc and CUDA IPC for windows",
 			dev->dev.ordinal, ep_cu_name(result));
 	*mapped = result ? 0 : total;
 	return 0;
@@ -131,8 +131,7 @@ int ep_cuda_mem_alloc(struct ep_dev *base, size_t size, struct ep_mem *out)
 	int rc;
 
 	if (!size || size > SIZE_LIMIT)
-		return EP_FAIL(EP_DEV, EP_EARG, "GPU %d: a window of %zu bytes cannot be allocated", base->ordinal,
-			       size);
+		return EP_FAIL(EP_DEV, EP_EARG, "GPU %d: invalid window size: %zu bytes", base->ordinal, size);
 	if ((rc = ep_cuda_enter(dev, &scope)))
 		return rc;
 	if ((rc = window_alloc(dev, size, &mem)))
@@ -145,7 +144,7 @@ int ep_cuda_mem_alloc(struct ep_dev *base, size_t size, struct ep_mem *out)
 	rc = ep_cuda_wait(dev, dev->work, ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS)));
 	if (!rc)
 		*out = mem;
-	else if (rc != -EP_ETIMEOUT) /* then freeing would wait, without an end, for what is in the way */
+	else if (rc != -EP_ETIMEOUT) /* leaked after a timeout: freeing would wait for the same work, unbounded */
 		ep_cuda_mem_release(&mem);
 leave:
 	ep_cuda_leave(&scope);
@@ -171,11 +170,11 @@ int ep_cuda_pinned_alloc(struct ep_dev *base, size_t size, struct ep_pinned *out
 	int rc;
 
 	if (!size || size > SIZE_LIMIT)
-		return EP_FAIL(EP_DEV, EP_EARG, "GPU %d: %zu bytes of pinned memory cannot be allocated", base->ordinal,
+		return EP_FAIL(EP_DEV, EP_EARG, "GPU %d: invalid size of pinned memory: %zu bytes", base->ordinal,
 			       size);
 	if ((rc = ep_cuda_enter(ep_cuda(base), &scope)))
 		return rc;
-	/* Portable: other contexts of the process (ranks as threads on several GPUs) may look at it too. */
+	/* Portable: other contexts of the process (ranks as threads on several GPUs) may access it too. */
 	if ((rc = EP_CU(cuMemHostAlloc, (&mem.host, size, EP_CU_HOST_PORTABLE | EP_CU_HOST_MAPPED),
 			"for %zu bytes of pinned memory", size)))
 		goto leave;
@@ -212,7 +211,7 @@ int ep_cuda_pin(struct ep_dev *base, void *host, size_t size, struct ep_pinned *
 	if ((rc = ep_cuda_enter(ep_cuda(base), &scope)))
 		return rc;
 	if ((rc = EP_CU(cuMemHostRegister_v2, (host, size, EP_CU_REGISTER_PORTABLE | EP_CU_REGISTER_MAPPED),
-			"for %zu bytes that a net reads and GPU %d too", size, base->ordinal)))
+			"for %zu bytes shared by a net and GPU %d", size, base->ordinal)))
 		goto leave;
 	if ((rc = EP_CU(cuMemHostGetDevicePointer_v2, (&ptr, host, 0), "on GPU %d", base->ordinal))) {
 		EP_CU_NOTE(cuMemHostUnregister, (host));

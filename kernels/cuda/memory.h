@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/cuda_dev.h"
 
-/* struct ep_mem.priv: what it is, the allocation handle (own VMM memory only), the bytes really mapped. */
+/* struct ep_mem.priv: the kind, the allocation handle (own VMM memory only), the bytes actually mapped. */
 enum ep_cuda_mem {
 	EP_CUDA_MEM_NONE,
 	EP_CUDA_MEM_VMM,   /* cuMemCreate here, or imported from a file descriptor (then without a handle) */

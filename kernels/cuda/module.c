@@ -14,13 +14,13 @@ static const char *const names[EP_KERNELS] = {
 #undef EP_KERNEL
 };
 
-/* Rank threads of one process share a context: the second one finds the code loaded. That is more than thrift: while
- * the first one's kernel spins for the second, loading might wait for it. Process-wide because contexts are. */
+/* Rank threads of one process share a context, and its code is loaded once. Not just to save memory: while the first
+ * rank's kernel waits for the second rank, loading might wait for that kernel. Process-wide because contexts are. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ep_cuda_code *loaded;
 
-/* Under lazy loading (the default since CUDA 12.2) a function may still be absent when its handle is known:
- * cuFuncLoad ends that where the driver has it, and asking for its attributes does on older ones. */
+/* Under lazy loading (the default since CUDA 12.2) a function may not be loaded when its handle is known: cuFuncLoad
+ * loads it where the driver has it, querying its attributes on older drivers. */
 static int function_open(struct CUmod_st *mod, const char *name, int shared_optin, struct ep_cuda_kernel *k)
 {
 	int fixed = 0, regs = 0, local = 0, binary = 0, rc;
@@ -42,7 +42,7 @@ static int function_open(struct CUmod_st *mod, const char *name, int shared_opti
 			return rc;
 	k->shared_max = shared_optin - fixed;
 	EP_TRACE(EP_DEV,
-		 "kernel %s: sm_%d, %d registers, %d bytes of shared and %d of local memory, %d threads at most", name,
+		 "kernel %s: sm_%d, %d registers, %d bytes of shared and %d of local memory, at most %d threads", name,
 		 binary, regs, fixed, local, k->threads_max);
 	return EP_CU(cuFuncSetAttribute, (k->fn, EP_CU_FN_SHARED_DYNAMIC_MAX, k->shared_max),
 		     "when raising shared memory of kernel %s to %d bytes", name, k->shared_max);
@@ -50,11 +50,11 @@ static int function_open(struct CUmod_st *mod, const char *name, int shared_opti
 
 static int code_load(const struct ep_cuda_dev *dev, struct ep_cuda_code **out)
 {
-	struct ep_cuda_code *code = calloc(1, sizeof(*code));
+	struct ep_cuda_code *code = EP_CALLOC(EP_DEV, 1, sizeof(*code), "the CUDA kernels of a context");
 	int rc;
 
 	if (!code)
-		return EP_FAIL(EP_DEV, ENOMEM, "GPU %d: no memory to load the kernels", dev->dev.ordinal);
+		return -ENOMEM;
 	code->ctx = dev->ctx;
 	if ((rc = EP_CU(cuDeviceGetAttribute, (&code->shared_max, EP_CU_DEV_SHARED_OPTIN, dev->device), "on GPU %d",
 			dev->dev.ordinal)))

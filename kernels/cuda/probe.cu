@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled while configuring: a compiler that cannot do this turns the CUDA row off, with its own words as the reason.
+// Compiled at configure time: if this fails, the CUDA row is disabled, with the compiler's message as the reason.
 extern "C" __global__ void probe(const __grid_constant__ int a)
 {
 	(void)a;

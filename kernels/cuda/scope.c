@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The context and the capture mode of an entry point; see cuda_dev.h. */
+/* The current context and capture mode of an entry point; see cuda_dev.h. */
 #include "kernels/cuda/cuda_dev.h"
 
 int ep_cuda_enter(const struct ep_cuda_dev *dev, struct ep_cuda_scope *scope)

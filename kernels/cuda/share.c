@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of others: exported to and imported from processes of the node, opened between GPUs of one process. */
+/* Sharing memory: export to and import from processes of the node, access between GPUs of one process. */
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,10 +7,10 @@
 #include "kernels/cuda/memory.h"
 #include "util/error.h"
 
-/* The blob beside a file descriptor. */
+/* The blob that accompanies a file descriptor. */
 struct vmm_blob {
 	uint64_t mapped;
-	uint8_t uuid[16]; /* of the owner's GPU; zero where the driver does not tell */
+	uint8_t uuid[16]; /* of the owner's GPU; zero if unknown */
 };
 _Static_assert(sizeof(struct vmm_blob) <= sizeof(((struct ep_export *)0)->blob), "fits");
 _Static_assert(sizeof(struct ep_cu_ipc) == sizeof(((struct ep_export *)0)->blob), "fits");
@@ -24,7 +24,7 @@ static void uuid_of(int device, uint8_t uuid[16])
 		memset(uuid, 0, 16);
 }
 
-/* Fills the rest of an export whose descriptor the driver has made. */
+/* Completes an export whose descriptor the driver has created. */
 static int export_fd_fill(const struct ep_cuda_dev *dev, int one, uint64_t mapped, struct ep_export *out, int *fd)
 {
 	struct vmm_blob blob = { .mapped = mapped };
@@ -32,7 +32,8 @@ static int export_fd_fill(const struct ep_cuda_dev *dev, int one, uint64_t mappe
 	if (one < 0 || fcntl(one, F_SETFD, FD_CLOEXEC)) {
 		if (one >= 0)
 			close(one);
-		return EP_FAIL(EP_DEV, EP_EDEVICE, "GPU %d: the driver exported no file descriptor", dev->dev.ordinal);
+		return EP_FAIL(EP_DEV, EP_EDEVICE, "GPU %d: the driver exported no valid file descriptor",
+			       dev->dev.ordinal);
 	}
 	uuid_of(dev->device, blob.uuid);
 	out->share = EP_SHARE_FD;
@@ -76,14 +77,15 @@ int ep_cuda_mem_export(struct ep_dev *base, const struct ep_mem *mem, struct ep_
 	else if (mem->priv[0] == EP_CUDA_MEM_PLAIN)
 		rc = export_ipc(ep_cuda(base), mem, &export, fd);
 	else
-		rc = EP_FAIL(EP_DEV, EP_EINTERNAL, "GPU %d: only windows of this rank can be exported", base->ordinal);
+		rc = EP_FAIL(EP_DEV, EP_EINTERNAL, "GPU %d: only this rank's own windows can be exported",
+			     base->ordinal);
 	ep_cuda_leave(&scope);
 	if (!rc)
 		*out = export;
 	return rc;
 }
 
-/* Only where the owner's GPU is visible here can the reason be told beforehand; else the import itself will say no. */
+/* A clear error if the owner's GPU is visible here but not accessible; otherwise the import itself fails. */
 static int reach_check(const struct ep_cuda_dev *dev, const uint8_t owner[16])
 {
 	static const uint8_t none[16];
@@ -99,14 +101,14 @@ static int reach_check(const struct ep_cuda_dev *dev, const uint8_t owner[16])
 		if (memcmp(uuid, owner, 16) || device == dev->device)
 			continue;
 		if (!ep_cu.cuDeviceCanAccessPeer(&can, dev->device, device) && !can)
-			return EP_FAIL(EP_DEV, EP_EUSAGE, "GPU %d has no NVLink or PCIe peer path to GPU %d",
+			return EP_FAIL(EP_DEV, EP_EUSAGE, "GPU %d has no NVLink or PCIe peer access to GPU %d",
 				       dev->dev.ordinal, i);
 	}
 	return 0;
 }
 
-/* The sizes are the sender's word: cuMemMap refuses to map more than the allocation has, and nothing is used past what
- * was mapped. */
+/* The sizes are the sender's claim: cuMemMap refuses to map more than the allocation has, and nothing past the mapping
+ * is used. */
 static int import_fd(const struct ep_cuda_dev *dev, const struct ep_export *from, int fd, struct ep_mem *mem)
 {
 	struct vmm_blob blob;
@@ -149,7 +151,7 @@ static int import_ipc(const struct ep_cuda_dev *dev, const struct ep_export *fro
 			dev->dev.ordinal)))
 		goto close_handle;
 	if (start > ptr || ptr - start > size || size - (ptr - start) < from->size) {
-		rc = EP_FAIL(EP_DEV, EP_EREMOTE, "a peer's window has %zu bytes, not %llu", size,
+		rc = EP_FAIL(EP_DEV, EP_EREMOTE, "a peer's window has %zu bytes, but claims %llu", size,
 			     (unsigned long long)from->size);
 		goto close_handle;
 	}
@@ -170,7 +172,7 @@ int ep_cuda_mem_import(struct ep_dev *base, const struct ep_export *from, int fd
 
 	if (from->kind != EP_DEV_CUDA || !from->size || (from->share != EP_SHARE_FD && from->share != EP_SHARE_BLOB))
 		return EP_FAIL(EP_DEV, EP_EREMOTE,
-			       "GPU %d: a peer's window of kind %u, %llu bytes, shared by way %u cannot be opened",
+			       "GPU %d: cannot import a peer's window of kind %u, %llu bytes, share type %u",
 			       base->ordinal, from->kind, (unsigned long long)from->size, from->share);
 	if ((rc = ep_cuda_enter(ep_cuda(base), &scope)))
 		return rc;
@@ -197,7 +199,7 @@ static int pointer_attribute(const void *ptr, unsigned id, void *out)
 	return EP_CU(cuPointerGetAttribute, (out, id, (unsigned long long)(uintptr_t)ptr), "for address %p", ptr);
 }
 
-/* Our reservations are as long as their mapping, so the range that the pointer tells is the mapping. */
+/* Our reservations have the size of their mapping, so the pointer's range is the mapping. */
 static int peer_open_vmm(const struct ep_cuda_dev *dev, const void *ptr)
 {
 	struct ep_cu_access access = { .location = { EP_CU_LOCATION_DEVICE, dev->device },
@@ -241,7 +243,7 @@ int ep_cuda_peer_open(struct ep_dev *base, int peer_ordinal, const struct ep_mem
 		if ((rc = EP_CU(cuDeviceCanAccessPeer, (&can, dev->device, peer), "for GPU %d", base->ordinal)))
 			goto leave;
 		if (!can) {
-			rc = EP_FAIL(EP_DEV, EP_EUSAGE, "GPU %d has no NVLink or PCIe peer path to GPU %d",
+			rc = EP_FAIL(EP_DEV, EP_EUSAGE, "GPU %d has no NVLink or PCIe peer access to GPU %d",
 				     base->ordinal, peer_ordinal);
 			goto leave;
 		}
@@ -260,7 +262,7 @@ int ep_cuda_mem_dmabuf(struct ep_dev *base, const struct ep_mem *mem, int *fd)
 
 	if (!dev->dmabuf)
 		return EP_FAIL(EP_DEV, ENOTSUP,
-			       "GPU %d: the driver gives out no dma-buf: that takes CUDA 11.7 and the open kernel "
+			       "GPU %d: the driver cannot export a dma-buf; that needs CUDA 11.7 and the open kernel "
 			       "modules",
 			       base->ordinal);
 	if ((rc = ep_cuda_enter(dev, &scope)))
@@ -272,9 +274,7 @@ int ep_cuda_mem_dmabuf(struct ep_dev *base, const struct ep_mem *mem, int *fd)
 	return rc;
 }
 
-/*
- * Within the scope the device orders by itself there is nothing to do. Else the driver's call, where it has one.
- */
+/* Nothing to do if the device orders a NIC's writes itself; else the driver's call, if it has one. */
 int ep_cuda_flush(struct ep_dev *base)
 {
 	struct ep_cuda_dev *dev = ep_cuda(base);
@@ -284,7 +284,7 @@ int ep_cuda_flush(struct ep_dev *base)
 	if (!dev->flush_needed)
 		return 0;
 	if (!dev->flush_by_host)
-		return EP_FAIL(EP_DEV, ENOTSUP, "GPU %d: the driver cannot flush writes of a NIC: the net must",
+		return EP_FAIL(EP_DEV, ENOTSUP, "GPU %d: the driver cannot flush a NIC's writes; the net must",
 			       base->ordinal);
 	if ((rc = ep_cuda_enter(dev, &scope)))
 		return rc;
@@ -295,8 +295,8 @@ int ep_cuda_flush(struct ep_dev *base)
 }
 
 /*
- * Mapped memory can change behind an address that stays reserved (torch's expandable segments unmap and map again), so
- * there the id is that of the physical block, where the driver tells it. The top bit keeps both series of ids apart.
+ * Mapped memory can change behind a reserved address (torch's expandable segments unmap and remap), so there the id is
+ * that of the physical block, where the driver reports it. The top bit keeps the two kinds of ids apart.
  */
 #define BLOCK_ID (1ull << 63)
 
@@ -310,12 +310,12 @@ int ep_cuda_buffer_id(struct ep_dev *base, const void *ptr, struct ep_buffer *ou
 	if (rc)
 		return rc;
 	if (ep_cu.cuPointerGetAttribute(&id, EP_CU_PTR_BUFFER_ID, address) || !id) {
-		rc = -ENOENT; /* plain memory: a fact, not a failure */
+		rc = -ENOENT; /* plain memory: not a failure */
 		goto leave;
 	}
 	if (is_vmm(ptr) && !ep_cu.cuPointerGetAttribute(&block, EP_CU_PTR_MEMORY_BLOCK_ID, address) && block)
 		id = block | BLOCK_ID;
-	/* The first call knows the mapping around a pointer but no pinned host memory; the attributes know that too. */
+	/* cuMemGetAddressRange knows the mapping around a pointer but not pinned host memory; the attributes do. */
 	if (ep_cu.cuMemGetAddressRange_v2(&start, &size, address) &&
 	    ((rc = pointer_attribute(ptr, EP_CU_PTR_RANGE_START, &start)) ||
 	     (rc = pointer_attribute(ptr, EP_CU_PTR_RANGE_SIZE, &size))))
@@ -327,9 +327,9 @@ leave:
 }
 
 /*
- * A mapping that is only a part of its reservation is a piece of something larger (torch's expandable segments map many
- * handles one behind the other): a tensor in it may go on in the next piece, which would be another export. And without
- * the physical block's id nobody would learn that other memory is behind the address now.
+ * A mapping that covers only part of its reservation belongs to something larger (torch's expandable segments map many
+ * handles in a row): a tensor may continue in the next mapping, which would need another export. And without the
+ * physical block's id, a remapping of the address would go unnoticed.
  */
 static unsigned user_fd(unsigned long long handle, const struct ep_buffer *user, int *fd)
 {
@@ -344,8 +344,8 @@ static unsigned user_fd(unsigned long long handle, const struct ep_buffer *user,
 	return result ? result : ep_cu.cuMemExportToShareableHandle(fd, handle, EP_CU_HANDLE_POSIX_FD, 0);
 }
 
-/* What the driver refuses (memory of a pool, managed or pinned memory, handles made without a descriptor in mind) is
- * told at INFO: such tensors work, through the window. */
+/* What the driver refuses (memory of a pool, managed or pinned memory, handles created without a descriptor type) is
+ * logged at INFO: such tensors work, through the window. */
 int ep_cuda_user_export(struct ep_dev *base, const struct ep_buffer *user, struct ep_export *out, int *fd)
 {
 	struct ep_export export = { .share = EP_SHARE_BLOB, .kind = EP_DEV_CUDA, .size = user->size };
@@ -370,7 +370,7 @@ int ep_cuda_user_export(struct ep_dev *base, const struct ep_buffer *user, struc
 	}
 	ep_cuda_leave(&scope);
 	if (result) {
-		EP_INFO(EP_DEV, "GPU %d: %zu bytes at %p cannot be shown to other processes: %s", base->ordinal,
+		EP_INFO(EP_DEV, "GPU %d: %zu bytes at %p cannot be exported to other processes: %s", base->ordinal,
 			user->size, user->base, ep_cu_name(result));
 		return -ENOTSUP;
 	}

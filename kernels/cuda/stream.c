@@ -18,16 +18,16 @@ static int launch_check(const struct ep_cuda_dev *dev, const struct ep_launch *l
 	const struct ep_cuda_kernel *k;
 
 	if ((unsigned)l->kernel >= EP_KERNELS || !l->grid || !l->block || !l->args)
-		return EP_FAIL(EP_DEV, EP_EINTERNAL, "launch of kernel %d with %u blocks of %u threads", (int)l->kernel,
-			       l->grid, l->block);
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "invalid launch of kernel %d with %u blocks of %u threads",
+			       (int)l->kernel, l->grid, l->block);
 	k = &dev->code->kernel[l->kernel];
 	if (l->args_size != args_sizes[l->kernel])
 		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %d takes %zu bytes of arguments, got %zu", (int)l->kernel,
 			       args_sizes[l->kernel], l->args_size);
 	if (l->block > (unsigned)k->threads_max || l->shared > (size_t)k->shared_max)
 		return EP_FAIL(EP_DEV, EP_EUSAGE,
-			       "kernel %d on GPU %d: %u threads and %zu bytes of shared memory per block; it can have "
-			       "%d and %d",
+			       "kernel %d on GPU %d: %u threads and %zu bytes of shared memory per block exceed its "
+			       "limits of %d and %d",
 			       (int)l->kernel, dev->dev.ordinal, l->block, l->shared, k->threads_max, k->shared_max);
 	return 0;
 }
@@ -43,7 +43,7 @@ static int launch(const struct ep_cuda_dev *dev, const struct ep_launch *l)
 		     "for kernel %d on GPU %d, %u blocks", (int)l->kernel, dev->dev.ordinal, l->grid);
 }
 
-/* Launches are legal in every capture mode, so the context alone is switched: this is the one hot entry point. */
+/* Launches are legal in every capture mode, so only the context is switched: this is the only hot entry point. */
 int ep_cuda_launch(struct ep_dev *base, const struct ep_launch *l)
 {
 	struct ep_cuda_dev *dev = ep_cuda(base);
@@ -58,8 +58,8 @@ int ep_cuda_launch(struct ep_dev *base, const struct ep_launch *l)
 	return rc;
 }
 
-/* Asking costs a fraction of a microsecond, and most waits are short: ask for a while, then in naps that grow to 200
- * us. cuStreamSynchronize would have no deadline. */
+/* A query costs a fraction of a microsecond, and most waits are short: poll for a while, then sleep in between for up
+ * to 200 us. cuStreamSynchronize has no deadline. */
 int ep_cuda_wait(const struct ep_cuda_dev *dev, struct CUstream_st *stream, uint64_t deadline_ns)
 {
 	struct timespec nap = { .tv_nsec = 10000 };
@@ -72,9 +72,9 @@ int ep_cuda_wait(const struct ep_cuda_dev *dev, struct CUstream_st *stream, uint
 					    dev->dev.ordinal);
 		if (ep_now_ns() >= deadline_ns)
 			return EP_FAIL(EP_DEV, EP_ETIMEOUT,
-				       "GPU %d: the stream has not finished in time; a kernel in it may be waiting for "
-				       "a rank that "
-				       "does not come",
+				       "GPU %d: the stream did not finish in time; a kernel may be waiting for a rank "
+				       "that "
+				       "has not made the same call",
 				       dev->dev.ordinal);
 		if (asked < 200)
 			continue;
@@ -90,9 +90,9 @@ int ep_cuda_capture_status(const struct ep_cuda_dev *dev, struct CUstream_st *st
 
 	if (result == EP_CU_CAPTURE_IMPLICIT)
 		return EP_FAIL(EP_DEV, EP_EUSAGE,
-			       "GPU %d: the default stream cannot be used while another stream that waits for it is "
-			       "being captured: "
-			       "pass a stream of your own",
+			       "GPU %d: the default stream cannot be used while a stream that waits for it is "
+			       "captured: "
+			       "pass a non-default stream",
 			       dev->dev.ordinal);
 	if (result)
 		return ep_cu_check_(result, "cuStreamIsCapturing", __FILE__, __LINE__, "on GPU %d", dev->dev.ordinal);
@@ -109,10 +109,10 @@ int ep_cuda_sync(struct ep_dev *base, void *stream, uint64_t deadline_ns)
 
 	if (rc)
 		return rc;
-	/* Asking a captured stream how far it is would end the capture. */
+	/* Querying a captured stream would invalidate the capture. */
 	if (!(rc = ep_cuda_capture_status(dev, stream, &capturing)))
-		rc = capturing ? EP_FAIL(EP_DEV, EP_EUSAGE,
-					 "GPU %d: a stream that is being captured cannot be waited for", base->ordinal)
+		rc = capturing ? EP_FAIL(EP_DEV, EP_EUSAGE, "GPU %d: cannot wait for a stream that is being captured",
+					 base->ordinal)
 			       : ep_cuda_wait(dev, stream, deadline_ns);
 	ep_cuda_leave(&scope);
 	return rc;

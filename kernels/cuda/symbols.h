@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * EP_CU_SYM(needed, symbol, parameters): every function of libcuda that is called; included several times, so no guard.
+ * EP_CU_SYM(needed, symbol, parameters): the functions of libcuda that we call; included several times, hence no guard.
  * A symbol is the name libcuda exports, with its version; all return a CUresult. Names without _ptsz take stream NULL
- * as the legacy default stream, which is what a caller's NULL means unless he compiled for per-thread streams.
- * test/kernels/cuda_decl.c holds this list and constants.h against the vendor's header where there is one.
+ * as the legacy default stream, which is what a caller's NULL means unless compiled for per-thread streams.
+ * test/kernels/cuda_decl.c compares this list and constants.h with the vendor's header where there is one.
  */
 /* clang-format off */
 EP_CU_SYM(true, cuInit, (unsigned flags))

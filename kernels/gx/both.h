@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What host code and kernels share, below all argument structs. Read by C11, nvcc and clang -x hip; every size is
- * pinned, so that two compilers cannot disagree in silence.
+ * Base definitions shared by host code and kernels, below all argument structs. Compiled as C11, by nvcc and by clang
+ * -x hip; every struct's size is asserted, so that two compilers cannot disagree silently.
  */
 #ifndef EP_KERNELS_GX_BOTH_H
 #define EP_KERNELS_GX_BOTH_H
@@ -9,23 +9,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Threads of a block: 1024 would leave 64 registers to each, and rowsig spills at that; 512 leave 128. */
+/* Threads per block. 1024 would leave 64 registers for each, and rowsig spills at that; 512 leaves 128. */
 #define EP_THREADS_MAX 512
 
-/* Bytes of a stage (a warp's shared memory) in front of the row: the copy engine's barrier. */
+/* Bytes in front of the row in a stage (a warp's shared memory): the copy engine's mbarrier. */
 #define EP_STAGE_HEAD 128u
 
-/* C11's and C++'s own words for this differ, and C++'s wants a header in C. */
+/* C11 and C++ spell static assertions differently; this works in both without a header. */
 #define EP_SIZE_IS(type, bytes) typedef char ep_size_of_##type[sizeof(struct type) == (bytes) ? 1 : -1]
 
-/* A function for both sides. Kernels include gx.h first, which defines GX_DEV. */
+/* A function for host and device. Kernels include gx.h first, which defines GX_DEV. */
 #ifdef GX_DEV
 #define EP_BOTH GX_DEV
 #else
 #define EP_BOTH static inline
 #endif
 
-/* What a sum is made of; the value is an index, not NCCL's number. */
+/* Element type of a sum; an index, not NCCL's dtype number. */
 enum ep_num { EP_NUM_BF16, EP_NUM_F16, EP_NUM_F32 };
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gx_bulk without a copy engine: the load only remembers where the row is, each store copies it from there. The words
- * and what they promise are those of gx_bulk_tma.h, so a kernel is written once.
+ * gx_bulk without a copy engine: the load only records where the row is, each store copies it from there. The same
+ * interface and guarantees as bulk_tma.h, so that a kernel is written once.
  */
 #ifndef EP_KERNELS_GX_BULK_COPY_H
 #define EP_KERNELS_GX_BULK_COPY_H

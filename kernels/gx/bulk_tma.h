@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gx_bulk by the copy engine of sm_90 and newer: a row is loaded once into shared memory and stored from there to any
- * number of destinations, with one instruction each and no registers. All lanes of a warp make every call with the
- * same arguments. One stage per warp: other warps of the block fill the gaps (one to four
- * stages moved the same bytes per second on an H200).
+ * gx_bulk with the copy engine (TMA) of sm_90 and newer: a row is loaded once into shared memory and stored from there
+ * to any number of destinations, with one instruction each and no registers. All lanes of a warp make every call with
+ * the same arguments. One stage per warp: other warps of the block fill the gaps (one to four stages moved the same
+ * bytes per second on an H200).
  *
- *   gx_bulk_open(bulk, stage, bytes)	stage: the block's shared memory, bytes: each warp's piece of it, 16-byte units;
- *					pieces under GX_BULK_MIN: the engine is not used
+ *   gx_bulk_open(bulk, stage, bytes)	stage: the block's shared memory; bytes: each warp's part of it, a multiple of
+ *					16; below GX_BULK_MIN the engine is not used
  *   gx_bulk_load(bulk, src, n)		n <= gx_bulk_room(bulk); starts the load, the first store waits for it
+ *   gx_bulk_load_own(bulk, src, n)	the same for inputs that no other rank or block writes
  *   gx_bulk_stage, gx_bulk_filled	instead of a load: the stage itself, for the lanes to write the row into
  *   gx_bulk_row			the row loaded last, for the lanes to read; what they then write into the stage
- *may lie on it gx_bulk_load_own			the same for inputs nobody else writes gx_bulk_store(bulk, dst,
- *from, n)	as often as wanted: n bytes of the row from there on gx_bulk_scatter(bulk, dst, count, at, n)	n bytes
- *of the row to dst[i] + at, NULL left out; dst is in shared memory, and the lanes issue the stores side by side
- *   gx_bulk_drain(bulk)		before a counter or signal that says the rows are there
+ *					may overlap it
+ *   gx_bulk_store(bulk, dst, from, n)	any number of times: n bytes of the row, starting at from
+ *   gx_bulk_scatter(bulk, dst, count,	n bytes of the row to dst[i] + at, skipping NULL; dst is in shared memory, and
+ *		     at, n)		the lanes issue the stores in parallel
+ *   gx_bulk_drain(bulk)		before a counter or signal that says the rows have been written
  *
- * The engine moves 16-byte units; a row, source or destination that is not aligned so goes by gx_row_copy.
+ * The engine moves 16-byte units; a row, source or destination that is not so aligned goes by gx_row_copy.
  */
 #ifndef EP_KERNELS_GX_BULK_TMA_H
 #define EP_KERNELS_GX_BULK_TMA_H
 
-/* The stage's first bytes hold its mbarrier; a whole line, so that rows are aligned like those in memory: the engine
- * moves lines, and one that is split in shared memory costs it twice. */
+/* The stage starts with its mbarrier, in a whole line, so that rows are aligned like those in memory: the engine moves
+ * lines, and a line that is split in shared memory costs twice. */
 #define GX_BULK_BAR EP_STAGE_HEAD
 #define GX_BULK_MIN (GX_BULK_BAR + 128u)
 
@@ -32,8 +34,8 @@ struct gx_bulk {
 	uint32_t room;	     /* 0: no stage, every row goes by gx_row_copy */
 	uint32_t parity;
 	uint32_t staged; /* the row loaded last is in the stage, */
-	uint32_t coming; /* or on its way there */
-	uint32_t used;	 /* a bulk store is under way since the last drain */
+	uint32_t coming; /* or its load is in flight */
+	uint32_t used;	 /* bulk stores were issued since the last drain */
 };
 
 GX_DEV void gx_bulk_open(struct gx_bulk *bulk, void *stage, uint32_t bytes)
@@ -49,7 +51,7 @@ GX_DEV void gx_bulk_open(struct gx_bulk *bulk, void *stage, uint32_t bytes)
 	bulk->room = (bytes - GX_BULK_BAR) / 16 * 16;
 	if (gx_lane() == 0) {
 		asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bulk->bar) : "memory");
-		/* The engine looks at shared memory through a proxy of its own and must see the barrier made. */
+		/* The engine accesses shared memory through the async proxy and must see the initialised mbarrier. */
 		asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 	}
 	gx_syncwarp();
@@ -60,7 +62,7 @@ GX_DEV uint32_t gx_bulk_room(const struct gx_bulk *bulk)
 	return bulk->room ? bulk->room : 1u << 30;
 }
 
-/* Bounded by the hardware: it ends when the engine has moved the bytes, and a bad address ends the whole kernel. */
+/* Bounded by the hardware: completes when the engine has moved the bytes; a bad address kills the whole kernel. */
 GX_DEV void gx_bulk_arrived_(uint32_t bar, uint32_t parity)
 {
 	uint32_t done = 0;
@@ -86,10 +88,10 @@ GX_DEV void gx_bulk_await_(struct gx_bulk *bulk)
 	bulk->coming = 0;
 }
 
-/* The engine has read the stage for the stores before; what it wrote is the drain's business. */
+/* Waits until the engine has read the stage for all earlier stores; that they are written is gx_bulk_drain's part. */
 GX_DEV void gx_bulk_idle_(struct gx_bulk *bulk)
 {
-	gx_bulk_await_(bulk); /* a load nobody stored */
+	gx_bulk_await_(bulk); /* a load without a store */
 	if (bulk->used)
 		asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 	gx_syncwarp();
@@ -104,8 +106,8 @@ GX_DEV void gx_bulk_load_(struct gx_bulk *bulk, const void *src, uint32_t n, int
 		return;
 	gx_bulk_idle_(bulk);
 	if (gx_lane() == 0) {
-		/* Another's row was seen by an acquire in the generic proxy: it holds for the engine's proxy only past
-		 * this fence, which an own row is spared. */
+		/* A peer's row was acquired in the generic proxy; this fence extends that to the async proxy. Own rows
+		 * do not need it. */
 		if (!own)
 			asm volatile("fence.proxy.async;" ::: "memory");
 		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bulk->bar), "r"(n)
@@ -142,7 +144,7 @@ GX_DEV const void *gx_bulk_row(struct gx_bulk *bulk)
 
 GX_DEV void gx_bulk_filled(struct gx_bulk *bulk)
 {
-	/* Every lane for what it wrote, then the barrier. */
+	/* By every lane for its own writes, then the barrier. */
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 	gx_syncwarp();
 	bulk->src = bulk->memory;
@@ -188,10 +190,10 @@ GX_DEV void gx_bulk_scatter(struct gx_bulk *bulk, uint8_t *const *dst, uint32_t 
 }
 
 /*
- * wait_group without .read: .read only says that the stage was read, not that the rows were written. Then the proxy
- * fence brings the engine's writes into the lane's order. What follows is a counter with release at device scope, and
- * from its last finisher a signal with release at system scope; releases add up along the way, so a system fence here
- * (a microsecond) would say nothing more. The barrier does the same for rows that other lanes stored.
+ * wait_group without .read: .read only means that the stage was read, not that the rows were written. The proxy fence
+ * then orders the engine's writes before this lane's later accesses. What follows is a counter with release at device
+ * scope, and from its last finisher a signal with release at system scope; release is cumulative, so a system fence
+ * here (a microsecond) would add nothing. The barrier does the same for rows that other lanes stored.
  */
 GX_DEV void gx_bulk_drain(struct gx_bulk *bulk)
 {

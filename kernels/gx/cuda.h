@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of gx.h for nvcc. Scopes and orders are spelled in PTX: CUDA's C intrinsics have no acquire or release. */
+/* The primitives of gx.h for nvcc. Scopes and orders are in PTX: CUDA's C intrinsics have no acquire or release. */
 #ifndef EP_KERNELS_GX_CUDA_H
 #define EP_KERNELS_GX_CUDA_H
 
@@ -8,9 +8,9 @@
 #define GX_SLOW static __device__ __noinline__
 #define GX_SHARED __shared__
 #define GX_DYN_SHARED(name) extern __shared__ __align__(128) uint8_t name[]
-/* __grid_constant__: the address of the arguments may be taken without a copy of them in local memory. */
+/* __grid_constant__: taking the address of the arguments does not copy them to local memory. */
 #define GX_ARGS(type) const __grid_constant__ type
-/* One block per multiprocessor at least: without the 1 ptxas aims at two, and spills. */
+/* At least one block per multiprocessor: without the 1, ptxas aims at two and spills. */
 #define GX_KERNEL(name) extern "C" __global__ void __launch_bounds__(EP_THREADS_MAX, 1) ep_k_##name
 
 #include "kernels/gx/both.h"
@@ -123,7 +123,7 @@ GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
 	asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
 
-/* One store of 16 bytes: one packet over PCIe instead of two. Halves may still be seen one by one. */
+/* One store of 16 bytes: one PCIe packet instead of two. The halves may still become visible separately. */
 GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
 {
 	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
@@ -134,20 +134,20 @@ GX_DEV void gx_fence_sys(void)
 	__threadfence_system();
 }
 
-/* The first polls come back to back: a signal inside a node takes under a microsecond, a sleep costs as much. */
+/* The first polls run back to back: a signal inside a node takes under a microsecond, as long as a sleep. */
 GX_DEV void gx_pause(uint32_t spin)
 {
 	if (spin >= 64)
 		__nanosleep(40);
 }
 
-/* Orders stores behind it, and nothing else: an acquire empties the nearest cache at every look. */
+/* Orders later stores only: an acquire would invalidate the L1 cache at every poll. */
 GX_DEV uint64_t gx_ld_look_u64(const uint64_t *p)
 {
 	return gx_ld_relaxed_u64(p);
 }
 
-/* A store of a GPU wakes no thread. */
+/* A GPU's store cannot wake a thread. */
 GX_DEV void gx_bell(uint32_t *bell)
 {
 	(void)bell;
@@ -161,7 +161,7 @@ GX_DEV uint64_t gx_clock_ns(void)
 	return t;
 }
 
-/* Plain and coherent: good for rows that others wrote, after the acquire. The compiler cannot turn it into ld.nc:
+/* Plain and coherent: valid for rows that peers wrote, after the acquire. The compiler cannot turn it into ld.nc:
  * no kernel pointer is marked restrict. */
 GX_DEV gx_u4 gx_ld_u4(const void *p)
 {
@@ -173,7 +173,7 @@ GX_DEV void gx_st_u4(void *p, gx_u4 v)
 	*(gx_u4 *)p = v;
 }
 
-/* The first source of the instruction goes to the upper half. Ties to even; NaN is 0x7fff. */
+/* The instruction's first source goes to the upper half. Ties to even; NaN is 0x7fff. */
 GX_DEV uint32_t gx_pack_bf16(float low, float high)
 {
 	uint32_t v;
@@ -210,7 +210,7 @@ GX_DEV float gx_from_f16(uint32_t half)
 #include "kernels/gx/load.h"
 #include "kernels/gx/row.h"
 
-/* The host pass has no __CUDA_ARCH__ and no use for either. */
+/* The host pass has no __CUDA_ARCH__ and uses neither. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #include "kernels/gx/bulk_tma.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the primitives of the host need from whoever runs a kernel there: kernels/host/scalar.c, or the emulator in
+ * What the host's primitives need from the code that runs a kernel: kernels/host/scalar.c, or the emulator in
  * kernels/simt.
  */
 #ifndef EP_KERNELS_GX_ENV_H
@@ -11,12 +11,12 @@
 /* The dynamic shared memory of the block this thread runs; 128-byte aligned, not cleared. */
 void *gx_host_shared(void);
 
-/* The rest is the emulator's. */
+/* The rest is implemented by the emulator only. */
 struct simt_where {
 	uint32_t tid, threads, block, blocks;
 };
 
-/* A fiber's answer never changes while a kernel runs it, so the compiler may ask once. */
+/* The result never changes while a kernel runs in a fiber, so the compiler may call it once. */
 const struct simt_where *simt_where(void) __attribute__((const));
 
 /* where: "file:line" of the kernel. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The words of gx.h for AMD, in the compiler's own attributes and builtins: a build needs clang, not ROCm.
- * Everything shared goes through the scoped atomic builtins; volatile through a generic pointer becomes slow flat
- * accesses here.
+ * The primitives of gx.h for AMD, from the compiler's own attributes and builtins: a build needs clang, not ROCm.
+ * All shared accesses use the scoped atomic builtins; volatile through a generic pointer becomes slow flat accesses.
  */
 #ifndef EP_KERNELS_GX_HIP_H
 #define EP_KERNELS_GX_HIP_H
@@ -139,16 +138,16 @@ GX_DEV void gx_fence_sys(void)
 GX_DEV void gx_pause(uint32_t spin)
 {
 	(void)spin;
-	__builtin_amdgcn_s_sleep(1); /* 64 cycles, 30 ns: nothing to save before it */
+	__builtin_amdgcn_s_sleep(1); /* 64 cycles, 30 ns: short enough for the first poll too */
 }
 
-/* Orders stores behind it, and nothing else: an acquire empties the nearest cache at every look. */
+/* Orders later stores only: an acquire would invalidate the L1 cache at every poll. */
 GX_DEV uint64_t gx_ld_look_u64(const uint64_t *p)
 {
 	return gx_ld_relaxed_u64(p);
 }
 
-/* A store of a GPU wakes no thread. */
+/* A GPU's store cannot wake a thread. */
 GX_DEV void gx_bell(uint32_t *bell)
 {
 	(void)bell;

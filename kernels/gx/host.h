@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The words of gx.h that gx_scalar.h and gx_simt.h share: on the host there is one scope, and C11 orders are enough. */
+/* The primitives of gx.h that scalar.h and simt.h share: the host has one scope, and C11 orders are enough. */
 #ifndef EP_KERNELS_GX_HOST_H
 #define EP_KERNELS_GX_HOST_H
 
@@ -11,7 +11,7 @@
 
 #define GX_DEV static inline __attribute__((always_inline, unused))
 #define GX_SLOW static __attribute__((noinline, unused))
-/* A block runs in one thread of its own (simt) or in the caller's (scalar): per thread is per block. */
+/* A block runs in a thread of its own (simt) or in the caller's (scalar): per thread is per block. */
 #define GX_SHARED static _Thread_local
 #define GX_ARGS(type) const type
 #define GX_KERNEL(name) static void ep_k_##name /* its address goes into the table of kernels/host/kernels.c */
@@ -60,7 +60,7 @@ GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
 	__atomic_store_n(p, value, __ATOMIC_RELEASE);
 }
 
-/* Released one by one: it costs the host nothing, and TSan knows no fences. */
+/* Released separately: it costs the host nothing, and TSan does not model fences. */
 GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
 {
 	gx_st_release_u64(p, a);
@@ -72,7 +72,7 @@ GX_DEV void gx_fence_sys(void)
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Race detectors know no dependencies. */
+/* Acquire, because race detectors do not model dependencies. */
 GX_DEV uint64_t gx_ld_look_u64(const uint64_t *p)
 {
 	return gx_ld_acquire_u64(p);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Number formats as bits. One way of rounding on every device: to nearest, ties to even, so that results are alike. */
+/* Number formats as bits. Every device rounds to nearest, ties to even, so that results are bit-identical. */
 #ifndef EP_KERNELS_NUM_H
 #define EP_KERNELS_NUM_H
 
@@ -34,11 +34,11 @@ GX_DEV uint32_t num_to_bf16(float f)
 	uint32_t u = num_bits(f);
 	uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1)) >> 16;
 
-	/* A NaN would round up into infinity or zero; all become the one that GPUs make. */
+	/* A NaN could round up into infinity or zero; all become the NaN that GPUs produce. */
 	return (u & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded;
 }
 
-/* The exponent is moved by a multiplication, which also normalises what was subnormal; exact. */
+/* The multiplication moves the exponent and normalises subnormals; exact. */
 GX_DEV float num_from_f16(uint32_t h)
 {
 	uint32_t u = (h & 0x7fffu) << 13, sign = (h & 0x8000u) << 16;
@@ -52,11 +52,11 @@ GX_DEV uint32_t num_to_f16(float f)
 	uint32_t u = num_bits(f), sign = u >> 16 & 0x8000u;
 	uint32_t a = u & 0x7fffffffu, normal, small;
 
-	/* Past 65520 it is infinity; a NaN becomes the one that GPUs make. */
+	/* From 65520 on it is infinity; a NaN becomes the one that GPUs produce. */
 	if (a >= 0x477ff000u)
 		return a > 0x7f800000u ? 0x7fffu : sign | 0x7c00u;
 	normal = (a - 0x38000000u + 0xfffu + (a >> 13 & 1)) >> 13;
-	/* Subnormal: adding 2^-1 lets the adder round at bit 2^-24. */
+	/* Subnormal: adding 2^-1 makes the adder round at bit 2^-24. */
 	small = num_bits(num_f32(a) + num_f32(0x3f000000u)) - 0x3f000000u;
 	return sign | (a < 0x38800000u ? small : normal);
 }
@@ -72,7 +72,7 @@ GX_DEV uint32_t num_to_e4m3(float f)
 	if (a >= 0x43e00000u) /* 448 */
 		return sign | 0x7eu;
 	normal = (a - 0x3c000000u + 0x7ffffu + (a >> 20 & 1)) >> 20;
-	/* Subnormal, below 2^-6: adding 2^14 lets the adder round at bit 2^-9. */
+	/* Subnormal, below 2^-6: adding 2^14 makes the adder round at bit 2^-9. */
 	small = num_bits(num_f32(a) + num_f32(0x46800000u)) - 0x46800000u;
 	return sign | (a < 0x3c800000u ? small : normal > 0x7eu ? 0x7eu : normal);
 }

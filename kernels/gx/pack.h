@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small floats two to a word, for devices that have no instruction for it, or none that is known to round alike. */
+/* Small floats, two to a word, for devices without an instruction that is known to round the same way. */
 #ifndef EP_KERNELS_GX_PACK_H
 #define EP_KERNELS_GX_PACK_H
 

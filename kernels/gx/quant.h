@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * DeepSeek's FP8: bf16 to e4m3 with one float scale per 128 channels. A row is written into the warp's stage; 16 lanes
- * share a group of 128 (one lane where a warp has one).
+ * share a group of 128 (one lane where the warp has one).
  */
 #ifndef EP_KERNELS_QUANT_H
 #define EP_KERNELS_QUANT_H
@@ -11,22 +11,22 @@
 
 #define QUANT_GROUP 128u
 #define QUANT_LANES (GX_WARP < 16u ? GX_WARP : 16u)
-#define QUANT_AHEAD 4u				      /* turns side by side: each is a chain of dependent steps */
+#define QUANT_AHEAD 4u				      /* turns interleaved: each is a chain of dependent steps */
 #define QUANT_EIGHTS (QUANT_GROUP / QUANT_LANES / 8u) /* per lane and group */
 
-/* Eight channels: what a lane has of a group, where it shares it with 15 others. */
+/* Eight channels: a lane's part of a group that 16 lanes share. */
 union quant_eight {
 	gx_u4 v;
 	uint32_t pair[4];
 };
 
-/* What a lane has of a group, and what the lanes that share it found. */
+/* A lane's part of a group, and the maximum over the lanes that share it. */
 struct quant_part {
 	union quant_eight e[QUANT_EIGHTS];
-	uint32_t amax; /* as a float's bits: magnitudes compare as integers */
+	uint32_t amax; /* the bits of a float: magnitudes compare as integers */
 };
 
-/* The largest magnitude, at least 1e-4; a NaN says nothing of the others' size. */
+/* The largest magnitude, at least 1e-4; NaNs are ignored. */
 GX_DEV uint32_t quant_amax(const union quant_eight *e)
 {
 	uint32_t pairs = 0, low, high;
@@ -67,16 +67,15 @@ GX_DEV void quant_store(uint8_t *to, float *scale_to, const struct quant_part *p
 		*scale_to = scale;
 }
 
-/* A row on its way: where it comes from and goes to. */
 struct quant {
 	const uint16_t *src;
 	uint8_t *to;
 	float *scales;
-	uint32_t turn; /* groups that the warp does at once */
+	uint32_t turn; /* groups that the warp handles at once */
 	uint32_t round;
 };
 
-/* n <= QUANT_AHEAD turns, a constant at every call; group is this lane's first. */
+/* n <= QUANT_AHEAD turns, a compile-time constant at every call; group is this lane's first. */
 GX_DEV void quant_turns(const struct quant *q, uint32_t group, uint32_t n)
 {
 	uint32_t place = gx_lane() % QUANT_LANES * (QUANT_GROUP / QUANT_LANES);
@@ -103,7 +102,7 @@ GX_DEV void quant_turns(const struct quant *q, uint32_t group, uint32_t n)
 
 /*
  * All lanes of the warp; hidden % 512 == 0, so that every lane has a group in every turn. src may be the stage itself:
- * the bytes take half of what they are made of, so a turn writes over what earlier turns have read, and over its own.
+ * the output is half the size of the input, so a turn overwrites only what it and earlier turns have read.
  */
 GX_DEV void quant_row(struct gx_bulk *bulk, const uint16_t *src, uint32_t hidden, uint32_t scales_at, uint32_t round)
 {

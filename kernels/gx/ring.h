@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The producer's side of a ring (util/ring.h): any number of threads of a device push, one thread of the CPU pops.
+ * The producer's side of a ring (util/ring.h): any number of device threads push, one CPU thread pops.
  *
- * A push claims its place by one atomic in device memory and then owns it: it must write it, or say that it will not.
- * Whoever gives up waiting for room marks the ring dead, for the other producers in device memory and for the consumer
- * in pinned memory; a hole that nobody tells of would stop everything behind it without a word.
+ * A push claims its entry by one atomic in device memory and then owns it: it must write the entry or mark the ring
+ * dead. A producer that gives up waiting for room does so for the other producers in device memory and for the consumer
+ * in pinned memory; an unreported hole would silently block everything behind it.
  *
  * Orderings (P: producer, C: proxy/ring.c):
- *   R1 what the command names -> the entry	P's gx_fence_sys before it pushes, once for all it pushes then: a fence
- *						per command would cost the way over PCIe each time. Pairs with A1, C's
- *						acquire of each half
+ *   R1 data the command refers to -> the entry	P's gx_fence_sys before it pushes, one for all commands it then pushes:
+ *						a fence per command would cost a PCIe round trip each. Pairs with A1,
+ *						C's acquire of each half
  *   R2 C has read the entry -> credit		pairs with A2, P's acquire of credit
  *   R3 the net's completion -> done		pairs with A3 in gx_ring_wait_done
  *   R4 everything before giving up -> dead	pairs with A4, C's acquire of dead
- * A producer that goes by seen has not acquired credit itself. That is enough: its stores depend on the value it read,
- * no device stores on speculation, and all it must not do is write before C has read.
+ * A producer that relies on seen has not acquired credit itself. That is enough: its stores depend on the value it
+ * read, no device stores speculatively, and all it must not do is write before C has read.
  */
 #ifndef EP_KERNELS_GX_RING_H
 #define EP_KERNELS_GX_RING_H
@@ -24,13 +24,13 @@
 
 typedef char gx_ring_warp_claims_at_once_[GX_WARP <= EP_CMD_CLAIM_MAX ? 1 : -1];
 
-/* Whether position a is at or behind b; they are never 2^63 apart. */
+/* Whether position a is at or past b; they are never 2^63 apart. */
 GX_DEV int gx_ring_reached(uint64_t a, uint64_t b)
 {
 	return (int64_t)(a - b) >= 0;
 }
 
-/* The first to give up is the one the consumer is told of: the others only found the ring dead. */
+/* Only the first producer to give up is reported to the consumer: the others merely found the ring dead. */
 GX_DEV enum gx_wait_result gx_ring_give_up(const struct ep_cmd_ring *ring, uint64_t at, enum gx_wait_result why)
 {
 	if (gx_dev_add_relaxed_u64(&ring->head->dead, 1) == 0)
@@ -38,7 +38,7 @@ GX_DEV enum gx_wait_result gx_ring_give_up(const struct ep_cmd_ring *ring, uint6
 	return why;
 }
 
-/* gx_limit_reached for the waits here, as seldom: a look at device memory between two polls is a third of a poll. */
+/* gx_limit_reached for the waits here, as rarely: a read of device memory between two polls costs a third of a poll. */
 GX_DEV enum gx_wait_result gx_ring_limit(const struct ep_cmd_ring *ring, const struct gx_limit *limit, uint32_t spin,
 					 uint64_t *next)
 {
@@ -47,7 +47,7 @@ GX_DEV enum gx_wait_result gx_ring_limit(const struct ep_cmd_ring *ring, const s
 	return gx_limit_reached(limit, spin, next);
 }
 
-/* Until the consumer has popped up to `need`; `at` is the caller's claim, dead if it never does. */
+/* Waits until the consumer has popped up to `need`; `at` is the caller's claim, a hole if it never does. */
 GX_DEV enum gx_wait_result gx_ring_wait_room(const struct ep_cmd_ring *ring, uint64_t at, uint64_t need,
 					     const struct gx_limit *limit)
 {
@@ -55,12 +55,12 @@ GX_DEV enum gx_wait_result gx_ring_wait_room(const struct ep_cmd_ring *ring, uin
 	uint64_t credit, next = 0;
 
 	for (uint32_t spin = 0;; spin++) {
-		/* Another producer may have looked meanwhile; the second look goes over PCIe. */
+		/* Another producer may have read credit meanwhile; reading it here goes over PCIe. */
 		if (gx_ring_reached(gx_ld_relaxed_u64(&ring->head->seen), need))
 			return GX_ARRIVED;
 		credit = gx_ld_acquire_u64(&ring->tail->credit); /* A2 */
 		if (gx_ring_reached(credit, need)) {
-			/* An older value may overwrite a newer one: the next to miss looks for itself. */
+			/* An older value may overwrite a newer one: the next producer to miss reads credit itself. */
 			gx_st_relaxed_u64(&ring->head->seen, credit);
 			return GX_ARRIVED;
 		}
@@ -72,7 +72,7 @@ GX_DEV enum gx_wait_result gx_ring_wait_room(const struct ep_cmd_ring *ring, uin
 }
 
 /*
- * One thread. Claims n places, at most EP_CMD_CLAIM_MAX, and waits until they are free; *at is the first. After
+ * One thread. Claims n entries, at most EP_CMD_CLAIM_MAX, and waits until they are free; *at is the first. After
  * anything but GX_ARRIVED the ring is dead and nothing may be stored. The reads do not wait for the atomic.
  */
 GX_DEV enum gx_wait_result gx_ring_claim(const struct ep_cmd_ring *ring, uint32_t n, const struct gx_limit *limit,
@@ -90,8 +90,8 @@ GX_DEV enum gx_wait_result gx_ring_claim(const struct ep_cmd_ring *ring, uint32_
 }
 
 /*
- * Into a place that was claimed; what the command names is behind a gx_fence_sys (R1). Who stores by hand calls
- * gx_bell(ring->bell) behind the last one: a fence for each command would cost the host more than the stores.
+ * Into a claimed entry, after a gx_fence_sys for the data the command refers to (R1). The caller calls
+ * gx_bell(ring->bell) after the last one: a fence for each command would cost the host more than the stores.
  */
 GX_DEV void gx_ring_store(const struct ep_cmd_ring *ring, uint64_t at, struct ep_cmd cmd)
 {
@@ -114,7 +114,7 @@ GX_DEV enum gx_wait_result gx_ring_push(const struct ep_cmd_ring *ring, struct e
 	return result;
 }
 
-/* A whole warp: the commands of its first n lanes, in the order of the lanes, for one atomic. */
+/* A whole warp: the commands of its first n lanes, in lane order, with one atomic. */
 GX_DEV enum gx_wait_result gx_ring_push_warp(const struct ep_cmd_ring *ring, struct ep_cmd cmd, uint32_t n,
 					     const struct gx_limit *limit)
 {
@@ -132,9 +132,9 @@ GX_DEV enum gx_wait_result gx_ring_push_warp(const struct ep_cmd_ring *ring, str
 	return (enum gx_wait_result)result;
 }
 
-/* One thread. Until the net has completed as many commands as there are before this position. One look at a time: with
- * four on their way at once a round trip took 5.9 us instead of 2.9, as they keep the line from the engine. What may
- * follow is that sources are written again, so that A3 orders stores only. */
+/* One thread. Waits until the net has completed as many commands as precede this position. One poll at a time: with
+ * four in flight a round trip took 5.9 us instead of 2.9, as they keep the cache line from the engine. The caller may
+ * then overwrite the sources, so A3 needs to order stores only. */
 GX_DEV enum gx_wait_result gx_ring_wait_done(const struct ep_cmd_ring *ring, uint64_t position,
 					     const struct gx_limit *limit)
 {
@@ -151,7 +151,7 @@ GX_DEV enum gx_wait_result gx_ring_wait_done(const struct ep_cmd_ring *ring, uin
 	}
 }
 
-/* One thread. Until everything that was claimed before the call is completed. */
+/* One thread. Waits until everything claimed before the call is completed. */
 GX_DEV enum gx_wait_result gx_ring_quiet(const struct ep_cmd_ring *ring, const struct gx_limit *limit)
 {
 	return gx_ring_wait_done(ring, gx_ld_relaxed_u64(&ring->head->claim), limit);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A row moved by one warp: 16 bytes per lane, four loads in flight before the first store. Any length and alignment:
- * the vectors start at the first 16-byte boundary of the destination; where source and destination can never be
- * aligned together it is words, else bytes. All lanes of the warp call it with the same arguments; no barrier inside.
+ * A row copied by one warp: 16 bytes per lane, four loads in flight before the first store. Any length and alignment:
+ * the vectors start at the first 16-byte boundary of the destination; where source and destination cannot both be
+ * aligned, 4-byte words, else bytes. All lanes of the warp call it with the same arguments; no barrier inside.
  */
 #ifndef EP_KERNELS_GX_ROW_H
 #define EP_KERNELS_GX_ROW_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The words of gx.h for the CPU device: a grid of one block of one thread, a warp of one lane. Lane loops become plain
- * loops, barriers nothing, and a row is a memcpy: a kernel runs at the speed of C written for the host.
+ * The primitives of gx.h for the CPU device: a grid of one block of one thread, a warp of one lane. Lane loops become
+ * plain loops, barriers are empty, and a row is a memcpy: a kernel runs at the speed of C written for the host.
  */
 #ifndef EP_KERNELS_GX_SCALAR_H
 #define EP_KERNELS_GX_SCALAR_H
@@ -63,7 +63,7 @@ GX_DEV uint64_t gx_ballot(int p)
 	return p != 0;
 }
 
-/* A peer on another core answers within a few hundred polls or is not running at all: then its core is this one. */
+/* A peer on another core answers within a few hundred polls; otherwise it may need this core to run. */
 GX_DEV void gx_pause(uint32_t spin)
 {
 	if (spin >= 256)

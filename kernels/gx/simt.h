@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The words of gx.h under the emulator (kernels/simt). GX_WARP comes from the command line, and chooses this header: 32
- * and 64 for the shapes of GPUs, 1 for many warps of one lane. Every barrier and warp operation says where it stands,
- * so that the emulator can tell lanes that met at different places.
+ * The primitives of gx.h under the emulator (kernels/simt). GX_WARP comes from the command line and selects this
+ * header: 32 and 64 as on GPUs, 1 for many warps of one lane. Every barrier and warp operation passes its source
+ * location, so that the emulator detects lanes that meet at different ones.
  */
 #ifndef EP_KERNELS_GX_SIMT_H
 #define EP_KERNELS_GX_SIMT_H

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The sum of a token's rows by one block or one warp: fp32, in the order of the terms, a multiplication and an addition
- * each (never fused: devices would differ), rounded once. A NULL term is left out; no term at all gives zeros.
+ * each (never fused: devices would differ), rounded once. A NULL term is skipped; without any term the sum is zero.
  *
  * 16 bytes per thread and eight loads in flight where everything is aligned, else one element per thread. On the CPU
- * (a warp of one lane) it is a tile of elements, term by term, which compilers turn into vectors.
+ * (a warp of one lane) a tile of elements, term by term, which compilers vectorise.
  */
 #ifndef EP_KERNELS_SUM_H
 #define EP_KERNELS_SUM_H
@@ -21,7 +21,7 @@ struct sum {
 	const float *weight; /* NULL: plain additions */
 	uint32_t terms;
 	uint32_t n;	       /* elements */
-	uint32_t tid, threads; /* who of the block adds */
+	uint32_t tid, threads; /* this thread's index among those that add, and their number */
 };
 
 GX_DEV float sum_load(const uint8_t *row, uint32_t i, uint32_t dtype)
@@ -43,7 +43,7 @@ GX_DEV void sum_store(uint8_t *row, uint32_t i, float v, uint32_t dtype)
 		((uint16_t *)row)[i] = (uint16_t)num_to_bf16(v);
 }
 
-/* n elements from first on, term by term: acc stays in the first-level cache. */
+/* n elements starting at first, term by term: acc stays in the L1 cache. */
 GX_DEV void sum_tile(const struct sum *s, uint32_t first, uint32_t n, uint32_t dtype)
 {
 	float acc[SUM_TILE];
@@ -146,8 +146,8 @@ GX_DEV void sum_vectors(const struct sum *s, uint32_t dtype)
 	}
 }
 
-/* The same as sum_add without a weight, and as sum_round, in as few instructions as the device has: with more, a
- * combine of few multiprocessors waits for them and not for memory. */
+/* sum_add without a weight, and sum_round, in as few instructions as the device allows: with more, a combine on few
+ * multiprocessors is bound by them and not by memory. */
 GX_DEV void sum_add_plain(float *acc, gx_u4 v, uint32_t dtype)
 {
 	union sum_vector u;
@@ -184,7 +184,7 @@ GX_DEV gx_u4 sum_pack(const float *acc, uint32_t dtype)
 #define SUM_WIDE 4u  /* vectors at a time */
 #define SUM_TERMS 4u /* and terms */
 
-/* Plain additions: a token of HT has few terms, so that more vectors at once keep as many loads in flight. */
+/* Plain additions. A token of HT has few terms: more vectors at once keep as many loads in flight. */
 GX_DEV void sum_plain(const struct sum *s, uint32_t dtype)
 {
 	uint32_t vectors = s->n / (dtype == EP_NUM_F32 ? 4 : 8);
@@ -237,8 +237,8 @@ GX_DEV void sum_as(const struct sum *s, uint32_t dtype, uint32_t plain)
 		sum_elements(s, dtype);
 }
 
-/* dtype is a constant from here on: the inner loops have no branch. So is plain, which says that there are no weights:
- * a kernel that knows gets the code of one of the two only. */
+/* dtype is a constant from here on: the inner loops have no branch. So is plain (no weights): a kernel gets the code
+ * of one variant only. */
 GX_DEV void sum_typed(const struct sum *s, uint32_t dtype, uint32_t plain)
 {
 	if (dtype == EP_NUM_F32)

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words every device shares, written in those of its own header. */
+/* Primitives common to all devices, built on those of the device's header. */
 #ifndef EP_KERNELS_GX_WAIT_H
 #define EP_KERNELS_GX_WAIT_H
 
 enum gx_wait_result { GX_ARRIVED, GX_TIMED_OUT, GX_ABORTED, GX_FAILED };
 
-/* What ends a wait that is not answered. Taken once when the operation starts: all its waits share the deadline. */
+/* What ends a wait that is not satisfied. Taken once when the operation starts: all its waits share the deadline. */
 struct gx_limit {
 	uint64_t deadline;	/* of gx_clock_ns */
-	const uint64_t *abort;	/* the host writes it: pinned memory; may be NULL */
-	const uint64_t *failed; /* a rank that failed writes it: this rank's control page; may be NULL */
-	const uint64_t *afar;	/* the same for ranks that are not mapped: may be pinned; may be NULL */
-	const uint64_t *gone;	/* the host writes it when the awaited rank's process has ended: pinned; may be NULL */
+	const uint64_t *abort;	/* written by the host: pinned memory; may be NULL */
+	const uint64_t *failed; /* written by a near rank that failed: this rank's control page; may be NULL */
+	const uint64_t *afar;	/* the same for far ranks: may be pinned; may be NULL */
+	const uint64_t *gone;	/* written by the host when the awaited rank is dead: pinned; may be NULL */
 };
 
-#define GX_HOST_LOOK_NS 2000000u /* between looks at the host's words */
+#define GX_HOST_LOOK_NS 2000000u /* between polls of the host's words */
 
 GX_DEV uint32_t gx_warp(void)
 {
@@ -27,9 +27,9 @@ GX_DEV uint32_t gx_warps(void)
 }
 
 /*
- * For a wait's loop, once per poll: how it must end, or GX_ARRIVED to go on. next is the wait's own, 0 at its start.
- * The words of the host are looked at every 2 ms only: on a GPU each look is a read over PCIe, and with all warps
- * looking at every 32nd poll a dispatch of two ranks took 830 instead of 64 us.
+ * Called once per iteration of a wait's loop: how the wait must end, or GX_ARRIVED to continue. next belongs to the
+ * wait, 0 at its start. The host's words are polled every 2 ms only: on a GPU each poll is a read over PCIe, and with
+ * all warps polling at every 32nd iteration a dispatch of two ranks took 830 us instead of 64.
  */
 GX_DEV enum gx_wait_result gx_limit_reached(const struct gx_limit *limit, uint32_t spin, uint64_t *next)
 {
@@ -57,8 +57,8 @@ GX_DEV enum gx_wait_result gx_limit_reached(const struct gx_limit *limit, uint32
 }
 
 /*
- * Waits until the word is at least value; the acquire pairs with the release that wrote it. For one thread: its warp
- * or block is told by a barrier.
+ * Waits until the word is at least value; the acquire pairs with the release that wrote it. One thread; a barrier
+ * extends it to its warp or block.
  */
 GX_DEV enum gx_wait_result gx_wait(const uint64_t *word, uint64_t value, const struct gx_limit *limit)
 {

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The CPU device. A NULL stream means the calling thread, now; a host stream (host_stream.h) means its worker thread,
- * in order.
- */
+/* The CPU device. A NULL stream runs in the calling thread, at once; a host stream (stream.h) in its thread. */
 #include "kernels/host/host.h"
 
 #include <stdlib.h>
@@ -31,10 +28,10 @@ static int host_open(int ordinal, struct ep_dev **out)
 	struct host_dev *host;
 
 	if (ordinal != 0)
-		return EP_FAIL(EP_DEV, EP_EARG, "there is one CPU device, number 0; %d was asked for", ordinal);
-	host = calloc(1, sizeof(*host));
+		return EP_FAIL(EP_DEV, EP_EARG, "invalid CPU device %d: there is only device 0", ordinal);
+	host = EP_CALLOC(EP_DEV, 1, sizeof(*host), "the CPU device");
 	if (!host)
-		return EP_FAIL(EP_DEV, ENOMEM, "no memory for the CPU device");
+		return -ENOMEM;
 	pthread_mutex_init(&host->lock, NULL);
 	host->dev = (struct ep_dev){
 		.ops = ep_dev_row(EP_DEV_HOST),
@@ -56,7 +53,7 @@ static void host_close(struct ep_dev *dev)
 	free(host);
 }
 
-/* Hands fn(arg) to the stream, or runs it here; arg is freed by fn, or here when it never ran. */
+/* Enqueues fn(arg) on the stream, or runs it here; arg is freed by fn, or here if it never runs. */
 static int host_run(void *stream, ep_host_stream_fn fn, void *arg)
 {
 	struct ep_host_stream_head *head;
@@ -68,7 +65,7 @@ static int host_run(void *stream, ep_host_stream_fn fn, void *arg)
 	}
 	head = ep_host_stream_head(stream);
 	if (!head)
-		rc = EP_FAIL(EP_DEV, EP_EARG, "the stream is not one of the CPU device: pass NULL or a host stream");
+		rc = EP_FAIL(EP_DEV, EP_EARG, "not a stream of the CPU device: pass NULL or a host stream");
 	else
 		rc = head->enqueue(stream, fn, arg);
 	if (rc != 0)
@@ -85,7 +82,7 @@ static void launch_run(void *arg)
 {
 	struct host_launch *l = arg;
 
-	/* What can fail in it is memory, and that is said in the log: a stream has nobody to answer. */
+	/* Only an allocation can fail in it, and that is logged: a stream cannot return an error. */
 	gx_host_launch(gx_host_pick(l->launch.kernel), l->args, l->launch.grid, l->launch.block, l->launch.shared);
 	free(l);
 }
@@ -93,18 +90,18 @@ static void launch_run(void *arg)
 static int launch_check(const struct ep_launch *launch)
 {
 	if ((unsigned)launch->kernel >= EP_KERNELS)
-		return EP_FAIL(EP_DEV, EP_EINTERNAL, "there is no kernel number %d", (int)launch->kernel);
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "invalid kernel number %d", (int)launch->kernel);
 	if (launch->args_size != gx_host_kernels[launch->kernel].args_size)
 		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %s takes %zu bytes of arguments, not %zu",
 			       gx_host_kernels[launch->kernel].name, gx_host_kernels[launch->kernel].args_size,
 			       launch->args_size);
 	if (launch->grid == 0 || launch->block == 0 || launch->block > EP_THREADS_MAX ||
 	    launch->block % gx_host_shape.warp != 0)
-		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %s cannot run with %u blocks of %u threads",
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %s: invalid launch of %u blocks of %u threads",
 			       gx_host_kernels[launch->kernel].name, launch->grid, launch->block);
 	if (launch->shared > gx_host_shape.shared_max)
-		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %s cannot have %zu bytes of shared memory",
-			       gx_host_kernels[launch->kernel].name, launch->shared);
+		return EP_FAIL(EP_DEV, EP_EINTERNAL, "kernel %s: %zu bytes of shared memory exceed the limit of %zu",
+			       gx_host_kernels[launch->kernel].name, launch->shared, gx_host_shape.shared_max);
 	return 0;
 }
 
@@ -119,9 +116,9 @@ static int host_kernel(struct ep_dev *dev, const struct ep_launch *launch)
 	if (!launch->stream)
 		return gx_host_launch(gx_host_pick(launch->kernel), launch->args, launch->grid, launch->block,
 				      launch->shared);
-	l = malloc(sizeof(*l) + launch->args_size);
+	l = EP_CALLOC(EP_DEV, 1, sizeof(*l) + launch->args_size, "a kernel launch");
 	if (!l)
-		return EP_FAIL(EP_DEV, ENOMEM, "no memory to launch a kernel");
+		return -ENOMEM;
 	l->launch = *launch;
 	memcpy(l->args, launch->args, launch->args_size);
 	return host_run(launch->stream, launch_run, l);
@@ -147,10 +144,10 @@ static void move_run(void *arg)
 
 static int host_move(const struct host_move *move, void *stream)
 {
-	struct host_move *m = malloc(sizeof(*m));
+	struct host_move *m = EP_CALLOC(EP_DEV, 1, sizeof(*m), "a copy in a host stream");
 
 	if (!m)
-		return EP_FAIL(EP_DEV, ENOMEM, "no memory to enqueue a copy");
+		return -ENOMEM;
 	*m = *move;
 	return host_run(stream, move_run, m);
 }
@@ -180,7 +177,7 @@ static int host_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns)
 		return 0;
 	head = ep_host_stream_head(stream);
 	if (!head)
-		return EP_FAIL(EP_DEV, EP_EARG, "the stream is not one of the CPU device: pass NULL or a host stream");
+		return EP_FAIL(EP_DEV, EP_EARG, "not a stream of the CPU device: pass NULL or a host stream");
 	return head->sync(stream, deadline_ns);
 }
 
@@ -204,7 +201,7 @@ static int host_capturing(struct ep_dev *dev, void *stream, bool *out)
 	return 0;
 }
 
-/* Network cards write host memory in order of what they signal; the fence keeps this thread's own reads behind. */
+/* A NIC's writes to host memory are visible before its signal; the fence orders this thread's later reads. */
 static int host_flush(struct ep_dev *dev)
 {
 	(void)dev;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Private to the host row: host.c has the table and the launches, mem.c the memory. */
+/* The host row: host.c has the table and the launches, mem.c the memory. */
 #ifndef EP_KERNELS_HOST_H
 #define EP_KERNELS_HOST_H
 
@@ -14,7 +14,7 @@ struct host_buffer;
 struct host_dev {
 	struct ep_dev dev; /* first */
 	pthread_mutex_t lock;
-	struct host_buffer *buffers; /* what mem_alloc gave out and mem_free has not had back */
+	struct host_buffer *buffers; /* live allocations of mem_alloc */
 	uint64_t last_id;
 };
 

@@ -51,7 +51,7 @@ static void choose(void)
 
 	for (size_t i = 0; i < LEVELS; i++)
 		if ((any ? !levels[i].on_request : !strcasecmp(want, levels[i].name)) && levels[i].here()) {
-			EP_INFO(EP_DEV, "CPU device: kernels for %s", levels[i].name);
+			EP_INFO(EP_DEV, "host device: kernels for %s", levels[i].name);
 			chosen = levels[i].kernels;
 			return;
 		}

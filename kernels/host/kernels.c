@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels compiled for the host, as the C they also are, and the table by which the host row finds them. */
+/* The kernels compiled as C for the host, and their table for the host row. */
 #include "kernels/kernels.cu"
 
 #include "kernels/host/launch.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the host runs a kernel. Two files implement it and a build links one of them: kernels/host/scalar.c (the CPU
- * device) or kernels/simt/ (the emulator); the device row above is the same.
+ * How the host runs a kernel. A build links one of two implementations: kernels/host/scalar.c (the CPU device) or
+ * kernels/simt/ (the emulator); the device row is the same for both.
  */
 #ifndef EP_KERNELS_HOST_LAUNCH_H
 #define EP_KERNELS_HOST_LAUNCH_H
@@ -28,7 +28,7 @@ struct gx_host_shape {
 };
 extern const struct gx_host_shape gx_host_shape;
 
-/* Returns when all blocks have ended. Any number of threads may launch at once. */
+/* Returns when all blocks have finished. Any number of threads may launch at once. */
 int gx_host_launch(gx_host_fn fn, const void *args, unsigned grid, unsigned block, size_t shared);
 
 #endif

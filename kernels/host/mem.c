@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of the CPU device. Windows are anonymous files (memfd): they have no name that could be left behind, go with
- * the last process that has them, and another process maps them by descriptor.
+ * Memory of the CPU device. Windows are anonymous files (memfd): they have no name that could be left behind, are freed
+ * with the last process that has them open, and other processes map them by descriptor.
  *
- * A mapping of a file that shrinks raises SIGBUS in whoever touches it. So the owner allocates all pages at once and
- * seals the size, and the importer believes neither the size it was sent nor the owner: it looks for the seal and asks
- * the descriptor.
+ * Accessing a mapping of a file that was truncated raises SIGBUS. So the owner allocates all pages at once and seals
+ * the size, and the importer trusts neither the size it was sent nor the owner: it checks the seal and the file's size.
  */
 #include "kernels/host/host.h"
 
@@ -23,7 +22,7 @@
 
 #define HOST_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* priv[0] of a struct ep_mem: descriptor + 1 of an own window, 0 of an imported one. priv[1]: its length in pages. */
+/* priv[0] of a struct ep_mem: descriptor + 1 of an own window, 0 of an imported one. priv[1]: bytes mapped. */
 struct host_buffer {
 	struct host_buffer *next;
 	struct ep_buffer info;
@@ -38,7 +37,7 @@ static size_t page_round(size_t n)
 
 static int buffer_add(struct host_dev *host, void *base, size_t size)
 {
-	struct host_buffer *buffer = malloc(sizeof(*buffer));
+	struct host_buffer *buffer = EP_CALLOC(EP_DEV, 1, sizeof(*buffer), "the record of a window");
 
 	if (!buffer)
 		return -ENOMEM;
@@ -77,10 +76,10 @@ int host_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out)
 	if (b)
 		*out = b->info;
 	pthread_mutex_unlock(&host->lock);
-	return b ? 0 : -ENOENT; /* plain memory: a fact, not a failure */
+	return b ? 0 : -ENOENT; /* plain memory: not a failure */
 }
 
-/* What the kernel thinks it could still give without swapping; SIZE_MAX where it does not say. */
+/* The kernel's estimate of memory available without swapping; SIZE_MAX if unknown. */
 static size_t memory_available(void)
 {
 	unsigned long long kib = 0;
@@ -96,15 +95,15 @@ static size_t memory_available(void)
 	return found ? (size_t)kib * 1024 : SIZE_MAX;
 }
 
-/* Asking for more than there is would not fail: the system would end other processes to find it. */
+/* Allocating more than is available would not fail: the OOM killer would kill processes instead. */
 static int window_fd(size_t size, int *out)
 {
 	size_t available = memory_available();
 	int fd, rc;
 
 	if (size > available)
-		return EP_FAIL(EP_DEV, ENOMEM, "a window of %zu bytes does not fit: %zu bytes of memory are available",
-			       size, available);
+		return EP_FAIL(EP_DEV, ENOMEM, "out of memory: a window of %zu bytes, %zu bytes available", size,
+			       available);
 	fd = memfd_create("nccl_ep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return EP_FAIL(EP_DEV, errno, "memfd_create failed: %s", strerror(errno));
@@ -112,7 +111,7 @@ static int window_fd(size_t size, int *out)
 		rc = fallocate(fd, 0, 0, (off_t)size);
 	} while (rc != 0 && errno == EINTR);
 	if (rc != 0 || fcntl(fd, F_ADD_SEALS, HOST_SEALS) != 0) {
-		rc = EP_FAIL(EP_DEV, errno, "no memory for a window of %zu bytes: %s", size, strerror(errno));
+		rc = EP_FAIL(EP_DEV, errno, "allocating a window of %zu bytes failed: %s", size, strerror(errno));
 		close(fd);
 		return rc;
 	}
@@ -127,7 +126,7 @@ int host_mem_alloc(struct ep_dev *dev, size_t size, struct ep_mem *out)
 	int fd = -1, rc;
 
 	if (size == 0 || bytes < size)
-		return EP_FAIL(EP_DEV, EP_EARG, "a window cannot have %zu bytes", size);
+		return EP_FAIL(EP_DEV, EP_EARG, "invalid window size: %zu bytes", size);
 	rc = window_fd(bytes, &fd);
 	if (rc != 0)
 		return rc;
@@ -137,10 +136,8 @@ int host_mem_alloc(struct ep_dev *dev, size_t size, struct ep_mem *out)
 		goto close_fd;
 	}
 	rc = buffer_add((struct host_dev *)dev, ptr, bytes);
-	if (rc != 0) {
-		rc = EP_FAIL(EP_DEV, -rc, "no memory to keep track of a window");
+	if (rc != 0)
 		goto unmap;
-	}
 	*out = (struct ep_mem){ .ptr = ptr, .size = size, .priv = { (uint64_t)fd + 1, bytes } };
 	return 0;
 unmap:
@@ -171,7 +168,7 @@ int host_mem_export(struct ep_dev *dev, const struct ep_mem *mem, struct ep_expo
 		return EP_FAIL(EP_DEV, EP_EARG, "only the owner of a window can export it");
 	copy = fcntl((int)(mem->priv[0] - 1), F_DUPFD_CLOEXEC, 0);
 	if (copy < 0)
-		return EP_FAIL(EP_DEV, errno, "no file descriptor to export a window: %s", strerror(errno));
+		return EP_FAIL(EP_DEV, errno, "duplicating the descriptor of a window failed: %s", strerror(errno));
 	*out = (struct ep_export){ .share = EP_SHARE_FD, .kind = EP_DEV_HOST, .size = mem->size };
 	*fd = copy;
 	return 0;
@@ -186,13 +183,12 @@ int host_mem_import(struct ep_dev *dev, const struct ep_export *from, int fd, st
 
 	(void)dev;
 	if (from->share != EP_SHARE_FD || from->kind != EP_DEV_HOST || from->size == 0)
-		return EP_FAIL(EP_DEV, EP_EARG, "the exported window is not one of the CPU device");
+		return EP_FAIL(EP_DEV, EP_EARG, "the imported window is not of the CPU device");
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd, &st) != 0)
-		return EP_FAIL(EP_DEV, EP_EREMOTE,
-			       "the descriptor that came with a window is not a sealed memory file");
+		return EP_FAIL(EP_DEV, EP_EREMOTE, "the descriptor of a peer's window is not a sealed memory file");
 	if (st.st_size < 0 || (uint64_t)st.st_size < from->size)
-		return EP_FAIL(EP_DEV, EP_EREMOTE, "a peer's window of %llu bytes is said to have %llu",
+		return EP_FAIL(EP_DEV, EP_EREMOTE, "a peer's window has %llu bytes, but claims %llu",
 			       (unsigned long long)st.st_size, (unsigned long long)from->size);
 	bytes = (size_t)st.st_size;
 	ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -219,10 +215,11 @@ int host_pinned_alloc(struct ep_dev *dev, size_t size, struct ep_pinned *out)
 
 	(void)dev;
 	if (size == 0 || bytes < size)
-		return EP_FAIL(EP_DEV, EP_EARG, "pinned memory cannot have %zu bytes", size);
+		return EP_FAIL(EP_DEV, EP_EARG, "invalid size of pinned memory: %zu bytes", size);
 	ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (ptr == MAP_FAILED)
-		return EP_FAIL(EP_DEV, errno, "no memory for %zu bytes shared with kernels: %s", size, strerror(errno));
+		return EP_FAIL(EP_DEV, errno, "allocating %zu bytes of pinned memory failed: %s", size,
+			       strerror(errno));
 	*out = (struct ep_pinned){ .host = ptr, .dev = ptr, .size = size };
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The CPU device's launch: a call. Whatever grid was asked for, one block of one thread runs: kernels take their work
- * by ticket, so that one block can do all of it.
+ * The CPU device's launch: a function call. One block of one thread runs, whatever the grid: kernels take work by
+ * ticket, so one block can do all of it.
  */
 #include "kernels/host/launch.h"
 
@@ -28,7 +28,7 @@ int gx_host_launch(gx_host_fn fn, const void *args, unsigned grid, unsigned bloc
 	if (shared > 0) {
 		mine = aligned_alloc(128, (shared + 127) / 128 * 128);
 		if (!mine)
-			return EP_FAIL(EP_DEV, ENOMEM, "no memory for %zu bytes of a kernel's shared memory", shared);
+			return EP_FAIL(EP_DEV, ENOMEM, "out of memory: %zu bytes for a kernel's shared memory", shared);
 	}
 	shared_now = mine;
 	fn(args);

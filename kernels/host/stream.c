@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "util/clock.h"
 #include "util/error.h"
@@ -55,11 +56,10 @@ static void *stream_main(void *arg)
 static int stream_enqueue(void *stream, ep_host_stream_fn fn, void *arg)
 {
 	struct host_stream *s = stream;
-	struct stream_op *op = malloc(sizeof(*op));
+	struct stream_op *op = EP_CALLOC(EP_DEV, 1, sizeof(*op), "an operation of a host stream");
 
 	if (!op)
-		return EP_FAIL(EP_DEV, ENOMEM, "no memory to enqueue an operation on a host stream");
-	op->next = NULL;
+		return -ENOMEM;
 	op->fn = fn;
 	op->arg = arg;
 	pthread_mutex_lock(&s->lock);
@@ -88,11 +88,11 @@ static int stream_sync(void *stream, uint64_t deadline_ns)
 		rc = 0;
 	pthread_mutex_unlock(&s->lock);
 	if (rc != 0)
-		return EP_FAIL(EP_DEV, EP_ETIMEOUT, "a host stream was still busy when the wait for it ended");
+		return EP_FAIL(EP_DEV, EP_ETIMEOUT, "timed out waiting for a host stream");
 	return 0;
 }
 
-/* Conditions count in the clock of the deadlines. */
+/* Condition variables use the clock of the deadlines. */
 static int stream_init_sync(struct host_stream *s)
 {
 	pthread_condattr_t attr;
@@ -122,15 +122,15 @@ static void stream_free(struct host_stream *s)
 
 int ep_host_stream_create(void **out)
 {
-	struct host_stream *s = calloc(1, sizeof(*s));
+	struct host_stream *s = EP_CALLOC(EP_DEV, 1, sizeof(*s), "a host stream");
 	int rc;
 
 	if (!s)
-		return EP_FAIL(EP_DEV, ENOMEM, "no memory for a host stream");
+		return -ENOMEM;
 	rc = stream_init_sync(s);
 	if (rc != 0) {
 		free(s);
-		return EP_FAIL(EP_DEV, -rc, "no condition variable for a host stream");
+		return EP_FAIL(EP_DEV, -rc, "cannot create the condition variable of a host stream: %s", strerror(-rc));
 	}
 	s->last = &s->first;
 	s->head.enqueue = stream_enqueue;
@@ -139,7 +139,7 @@ int ep_host_stream_create(void **out)
 	rc = pthread_create(&s->thread, NULL, stream_main, s);
 	if (rc != 0) {
 		stream_free(s);
-		return EP_FAIL(EP_DEV, rc, "no thread for a host stream: the process has as many as it may have");
+		return EP_FAIL(EP_DEV, rc, "cannot create the thread of a host stream: %s", strerror(rc));
 	}
 	*out = s;
 	return 0;

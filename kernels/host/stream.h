@@ -2,9 +2,9 @@
 /*
  * Streams of the CPU device: a worker thread that runs operations in the order they were enqueued.
  *
- * The handle crosses shared libraries (this one makes it, the stand-in communicator runs its collectives on it), so it
- * starts with a head that both understand: a magic number and the operations as pointers. Neither library calls a
- * symbol of the other. Nothing in the head changes during the stream's life, so it may be read without a lock.
+ * The handle crosses shared libraries (this one creates it, the stand-in communicator runs its collectives on it), so
+ * it starts with a head that both know: a magic number and the operations as pointers. Neither library calls a symbol
+ * of the other. The head does not change during the stream's life, so it may be read without a lock.
  */
 #ifndef EP_KERNELS_HOST_STREAM_H
 #define EP_KERNELS_HOST_STREAM_H
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EP_HOST_STREAM_MAGIC 0x314d525453504541ull /* "AEPSTRM1": a new digit when the head changes */
+#define EP_HOST_STREAM_MAGIC 0x314d525453504541ull /* "AEPSTRM1": change the digit when the head changes */
 
 typedef void (*ep_host_stream_fn)(void *arg);
 
@@ -21,7 +21,7 @@ struct ep_host_stream_head {
 	/*
 	 * Runs fn(arg) in the stream's thread after everything enqueued before; never blocks on the stream's work.
 	 * 0: fn will be called exactly once and owns arg from now on; negative errno (-ENOMEM): never called.
-	 * May be called from any thread, also from an fn of the same stream.
+	 * May be called from any thread, including from an fn of the same stream.
 	 */
 	int (*enqueue)(void *stream, ep_host_stream_fn fn, void *arg);
 	/* Waits until everything enqueued before has returned; -ETIMEDOUT past the deadline (CLOCK_MONOTONIC, ns).
@@ -30,8 +30,8 @@ struct ep_host_stream_head {
 };
 
 /*
- * The head of a host stream, or NULL when the handle is not one. CUDA's special handles (1 and 2) and anything else
- * that cannot be a pointer to a head are refused without being read; a pointer of another library is read for 8 bytes.
+ * The head of a host stream, or NULL if the handle is not one. CUDA's special handles (1 and 2) and anything else that
+ * cannot point to a head are rejected without being read; of another library's pointer 8 bytes are read.
  */
 static inline struct ep_host_stream_head *ep_host_stream_head(void *stream)
 {
@@ -43,10 +43,10 @@ static inline struct ep_host_stream_head *ep_host_stream_head(void *stream)
 	return head;
 }
 
-/* Made by anyEpHostStreamCreate and by the host device row. */
+/* Used by anyEpHostStreamCreate and by the host row. */
 int ep_host_stream_create(void **out);
 
-/* Runs what is still enqueued, then ends the thread. NULL is accepted; not from an fn of the same stream. */
+/* Runs what is still enqueued, then ends the thread. stream may be NULL. Not from an fn of the same stream. */
 void ep_host_stream_destroy(void *stream);
 
 #endif

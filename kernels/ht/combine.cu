@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HT combine. The home rank reads its tokens' rows where they lie, in its peers' tensors, adds them up in fp32 in
- * ascending (rank, expert) order and rounds once. A peer whose tensor it cannot reach puts the rows into its window
- * first.
+ * HT combine. The home rank reads its tokens' rows in place, in its peers' tensors, sums them in fp32 in ascending
+ * (rank, expert) order and rounds once. A peer whose tensor it cannot access copies the rows to its own window first.
  *
  * Roles by ticket: serve (rows and, in the backward pass, weights into this rank's own window), sum (a warp per token).
  */
@@ -29,7 +28,7 @@ GX_DEV void ht_serve_rows(struct ht *ht, const struct ep_ht_run *run, uint32_t s
 	}
 }
 
-/* The rows that one reader wants and cannot reach, in slices. */
+/* The rows that one reader needs and cannot access, in slices. */
 GX_DEV void ht_serve_reader(struct ht *ht, uint32_t reader, uint32_t slice)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -44,7 +43,7 @@ GX_DEV void ht_serve_reader(struct ht *ht, uint32_t reader, uint32_t slice)
 		ht_serve_rows(ht, &a->zone[(uint64_t)reader * a->shape.per_rank + e], slice);
 }
 
-/* Weights of a span of rows, for whoever is their home. */
+/* Weights of a span of rows, for their home ranks. */
 GX_DEV void ht_serve_weights(struct ht *ht, uint64_t first, uint64_t end)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -75,7 +74,7 @@ GX_DEV void ht_serve(struct ht *ht)
 		HT_TELL_ALL(ht, meta);
 }
 
-/* All lanes: what this rank reads from windows is there. */
+/* All lanes: waits until what this rank reads from windows has been written. */
 GX_DEV uint32_t ht_served(struct ht *ht)
 {
 	uint32_t bad = 0;
@@ -90,7 +89,7 @@ GX_DEV uint32_t ht_served(struct ht *ht)
 
 /* ---- sum ---- */
 
-/* The rows to add, in order, without gaps; returns how many. */
+/* The rows to sum, in order, without gaps; returns their number. */
 GX_DEV uint32_t ht_terms(struct ht *ht, const uint8_t **term)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -119,7 +118,7 @@ GX_DEV uint32_t ht_terms(struct ht *ht, const uint8_t **term)
 	return n;
 }
 
-/* Backward: the weight that came back for each k the caller named. */
+/* Backward: the weight that came back for each of the caller's k. */
 GX_DEV void ht_weights(struct ht *ht, uint32_t token)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -165,7 +164,7 @@ GX_DEV void ht_sum(struct ht *ht)
 	if (!ht_served(ht))
 		return;
 	while ((item = gx_shfl_u32(ht->ticket, 0)) < items) {
-		ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]); /* it comes while the rows do */
+		ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]); /* overlaps with the rows' loads */
 		if (item < ht->a->tokens)
 			ht_sum_token(ht, item);
 		n++;

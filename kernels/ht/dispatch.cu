@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HT dispatch. A token is read once and written straight to its final rows: in the tensors of the ranks that can be
- * reached, in the window of those that cannot, which then copy it themselves.
+ * HT dispatch. A token is read once and written directly to its final rows in the tensors of ranks that can be
+ * accessed, and to the windows of those that cannot, which then copy it themselves.
  *
- * Roles, all by ticket: meta (what goes with the rows: ids and weights, always through the window), work (a warp per
- * token), take (meta to the caller's tensors, padding), copy (rows that came through the window). The first warp of a
- * block starts with meta and take while the others move rows: they are all latency and no bandwidth.
+ * Roles, all by ticket: meta (ids and weights of the rows, always through the window), work (a warp per token), take
+ * (meta to the caller's tensors, padding), copy (rows that came through the window). The first warp of a block starts
+ * with meta and take while the others move rows: both are bound by latency and need no bandwidth.
  */
 #include "kernels/ht/open.h"
 
 /* ---- send ---- */
 
-/* Where a piece of the token goes: which 0 the token, 1 its scales. */
+/* Destinations of one part of the token's row; which: 0 the token, 1 its scales. */
 GX_DEV void ht_aim(struct ht *ht, uint32_t which)
 {
 	const struct ep_ht_args *a = ht->a;
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR), bytes = which ? a->scale_bytes : a->row_bytes;
 	uint32_t in_stage = ep_ht_head(&a->shape, expert_major) + (which ? ht_pad(a->row_bytes) : 0);
 
-	gx_syncwarp(); /* the piece before has been stored */
+	gx_syncwarp(); /* the part before has been stored */
 	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
 		uint8_t *dst = NULL;
 
@@ -38,7 +38,7 @@ GX_DEV void ht_aim(struct ht *ht, uint32_t which)
 	gx_syncwarp();
 }
 
-/* Expert-major: a staged row says which rows it becomes. */
+/* Expert-major: the head of a staged row lists its output rows. */
 GX_DEV void ht_heads(struct ht *ht)
 {
 	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
@@ -75,7 +75,7 @@ GX_DEV void ht_send_row(struct ht *ht, const uint8_t *src, uint32_t bytes, uint3
 	}
 }
 
-/* The row and its routing come side by side. */
+/* The loads of the row and of its routing overlap. */
 GX_DEV void ht_fetch(struct ht *ht, uint32_t token)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -102,7 +102,7 @@ GX_DEV void ht_send_token(struct ht *ht, uint32_t token)
 		ht_heads(ht);
 }
 
-/* Before the operation is open: what needs nobody else. */
+/* Before the operation is open: what does not depend on other ranks. */
 GX_DEV void ht_send_ahead(struct ht *ht)
 {
 	ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]);
@@ -114,10 +114,10 @@ GX_DEV void ht_send_ahead(struct ht *ht)
 /* ticket: the first one, in lane 0. */
 GX_DEV void ht_send(struct ht *ht)
 {
-	uint32_t items = ht->a->tokens + 1, item, n = 0; /* one for the rank that has no token: it signals too */
+	uint32_t items = ht->a->tokens + 1, item, n = 0; /* one more: a rank without tokens signals too */
 
 	while ((item = gx_shfl_u32(ht->ticket, 0)) < items) {
-		ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]); /* it comes while the row goes */
+		ht->ticket = gx_op_take(&ht->a->state->ticket[HT_WORK]); /* overlaps with the row's stores */
 		if (item < ht->a->tokens)
 			ht_send_token(ht, item);
 		n++;
@@ -128,7 +128,7 @@ GX_DEV void ht_send(struct ht *ht)
 
 /* ---- meta ---- */
 
-/* Entry i of the token whose routing begins at. */
+/* Entry i of the token whose experts are given. */
 GX_DEV void ht_meta_entry(struct ht *ht, const int32_t *expert, uint32_t i, uint32_t row, float weight)
 {
 	uint32_t per_rank = ht->a->shape.per_rank, peer = (uint32_t)expert[i] / per_rank, first = i, n = 1;
@@ -149,7 +149,7 @@ GX_DEV void ht_meta_entry(struct ht *ht, const int32_t *expert, uint32_t i, uint
 	*(uint32_t *)to = n;
 }
 
-/* n entries from at on, lanes by (token, position): all their loads are on their way before the first is used. */
+/* n entries starting at at, lanes by (token, position): all loads are issued before the first result is used. */
 GX_DEV void ht_meta_entries(struct ht *ht, uint64_t at, uint32_t n)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -160,7 +160,7 @@ GX_DEV void ht_meta_entries(struct ht *ht, uint64_t at, uint32_t n)
 
 		for (uint32_t u = 0; u < HT_BATCH; u++) {
 			m = q + u * GX_WARP;
-			row[u] = m < n ? ht->row[at + m] : EP_HT_NONE; /* also of what is no expert */
+			row[u] = m < n ? ht->row[at + m] : EP_HT_NONE; /* also where there is no expert */
 			position[u] = m < n && ht->expert[at + m] >= 0 ? ht->position[at + m] : 0;
 		}
 		for (uint32_t u = 0; u < HT_BATCH; u++) {
@@ -191,9 +191,9 @@ GX_DEV void ht_send_meta(struct ht *ht)
 		HT_TELL_ALL(ht, meta);
 }
 
-/* ---- take: what the caller's small tensors get ---- */
+/* ---- take: the caller's small tensors ---- */
 
-/* Flat rows first to end: ids and weights by position, -1 and 0 where there is none. */
+/* Flat rows first to end: ids and weights by position, -1 and 0 where there are none. */
 GX_DEV void ht_take_flat(struct ht *ht, uint64_t first, uint64_t end)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -226,12 +226,12 @@ GX_DEV void ht_take_flat(struct ht *ht, uint64_t first, uint64_t end)
 	}
 }
 
-/* The zone that a row of this rank is in. */
+/* The zone of a row of this rank. */
 GX_DEV uint32_t ht_zone_of(const struct ht *ht, uint32_t row)
 {
 	uint32_t low = 0, high = ht->a->shape.per_rank - 1;
 
-	while (low < high) { /* the last zone that begins at or before row; empty ones begin where the next does */
+	while (low < high) { /* the last zone that begins at or before row; an empty one begins where the next does */
 		uint32_t mid = (low + high + 1) / 2;
 
 		if (ht->a->area[mid].first <= row)
@@ -268,7 +268,7 @@ GX_DEV void ht_zero_row(uint8_t *to, uint32_t bytes)
 		to[i] = 0;
 }
 
-/* Padding of the zones: piece of the alignment - 1 rows a zone can have at most. */
+/* A zone's padding: piece is a group of four of the at most alignment - 1 rows. */
 GX_DEV void ht_pad_zone(struct ht *ht, uint32_t e, uint32_t piece)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -283,7 +283,7 @@ GX_DEV void ht_pad_zone(struct ht *ht, uint32_t e, uint32_t piece)
 	}
 }
 
-/* Items: spans of rows, then pieces of padding. Padding is at most alignment - 1 rows a zone. */
+/* Items: spans of rows, then pieces of padding. */
 GX_DEV void ht_take_all(struct ht *ht)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -310,7 +310,7 @@ GX_DEV void ht_take_all(struct ht *ht)
 
 /* ---- copy: rows that came through the window ---- */
 
-/* To one row (flat) or to those its head names (expert-major). */
+/* To one row (flat) or to those listed in its head (expert-major). */
 GX_DEV void ht_spread(struct ht *ht, uint32_t flat)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -319,7 +319,7 @@ GX_DEV void ht_spread(struct ht *ht, uint32_t flat)
 	const uint32_t *head = (const uint32_t *)src;
 	uint32_t n = expert_major ? head[0] : 1;
 
-	n = n < ht->topk ? n : ht->topk; /* another rank wrote it */
+	n = n < ht->topk ? n : ht->topk; /* written by another rank */
 	src += ep_ht_head(&a->shape, expert_major);
 	for (uint32_t which = 0; which < (a->scale_bytes ? 2u : 1u); which++) {
 		uint32_t bytes = which ? a->scale_bytes : a->row_bytes;
@@ -369,7 +369,7 @@ GX_KERNEL(ht_dispatch)(GX_ARGS(struct ep_ht_args) a)
 		ht_send_ahead(&ht);
 	go = ht_open(&ht);
 	if (!go)
-		gx_bulk_stage(&ht.bulk); /* what was fetched ahead is there before the block ends */
+		gx_bulk_stage(&ht.bulk); /* the load in flight completes before the block ends */
 	if (go) {
 		if (gx_warp() == 0 && forward)
 			ht_send_meta(&ht);

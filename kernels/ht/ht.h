@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the operations of HT share: opening, waits, addresses, the end. kernels/ht/args.h has the layout.
+ * Common to the operations of HT: opening, waits, addresses, the end. kernels/ht/args.h has the layout.
  *
- * One block opens an operation for all: it publishes this rank's tensors, learns of the others', decides for each peer
- * whether its tensors are reached directly, and says so. Then work goes by ticket: a block that is resident alone can
- * do all of it.
+ * One block opens an operation for all: it publishes this rank's tensors, reads the other ranks', and decides for each
+ * peer whether its tensors are accessed directly, and announces that. Then work is taken by ticket: one resident block
+ * can do all of it.
  *
  * Orderings, each with its partner (S: source, D: destination):
- *   R1 entered at D <- tensor[]		pairs with A1, D's wait for S: nobody touches a tensor before
+ *   R1 tensor[] -> entered at D		pairs with A1, D's wait for S: a tensor is not accessed before
  *   R2 way at D				pairs with A2, D's wait; in a dispatch with R5
- *   R3 ready <- what the opener found		pairs with A3, every block of the rank
- *   R4 work done -> finished			pairs with A4, the same counter: the last finisher has all behind it
- *   R5 meta, done, counts at D <- A4		pair with A5, D's waits
+ *   R3 the opener's result -> ready		pairs with A3, every block of the rank
+ *   R4 work done -> finished			pairs with A4, the same counter: the last finisher is ordered after all
+ *   R5 meta, done, counts at D, after A4	pair with A5, D's waits
  *   R6 all of a block -> left			pairs with A6: the last block to leave
  */
 #ifndef EP_KERNELS_HT_H
@@ -22,9 +22,9 @@
 
 enum { HT_WORK, HT_META, HT_TAKE, HT_EXTRA }; /* ticket[] and finished[] */
 
-#define HT_SLICES 128u /* rows of one source are moved in so many interleaved pieces */
+#define HT_SLICES 128u /* interleaved pieces in which one source's rows are moved */
 #define HT_SPAN 32u    /* tokens or rows of a small work item */
-#define HT_BATCH 8u    /* loads in flight per lane where work is all latency */
+#define HT_BATCH 8u    /* loads in flight per lane where work is bound by latency */
 
 /* A token's routing in the warp's shared memory, [topk] each. */
 struct ht_list {
@@ -41,18 +41,18 @@ struct ht {
 	struct ht_list list;
 	uint32_t topk;
 	/* handle_mem, [tokens][topk] each */
-	int32_t *given;	    /* as the caller gave it; -1: none, or a bad id */
+	int32_t *given;	    /* the caller's id; -1: none, or a bad id */
 	int32_t *expert;    /* distinct, ascending; -1: no more */
-	uint32_t *position; /* the last k that named it */
+	uint32_t *position; /* the last k with that expert */
 	uint32_t *row;	    /* its row on the expert's rank, or EP_HT_NONE */
 	uint32_t *flat;	    /* expert-major: the flat row, at each expert */
 	uint32_t ticket;    /* of the next token, in lane 0 */
-	uint32_t ahead;	    /* that token's row and routing are on their way */
-	/* behind the state */
+	uint32_t ahead;	    /* that token's row and routing are being loaded */
+	/* after the state */
 	struct ep_reach_memo *memo;
-	uint64_t *to;	 /* [nranks][2]: where this rank reaches each peer's tensors; 0: through the window */
+	uint64_t *to;	 /* [nranks][2]: addresses of each peer's tensors; 0: through the window */
 	uint32_t *serve; /* [nranks]: combine: 1: that peer wants its rows in the window */
-	uint32_t *any;	 /* [1]: whether one of them is 1; dispatch: whether rows may come through the window */
+	uint32_t *any;	 /* [1]: whether any of them is 1; dispatch: whether rows may come through the window */
 	uint32_t *base, *total, *chunk;
 	/* the block's shared memory */
 	uint64_t *near_to; /* to[], a copy */
@@ -128,7 +128,7 @@ GX_DEV uint32_t ht_wait(const struct ht *ht, const uint64_t *word, uint64_t valu
 	return 0;
 }
 
-/* All lanes: every rank's word at this place of its line has come to value. 0: the operation has failed. */
+/* All lanes: waits until every rank's word at this offset of its line is at least value. 0: the operation failed. */
 GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, uint32_t phase)
 {
 	uint32_t bad = 0;
@@ -145,7 +145,7 @@ GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, ui
 
 #define HT_WAIT_ALL(ht, member, value, phase) ht_wait_all(ht, offsetof(struct ep_ht_line, member), value, phase)
 
-/* All lanes: whether every rank makes the call that this one makes; rows of another size would go anywhere. */
+/* All lanes: whether every rank makes the same call: rows of another size would be written out of bounds. */
 GX_DEV uint32_t ht_alike(const struct ht *ht)
 {
 	uint32_t bad = 0;
@@ -160,7 +160,7 @@ GX_DEV uint32_t ht_alike(const struct ht *ht)
 	return !bad;
 }
 
-/* All lanes of a warp that has everything behind it: the epoch to every rank (R5). */
+/* All lanes of a warp that is ordered after everything: writes the epoch to every rank (R5). */
 GX_DEV void ht_tell_all(const struct ht *ht, uint64_t at)
 {
 	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
@@ -169,8 +169,8 @@ GX_DEV void ht_tell_all(const struct ht *ht, uint64_t at)
 
 #define HT_TELL_ALL(ht, member) ht_tell_all(ht, offsetof(struct ep_ht_line, member))
 
-/* All lanes: whether this warp's n items were the last of all (R4, A4); its rows are drained before. Once per warp,
- * when it finds no more work: a drain for every row would leave the copy engine idle for most of the time. */
+/* All lanes: whether this warp's n items were the last of all (R4, A4); its rows are drained first. Once per warp, when
+ * it finds no more work: a drain per row would leave the copy engine mostly idle. */
 GX_DEV uint32_t ht_finished(struct ht *ht, uint32_t which, uint32_t n, uint32_t items)
 {
 	uint32_t last = 0;
@@ -222,7 +222,7 @@ GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
 GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, uint32_t topk, uint8_t *shared)
 {
 	ht->a = a;
-	ht->topk = topk < a->shape.room ? topk : a->shape.room; /* what handle_mem says may be anything */
+	ht->topk = topk < a->shape.room ? topk : a->shape.room; /* the caller may have overwritten handle_mem */
 	ht->ticket = ht->ahead = 0;
 	ht_arrays(ht, shared);
 	ht->op.rank = a->shape.rank;
@@ -242,7 +242,7 @@ GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, u
 	gx_bulk_open(&ht->bulk, shared, a->stage);
 }
 
-/* One thread: whether an earlier operation failed, here or elsewhere. Such a group moves nothing more. */
+/* One thread: whether an earlier operation failed, here or on another rank. A failed group moves no more rows. */
 GX_DEV uint32_t ht_dead(const struct ht *ht)
 {
 	uint32_t errors = gx_ld_relaxed_u32(ht->op.errors);
@@ -258,7 +258,7 @@ GX_DEV uint32_t ht_dead(const struct ht *ht)
 #define HT_GO 1u
 #define HT_STOP 2u
 
-/* All threads: what the opener found. Bounded: it runs, and its waits end. */
+/* All threads: the opener's result. Bounded: the opener is running, and its waits are bounded. */
 GX_DEV uint32_t ht_ready(const struct ht *ht)
 {
 	GX_SHARED uint32_t go;
@@ -274,12 +274,12 @@ GX_DEV uint32_t ht_ready(const struct ht *ht)
 	return go == HT_GO;
 }
 
-/* The last block: all counters back to zero, the epoch is over; settled: with every rank. */
+/* The last block: resets all counters and ends the epoch; settled: every rank is done with it. */
 GX_DEV void ht_close(const struct ht *ht, uint32_t settled)
 {
 	struct ep_ht_state *state = ht->a->state;
 
-	/* Also after a failure: whoever goes on must not wait for an operation that is over. */
+	/* Also after a failure: ranks that continue must not wait for this operation. */
 	if (!settled && gx_warp() == 0)
 		HT_TELL_ALL(ht, done);
 	gx_syncthreads();

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a dispatch or a combine begins: the ranks show each other their tensors and agree who reaches what how. */
+/* How a dispatch or a combine begins: the ranks publish their tensors and agree how each is accessed. */
 #ifndef EP_KERNELS_HT_OPEN_H
 #define EP_KERNELS_HT_OPEN_H
 
 #include "kernels/ht/ht.h"
 
-/* One thread. A request to the host: it may have mapped the allocation by the next operation. */
+/* One thread. Requests a mapping from the host, which may exist by the next operation. */
 GX_DEV void ht_want(const struct ht *ht, uint32_t owner, uint64_t id)
 {
 	uint32_t slot = gx_dev_add_relaxed_u32(&ht->a->state->wants, 1) % EP_REACH_WANTED;
 	struct ep_reach_want *want = &ht->a->reach->wanted[slot];
 
 	if (gx_ld_acquire_u64(&want->id) != 0)
-		return; /* the host is busy with older ones */
+		return; /* the ring is full */
 	gx_st_relaxed_u32(&want->owner, owner);
-	gx_st_release_u64(&want->id, id); /* pairs with the acquire of the host's thread */
+	gx_st_release_u64(&want->id, id); /* pairs with the acquire of the host's service thread */
 }
 
-/* One thread per owner. Where an allocation of another process is mapped here; 0: it is not. */
+/* One thread per owner. Where another process's allocation is mapped here; 0: it is not. */
 GX_DEV uint64_t ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
 {
 	struct ep_reach_memo *memo = ht->memo + (uint64_t)owner * EP_REACH_MEMO;
@@ -41,7 +41,7 @@ GX_DEV uint64_t ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
 	return 0;
 }
 
-/* One thread per owner: the address of the owner's tensor here, or 0. */
+/* One thread per owner: the address of the owner's tensor on this device, or 0. */
 GX_DEV uint64_t ht_resolve(const struct ht *ht, uint32_t owner, uint32_t which)
 {
 	const struct ep_place *p = &ht_from(ht, owner)->tensor[which];
@@ -57,7 +57,7 @@ GX_DEV uint64_t ht_resolve(const struct ht *ht, uint32_t owner, uint32_t which)
 	return base ? base + gx_ld_relaxed_u64(&p->offset) : 0;
 }
 
-/* One thread: this rank's tensors are ready for peer, and stay so until its done. */
+/* One thread: publishes this rank's tensors to peer; they stay valid until peer's done. */
 GX_DEV void ht_show(const struct ht *ht, uint32_t peer)
 {
 	struct ep_ht_line *line = ht_line(ht, peer);
@@ -71,7 +71,7 @@ GX_DEV void ht_show(const struct ht *ht, uint32_t peer)
 	gx_st_release_u64(&line->entered, ht->op.epoch); /* R1 */
 }
 
-/* One thread per peer: how this rank reaches it. Tokens and scales go the same way. */
+/* One thread per peer: how this rank accesses its tensors. Tokens and scales use the same path. */
 GX_DEV void ht_choose(const struct ht *ht, uint32_t peer)
 {
 	uint64_t *to = ht->to + 2 * (uint64_t)peer;
@@ -83,7 +83,7 @@ GX_DEV void ht_choose(const struct ht *ht, uint32_t peer)
 	gx_st_release_u64(&ht_line(ht, peer)->way, ht->op.epoch * 2 + (to[0] == 0)); /* R2 */
 }
 
-/* One thread. What the handle's memory says against what the call says. 0: they do not fit. */
+/* One thread. Checks the routing in the handle's memory against the call. 0: they do not match. */
 GX_DEV uint32_t ht_routed(const struct ht *ht)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -100,14 +100,13 @@ GX_DEV uint32_t ht_routed(const struct ht *ht)
 	return 0;
 }
 
-/* Whether rows may go through the window between this rank and peer. */
+/* Whether rows between this rank and peer may go through the window. */
 GX_DEV uint32_t ht_may_stage(const struct ht *ht, uint32_t peer)
 {
 	return ht_is(ht, EP_HT_STAGE) || !ht_near(ht, peer);
 }
 
-/* One warp. A combine must know who wants its rows in the window before it begins; a dispatch learns of it in the end.
- */
+/* One warp. A combine must know before it begins which peers want its rows in the window; a dispatch, at its end. */
 GX_DEV uint32_t ht_wait_ways(struct ht *ht, uint32_t combine)
 {
 	uint32_t any = 0, bad = 0;
@@ -148,9 +147,9 @@ GX_DEV uint32_t ht_agree(struct ht *ht)
 	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
 		ht_choose(ht, r);
 	gx_syncwarp();
-	/* For the next operation: a mapping is used only by kernels launched after it was made, and by those of a
-	 * graph, whose launches nobody sees, when the operation before found it. Pairs with the host's release of an
-	 * entry. */
+	/* For the next operation. A mapping is used only by kernels launched after it was made; the host does not see
+	 * the launches of a graph, so there the operation before must have found it. Pairs with the host's release of
+	 * count. */
 	if (gx_lane() == 0 && ht->a->reach)
 		ht->a->state->mapped = gx_ld_acquire_u32(&ht->a->reach->count);
 	bad = !ht_wait_ways(ht, ht->op.kind == EP_KIND_COMBINE);
@@ -158,7 +157,7 @@ GX_DEV uint32_t ht_agree(struct ht *ht)
 	return bad ? HT_STOP : HT_GO;
 }
 
-/* All threads. 0: nothing may be done in this launch. */
+/* All threads. 0: this launch must do nothing. */
 GX_DEV uint32_t ht_open(struct ht *ht)
 {
 	GX_SHARED uint32_t opener;
@@ -184,7 +183,7 @@ GX_DEV uint32_t ht_open(struct ht *ht)
 	return 1;
 }
 
-/* The last block: nobody touches this rank's tensors any more. */
+/* The last block: waits until no rank accesses this rank's tensors any more. */
 GX_DEV void ht_end(struct ht *ht, uint32_t go)
 {
 	if (go && gx_warp() == 0)
@@ -192,7 +191,7 @@ GX_DEV void ht_end(struct ht *ht, uint32_t go)
 	ht_close(ht, go);
 }
 
-/* ---- what dispatch and combine do with a token's routing ---- */
+/* ---- a token's routing, for dispatch and combine ---- */
 
 GX_DEV uint32_t ht_peer(const struct ht *ht, uint32_t i)
 {
@@ -211,7 +210,7 @@ GX_DEV void ht_list_load(struct ht *ht, uint32_t token)
 	uint64_t at = (uint64_t)token * ht->topk;
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
 
-	gx_syncwarp(); /* the token before is done with it */
+	gx_syncwarp(); /* the token before no longer uses it */
 	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
 		ht->list.expert[i] = ht->expert[at + i];
 		ht->list.row[i] = ht->row[at + i];

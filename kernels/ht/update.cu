@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HT Update: where every row goes. Three steps in one launch, by ticket:
- *   count     a warp per piece of the tokens: each token's distinct experts in ascending order, and how many tokens of
- *	       the piece came before it to the same expert and rank;
- *   exchange  the block that finishes counting: counts to every rank, and from every rank's counts the first row of
- *	       this rank in every zone;
- *   place     row = first + tokens of earlier pieces + those of the piece.
- * Rows follow (source rank, token) alone: the same routing gives the same rows on any device and any number of blocks.
+ * HT Update: computes where every row goes. Three steps in one launch, by ticket:
+ *   count     a warp per piece of the tokens: each token's distinct experts in ascending order, and how many earlier
+ *	       tokens of the piece go to the same expert and rank;
+ *   exchange  the block that finishes counting: sends its counts to every rank, and computes from every rank's counts
+ *	       the first row of this rank in every zone;
+ *   place     row = first + tokens of earlier pieces + earlier tokens of the piece.
+ * Rows depend on (source rank, token) only: the same routing gives the same rows on any device with any number of
+ * blocks.
  */
 #include "kernels/ht/ht.h"
 
@@ -19,7 +20,7 @@ GX_DEV int64_t ht_given(const struct ep_ht_args *a, uint64_t at)
 	return ((const int64_t *)a->topk_idx)[at];
 }
 
-/* The id as it was given, or -1; bad ones are said. */
+/* The caller's id, or -1; raises a flag for bad ones. */
 GX_DEV int32_t ht_checked(const struct ht *ht, int64_t id)
 {
 	if (id >= 0 && id < (int64_t)ht->a->shape.experts)
@@ -29,18 +30,18 @@ GX_DEV int32_t ht_checked(const struct ht *ht, int64_t id)
 	return -1;
 }
 
-/* Some tokens in the warp's shared memory, [tokens][topk] each. */
+/* A batch of tokens in the warp's shared memory, [tokens][topk] each. */
 struct ht_sort {
 	int32_t *id;	    /* as given */
-	int32_t *kept;	    /* the id at the last k that names it, else -1 */
+	int32_t *kept;	    /* the id at its last k, else -1 */
 	int32_t *expert;    /* the kept ones, ascending; -1: no more */
 	uint32_t *position; /* their k */
-	uint32_t *row;	    /* tokens of the piece that went to the expert before */
-	uint32_t
-		*flat; /* at the first expert of a rank: its bin, then tokens that went to the rank before; else NONE */
+	uint32_t *row;	    /* earlier tokens of the piece for that expert */
+	/* At the first expert of a rank: its bin, then the piece's earlier tokens for that rank; else EP_HT_NONE. */
+	uint32_t *flat;
 };
 
-/* All their loads side by side. */
+/* All loads of a batch in flight together. */
 GX_DEV void ht_load_ids(struct ht *ht, uint64_t at, uint32_t n, const struct ht_sort *w)
 {
 	for (uint32_t q = gx_lane(); q < n; q += GX_WARP * HT_BATCH) {
@@ -54,7 +55,7 @@ GX_DEV void ht_load_ids(struct ht *ht, uint64_t at, uint32_t n, const struct ht_
 	gx_syncwarp();
 }
 
-/* Lanes by (token, k): an expert named twice counts at its last k. */
+/* Lanes by (token, k): an expert that occurs twice counts at its last k. */
 GX_DEV void ht_keep(struct ht *ht, uint32_t n, const struct ht_sort *w)
 {
 	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
@@ -95,7 +96,7 @@ GX_DEV void ht_order(struct ht *ht, uint32_t n, const struct ht_sort *w)
 	gx_syncwarp();
 }
 
-/* The only step that goes token by token. hist: this piece's counts. A token's bins differ: no two lanes meet. */
+/* The only step that goes token by token. hist: this piece's counts. A token's bins are distinct: no lanes collide. */
 GX_DEV void ht_tally(struct ht *ht, uint32_t n, const struct ht_sort *w, uint32_t *hist)
 {
 	for (uint32_t to = 0; to < n; to += ht->topk) {
@@ -116,7 +117,7 @@ GX_DEV void ht_tally(struct ht *ht, uint32_t n, const struct ht_sort *w, uint32_
 	}
 }
 
-/* To handle_mem; rows are still counted from the piece's first. */
+/* To handle_mem; rows are still relative to the piece's first. */
 GX_DEV void ht_keep_routing(struct ht *ht, uint64_t at, uint32_t n, const struct ht_sort *w)
 {
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
@@ -125,7 +126,7 @@ GX_DEV void ht_keep_routing(struct ht *ht, uint64_t at, uint32_t n, const struct
 		uint32_t first = m, flat = EP_HT_NONE;
 
 		if (w->expert[m] >= 0) {
-			while (w->flat[first] == EP_HT_NONE) /* the first of the rank is before it */
+			while (w->flat[first] == EP_HT_NONE) /* the first of the rank precedes it */
 				first--;
 			flat = w->flat[first];
 		}
@@ -158,7 +159,7 @@ GX_DEV struct ht_sort ht_sort_at(const struct ht *ht)
 	return w;
 }
 
-/* Counts in the warp's shared memory where they fit: in global memory each step is a trip to the second-level cache. */
+/* Counts are in the warp's shared memory if they fit: in global memory each step is a round trip to the L2 cache. */
 GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -185,7 +186,7 @@ GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
 	gx_syncwarp();
 }
 
-/* All threads: 1 for the one block that has every piece behind it (R4, A4). */
+/* All threads: 1 for the one block that is ordered after every piece (R4, A4). */
 GX_DEV uint32_t ht_count(struct ht *ht)
 {
 	GX_SHARED uint32_t mine, last;
@@ -212,7 +213,7 @@ GX_DEV uint32_t ht_count(struct ht *ht)
 
 #define HT_SCAN 32u /* loads in flight */
 
-/* Counts by piece become what came before the piece; total[]: of all pieces. */
+/* Counts by piece become prefix sums over the earlier pieces; total[]: of all pieces. */
 GX_DEV void ht_scan_chunks(struct ht *ht)
 {
 	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
@@ -235,7 +236,7 @@ GX_DEV void ht_scan_chunks(struct ht *ht)
 	gx_syncthreads();
 }
 
-/* One warp: whether counts may be written. The operation before may have been an Update whose counts a slower rank
+/* One warp: waits until counts may be written. The operation before may have been an Update whose counts a slower rank
  * still reads. */
 GX_DEV uint32_t ht_may_write(struct ht *ht)
 {
@@ -273,7 +274,7 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 	return ok;
 }
 
-/* base[]: rows of the ranks before this one; total[]: of all ranks. */
+/* base[]: rows of lower ranks; total[]: of all ranks. */
 GX_DEV void ht_sum_counts(struct ht *ht)
 {
 	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
@@ -293,7 +294,7 @@ GX_DEV void ht_sum_counts(struct ht *ht)
 	gx_syncthreads();
 }
 
-/* The sum of this lane's and all lower lanes' values. */
+/* Inclusive prefix sum over the lanes. */
 GX_DEV uint64_t ht_scan(uint64_t v)
 {
 	for (uint32_t d = 1; d < GX_WARP; d *= 2) {
@@ -329,7 +330,7 @@ GX_DEV void ht_zone(struct ht *ht, uint32_t e, uint64_t first, uint32_t length)
 	}
 }
 
-/* Expert-major, a warp per rank: where its zones begin; base[] becomes the first row. The end of the last zone. */
+/* Expert-major, a warp per rank: where its zones begin; base[] becomes the first row. Returns the last zone's end. */
 GX_DEV uint64_t ht_zones_of(struct ht *ht, uint32_t rank)
 {
 	const struct ep_ht_shape *s = &ht->a->shape;
@@ -343,7 +344,7 @@ GX_DEV uint64_t ht_zones_of(struct ht *ht, uint32_t rank)
 			length = (ht->total[bin] + s->alignment - 1) / s->alignment * s->alignment;
 		end = begin + ht_scan(length);
 		if (e < s->per_rank) {
-			ht->base[bin] = ht_clamp(ht, end - length + ht->base[bin]); /* what is past it is no row */
+			ht->base[bin] = ht_clamp(ht, end - length + ht->base[bin]); /* rows at capacity are dropped */
 			if (rank == s->rank)
 				ht_zone(ht, e, end - length, length);
 		}
@@ -381,7 +382,7 @@ GX_DEV void ht_put(void *to, uint64_t at, uint64_t value, uint32_t wide)
 		((int32_t *)to)[at] = (int32_t)value;
 }
 
-/* What the caller asked for. */
+/* The caller's counters, and the head of the handle. */
 GX_DEV void ht_publish(struct ht *ht, uint64_t total)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -405,8 +406,8 @@ GX_DEV void ht_publish(struct ht *ht, uint64_t total)
 	a->handle->total = total;
 }
 
-/* One warp: a rank that has more rows than its capacity, this one before all others; UINT32_MAX: none. serve[] has what
- * the warps found. */
+/* One warp: a rank with more rows than its capacity, preferably this one; UINT32_MAX: none. serve[] has the warps'
+ * results. */
 GX_DEV uint32_t ht_overflown(const struct ht *ht)
 {
 	uint32_t over = UINT32_MAX;
@@ -420,7 +421,7 @@ GX_DEV uint32_t ht_overflown(const struct ht *ht)
 	return mask == 0 ? UINT32_MAX : gx_shfl_u32(over, gx_popc((mask & -mask) - 1));
 }
 
-/* Every rank finds every overflow by itself: no one needs to be told. */
+/* Every rank detects every overflow by itself: no rank needs to be notified. */
 GX_DEV uint32_t ht_check_overflow(struct ht *ht)
 {
 	GX_SHARED uint32_t over;
@@ -438,14 +439,14 @@ GX_DEV uint32_t ht_check_overflow(struct ht *ht)
 	return over == UINT32_MAX;
 }
 
-/* All threads of the block. HT_GO or HT_STOP; *rows: of this rank, padding included, before anything is dropped. */
+/* All threads of the block. HT_GO or HT_STOP; *rows: of this rank, padding included, before any are dropped. */
 GX_DEV uint32_t ht_exchange(struct ht *ht, uint64_t *rows)
 {
 	GX_SHARED uint64_t total;
 	GX_SHARED uint32_t go;
 	const struct ep_ht_shape *s = &ht->a->shape;
 
-	/* The last warp has few bins to scan, or none. */
+	/* By the last warp, which has few or no bins to scan. */
 	if (gx_warp() == gx_warps() - 1) {
 		uint32_t free = ht_may_write(ht);
 
@@ -469,7 +470,7 @@ GX_DEV uint32_t ht_exchange(struct ht *ht, uint64_t *rows)
 	return ht_check_overflow(ht) ? HT_GO : HT_STOP;
 }
 
-/* What nobody waits for: while the other blocks give the tokens their rows. */
+/* What no other block waits for: runs while they assign rows to the tokens. */
 GX_DEV void ht_conclude(struct ht *ht, uint64_t total)
 {
 	if (gx_warp() == 0)
@@ -482,7 +483,7 @@ GX_DEV void ht_conclude(struct ht *ht, uint64_t total)
 
 /* ---- place ---- */
 
-/* Entries from at on of a piece before which before[] tokens came. */
+/* Entries of a piece, starting at at; before[]: tokens of earlier pieces by bin. */
 GX_DEV void ht_place_entries(struct ht *ht, uint64_t at, uint64_t end, const uint32_t *before)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -536,7 +537,7 @@ GX_KERNEL(ht_update)(GX_ARGS(struct ep_ht_args) a)
 
 		gx_syncthreads();
 		if (gx_tid() == 0 && go != HT_GO)
-			a.handle->magic = 0; /* rows are counted but not placed */
+			a.handle->magic = 0; /* rows were counted but not placed */
 		if (gx_tid() == 0)
 			gx_dev_add_acqrel_u32(&a.state->ready, go); /* R3 */
 		if (go == HT_GO)

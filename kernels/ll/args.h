@@ -3,10 +3,10 @@
  * LL: few tokens, least time. Two buffers per window; an operation of the group (a dispatch or a combine) takes one.
  *
  *   dispatch  [source rank] head: total rows, rows per local expert; then tmax rows: row head, token, scales
- *   combine   one row per slot: (token, position) at the token's home; with masks (writer, dispatch slot, ordinal), so
- *	       that a masked rank that wakes late writes into nobody else's slots
+ *   combine   one row per slot: (token, position) at the token's home rank; with masks (writer, dispatch slot,
+ *	       ordinal), so that a masked rank that resumes late writes to its own slots only
  *   control   64-byte lines: signal[source rank], ack[buffer][rank], failed, clean[source rank], jump[source rank]
- *   state     this rank's own, advanced by the kernels; the counters behind it are zero between launches
+ *   state     private to this rank, advanced by the kernels; the counters after it are zero between launches
  *   handle    what a dispatch leaves for its combine, and a send half for its receive half
  */
 #ifndef EP_KERNELS_ARGS_LL_H
@@ -16,45 +16,43 @@
 #include "kernels/op/far_args.h"
 
 enum ep_ll_flag {
-	EP_LL_SEND = 1 << 0,	   /* this launch starts the operation */
-	EP_LL_RECV = 1 << 1,	   /* this launch ends it; both: the whole of it */
+	EP_LL_SEND = 1 << 0,	   /* this launch is the send half */
+	EP_LL_RECV = 1 << 1,	   /* this launch is the receive half; both: the whole operation */
 	EP_LL_RANK_MAJOR = 1 << 2, /* else expert-major */
 	EP_LL_IDX32 = 1 << 3,	   /* topk_idx is int32, else int64 */
 	EP_LL_GLOBAL = 1 << 4,	   /* recv_topk_idx holds global expert ids, else local ones */
 	EP_LL_DS_FP8 = 1 << 5,	   /* bf16 in, e4m3 and scales out */
 	EP_LL_ROUND = 1 << 6,	   /* scales are powers of two */
-	EP_LL_MASK = 1 << 7,	   /* a rank that does not answer is masked, not an error */
+	EP_LL_MASK = 1 << 7,	   /* a silent rank is masked instead of an error */
 };
 
-/* Words that the net writes may be across PCIe, and a hundred warps that look at them there leave no room for what they
- * wait for (a dispatch of one token took 1.4 ms): so few look, and show what they saw in the own control page. */
+/* Words that the net writes may be across PCIe, and a hundred warps polling them leave no bandwidth for what they wait
+ * for (a dispatch of one token took 1.4 ms): so few warps poll, and publish what they see in the own control page. */
 #define EP_LL_LOOKERS 4u
 
 #define EP_LL_ALONE __attribute__((aligned(128)))
 
-/*
- * Words that all warps count in have a line each: together they cost 0.2 us of 13 in combine, and 0.4 of 25 in a graph
- * of both.
- */
+/* Counters that all warps update have a line each: in shared lines they cost 0.2 us of 13 in combine, and 0.4 of 25 in
+ * a graph of both operations. */
 struct ep_ll_state {
 	uint64_t epoch;	  /* operations begun */
-	uint64_t used[2]; /* the epoch that used each buffer last */
+	uint64_t used[2]; /* the last epoch that used each buffer */
 	uint32_t busy[2]; /* a staged operation holds the buffer */
-	/* Zero between launches, like the arrays of ep_ll_scratch behind this struct: */
+	/* Zero between launches, like the arrays after this struct (ll_arrays): */
 	uint32_t send_ticket EP_LL_ALONE;
 	uint32_t send_done EP_LL_ALONE;
 	uint32_t recv_ticket EP_LL_ALONE;
 	uint32_t listed EP_LL_ALONE;
 	uint32_t left EP_LL_ALONE;
 	uint32_t self_ready EP_LL_ALONE; /* fill[] holds this rank's own rows */
-	uint32_t errors;		 /* not reset: the first failure stays */
-	uint32_t behind; /* with masks: the others went on without this rank; only a dispatch may follow */
+	uint32_t errors;		 /* not reset: the first failure is kept */
+	uint32_t behind; /* with masks: the others continued without this rank; only a dispatch may follow */
 	uint64_t cleans; /* mask cleans this rank knows of */
-	uint32_t looking[EP_LL_LOOKERS]; /* locks: who looks at what the net writes */
+	uint32_t looking[EP_LL_LOOKERS]; /* locks: held while polling a word that the net writes */
 };
 EP_SIZE_IS(ep_ll_state, 896);
 
-/* A row this rank holds for another: where it lies in the expert's tensor and where it goes home. */
+/* A row this rank holds for another: where it is in the expert's tensor, its home rank and the slot there. */
 struct ep_ll_entry {
 	uint32_t row;
 	uint32_t home;
@@ -63,30 +61,30 @@ struct ep_ll_entry {
 };
 EP_SIZE_IS(ep_ll_entry, 16);
 
-/* Needs no clearing: staged is believed only where it is the handle's own number, which is random. */
+/* Needs no clearing: staged counts only if it is the handle's own number, which is random. */
 struct ep_ll_handle {
 	uint64_t epoch;	 /* of the staged operation */
 	uint64_t staged; /* the handle's number while a send half waits for its receive half */
 	uint32_t buffer;
-	uint32_t rows; /* entries of the list */
+	uint32_t rows; /* entries in the list */
 	uint32_t pad[2];
 };
 EP_SIZE_IS(ep_ll_handle, 32);
 
-/* A row of a dispatch: source token and what the layout needs; expert-major: entries {local expert, position, k}. */
+/* Head of a row of a dispatch; expert-major: followed by entries {local expert, position, k}. */
 struct ep_ll_row_head {
 	uint32_t token;
-	uint32_t count; /* expert-major: entries; rank-major: the first k that names this rank */
+	uint32_t count; /* expert-major: entries; rank-major: the first k routed to this rank */
 	uint32_t pad[2];
 };
 EP_SIZE_IS(ep_ll_row_head, 16);
 
-/* Sizes that follow from the group and the handle: computed once, alike on all ranks. */
+/* Sizes that follow from the group and the handle; the same on all ranks except for rank. */
 struct ep_ll_shape {
 	uint32_t rank, nranks;
 	uint32_t experts, per_rank; /* E, El */
 	uint32_t tmax, topk;
-	uint32_t fan;	 /* min(topk, per_rank): rows of a token on one rank */
+	uint32_t fan;	 /* min(topk, per_rank): most rows of a token on one rank */
 	uint32_t masked; /* the group has masks: slots by writer */
 };
 EP_SIZE_IS(ep_ll_shape, 32);
@@ -95,23 +93,23 @@ struct ep_ll_args {
 	struct ep_ll_shape shape;
 	struct ep_ll_state *state;
 	struct ep_ll_handle *handle;
-	struct ep_ll_entry *list; /* [nranks * tmax * fan] rows of others */
-	int32_t *home_row;	  /* [tmax][topk] this rank's own row of (token, k), or -1 */
-	uint32_t *sent_slot;	  /* [tmax][topk] with masks: where the row of (token, k) comes back */
+	struct ep_ll_entry *list; /* [nranks * tmax * fan] rows of other ranks */
+	int32_t *home_row;	  /* [tmax][topk] the row of (token, k) if it is on this rank, or -1 */
+	uint32_t *sent_slot;	  /* [tmax][topk] with masks: the slot to which the row of (token, k) returns */
 	uint8_t *const *window;	  /* [nranks], in device memory */
 	uint8_t *const *control;  /* [nranks], in device memory */
 	uint8_t *mine;		  /* this rank's own control page */
 	struct ep_far far;
-	uint64_t number; /* of the handle */
+	uint64_t number; /* the handle's */
 	struct ep_kernel_report *report;
 	uint32_t *async;       /* pinned: enum ep_async_flag */
 	const uint64_t *abort; /* pinned */
-	const uint64_t *gone;  /* pinned [nranks]: with masks, ranks whose process has ended */
+	const uint64_t *gone;  /* pinned [nranks]: with masks, dead ranks */
 	uint64_t timeout_ns;
 	uint64_t buffer_bytes; /* from one buffer to the other */
 
 	const void *topk_idx;	   /* [tokens][topk] */
-	const float *topk_weights; /* dispatch rank-major: they travel; combine expert-major: the factors; else NULL */
+	const float *topk_weights; /* dispatch rank-major: sent along; combine expert-major: the factors; else NULL */
 	const uint8_t *in;	   /* dispatch: tokens; combine: the experts' rows */
 	const uint8_t *in_scales;  /* QUANT_FWD */
 	uint8_t *out;		   /* dispatch: rows; combine: tokens */
@@ -122,9 +120,9 @@ struct ep_ll_args {
 	uint32_t tokens;      /* of this rank */
 	uint32_t flags;	      /* enum ep_ll_flag */
 	uint32_t dtype;	      /* combine: enum ep_num */
-	uint32_t hidden;      /* elements of a row, where the kernel must know them */
-	uint32_t in_bytes;    /* dispatch: of a token of the input */
-	uint32_t row_bytes;   /* of a token on its way and in the output */
+	uint32_t hidden;      /* elements of a row, where the kernel needs them */
+	uint32_t in_bytes;    /* dispatch: bytes of an input token */
+	uint32_t row_bytes;   /* bytes of a token in the window and in the output */
 	uint32_t scale_bytes; /* likewise of its scales; 0: none */
 	uint32_t row_pitch;   /* from row to row in the window */
 	uint32_t stage;	      /* bytes of shared memory per warp for gx_bulk */
@@ -135,22 +133,22 @@ enum ep_ll_mask_op {
 	EP_LL_MASK_QUERY,  /* out[r] = 1 active, 0 masked */
 	EP_LL_MASK_UPDATE, /* from bits: 1 active */
 	EP_LL_MASK_CLEAN,
-	EP_LL_MASK_JUMP,  /* before a dispatch: catch up with a clean that went on without this rank */
+	EP_LL_MASK_JUMP,  /* before a dispatch: catch up with a clean that this rank missed */
 	EP_LL_MASK_CHECK, /* before a combine: a rank that is behind has nothing to combine */
 };
 
 #define EP_LL_MASK_BITS 16384u /* ranks per launch of query and update */
 
 struct ep_ll_mask_args {
-	struct ep_ll_args ll; /* of the group: no handle, no tensors */
+	struct ep_ll_args ll; /* of the group: without handle and tensors */
 	uint32_t op;
-	uint32_t first, count; /* ranks this launch is about (query, update) */
+	uint32_t first, count; /* query, update: the ranks this launch covers */
 	uint32_t pad;
 	int32_t *out;
 	uint32_t bits[EP_LL_MASK_BITS / 32];
 };
 
-#define EP_LL_LINE 64u /* a signal has a cache line of its own: on the CPU neighbours would fight for it */
+#define EP_LL_LINE 64u /* a signal has a cache line of its own: on the CPU it would be falsely shared */
 
 EP_BOTH uint64_t ep_ll_pad(uint64_t bytes)
 {
@@ -173,7 +171,7 @@ EP_BOTH uint64_t ep_ll_failed_at(uint32_t nranks)
 	return (uint64_t)nranks * 3 * EP_LL_LINE;
 }
 
-/* Two words each: the number of the clean, last, and before it the epoch; each is a place that a signal can name. */
+/* Two words each: the epoch, then the clean's number, written last. 16 bytes apart, so that a signal can address it. */
 #define EP_LL_CLEAN_NUMBER 16u
 
 EP_BOTH uint64_t ep_ll_clean_at(uint32_t nranks, uint32_t source)
@@ -202,19 +200,19 @@ EP_BOTH uint64_t ep_ll_row_head_bytes(const struct ep_ll_shape *s, uint32_t rank
 	return sizeof(struct ep_ll_row_head) + ep_ll_pad(rank_major ? (uint64_t)s->topk * 8 : (uint64_t)s->fan * 12);
 }
 
-/* What one source sends to one rank. */
+/* Everything that one source sends to one rank. */
 EP_BOTH uint64_t ep_ll_area(const struct ep_ll_shape *s, uint64_t row_pitch)
 {
 	return ep_ll_source_head(s) + s->tmax * row_pitch;
 }
 
-/* combine: of so many writers */
+/* combine */
 EP_BOTH uint64_t ep_ll_combine_slots(const struct ep_ll_shape *s, uint32_t writers)
 {
 	return s->masked ? (uint64_t)writers * s->tmax * s->fan : (uint64_t)s->tmax * s->topk;
 }
 
-/* state: the arrays behind the struct, in words of 32 bits */
+/* state: the struct and the arrays after it, in 32-bit words (ll_arrays) */
 EP_BOTH uint64_t ep_ll_state_size(const struct ep_ll_shape *s)
 {
 	uint64_t words = 5 * (uint64_t)s->nranks + s->experts + s->per_rank + (uint64_t)s->nranks * s->per_rank;
@@ -228,17 +226,10 @@ EP_BOTH uint64_t ep_ll_list_room(const struct ep_ll_shape *s)
 	return (uint64_t)s->nranks * s->tmax * s->fan;
 }
 
-/* shared memory: [warps] stages for gx_bulk, [warps] routings of a token, the block's terms of a sum, twice */
+/* shared memory: [warps] stages for gx_bulk, [warps] routings of a token, two sets of the block's terms of a sum */
 EP_BOTH uint32_t ep_ll_route_bytes(const struct ep_ll_args *a)
 {
 	return a->shape.topk * 24;
-}
-
-/* Where scales that are made on the way stand in a stage: behind the token, or, where there is room, behind what it is
- * made of. */
-EP_BOTH uint32_t ep_ll_stage_scales(const struct ep_ll_args *a)
-{
-	return a->stage >= EP_STAGE_HEAD + a->in_bytes + a->scale_bytes ? a->in_bytes : a->row_bytes;
 }
 
 EP_BOTH uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)

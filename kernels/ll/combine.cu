@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * LL combine. Rows go back to the slot of (token, k) at their home rank, which adds them up in k order, in fp32, and
- * rounds once. Own rows of an operation in one launch are read where they lie.
+ * LL combine. Rows return to the slot of (token, k) at their home rank, which sums them in k order, in fp32, and rounds
+ * once. In an operation of one launch, own rows are read in place.
  *
- * Roles: return (a warp per row), signal (the warp that finished last), look ahead (one warp of a block: the rows of
- * its next token), sum (the rest of it).
+ * Roles: return (a warp per row), signal (the warp that finishes last), gather (one warp of a block: the terms of its
+ * next token), sum (the block's other warps).
  */
 #include "kernels/ll/ll.h"
 #include "kernels/gx/sum.h"
@@ -37,13 +37,13 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 		return;
 	gx_bulk_drain(&ll->bulk);
 	if (gx_lane() == 0) {
-		gx_fence_sys(); /* R1 of gx_ring.h */
+		gx_fence_sys(); /* R1 of gx/ring.h */
 		ll_put(ll, home, to, from, a->row_pitch);
 	}
 }
 
-/* Items: the rows of others by the list, then, where own rows must not wait in the caller's tensor, (token, k) of this
- * rank, then one that is nothing, for the rank that has no row at all. */
+/* Items: other ranks' rows by the list; then, in a staged operation, (token, k) of this rank, because own rows must not
+ * stay in the caller's tensor; then one empty item, for a rank without rows. */
 GX_DEV void ll_return(struct ll *ll)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -74,7 +74,7 @@ GX_DEV void ll_return(struct ll *ll)
 
 /* ---- receive ---- */
 
-/* The row that position k of a token adds, or NULL for none; waits for its rank. One thread. */
+/* The row that position k of a token adds, or NULL; waits for its rank. One thread. */
 GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t token, uint32_t k)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -94,7 +94,7 @@ GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t token, uint32_t k)
 
 		first = same ? j : first;
 	}
-	/* A rank adds its sum once; an expert named twice adds its one row with both weights. */
+	/* A rank adds its sum once; an expert that occurs twice adds its one row with both weights. */
 	if (rank_major && first != k)
 		return NULL;
 	k = (uint32_t)(token * s->topk + first);
@@ -107,14 +107,14 @@ GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t token, uint32_t k)
 				: a->window[s->rank] + ll->buffer * a->buffer_bytes + at;
 }
 
-/* What one token adds up, in the block's shared memory. */
+/* The terms of one token, in the block's shared memory. */
 struct ll_terms {
 	const uint8_t **row;
 	float *weight;
 	uint32_t *token;
 };
 
-/* Behind the warps' stages: those hold barriers of the copy engine. */
+/* After the warps' stages, which hold the copy engine's mbarriers. */
 GX_DEV struct ll_terms ll_terms_at(const struct ll *ll, uint8_t *shared, uint32_t which)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -127,7 +127,7 @@ GX_DEV struct ll_terms ll_terms_at(const struct ll *ll, uint8_t *shared, uint32_
 	return terms;
 }
 
-/* The next token's terms: by one warp, the lanes by k, while the others add up the token before. */
+/* The next token's terms, by one warp, one k per lane, while the other warps sum the token before. */
 GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -147,7 +147,7 @@ GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
 	}
 }
 
-/* The last warp looks ahead, the others add; a block of one warp does both. */
+/* The last warp gathers, the others sum; a block of one warp does both. */
 GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -165,7 +165,7 @@ GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
 	for (uint32_t which = 0;; which ^= 1) {
 		struct ll_terms now = ll_terms_at(ll, shared, which), next = ll_terms_at(ll, shared, which ^ 1);
 
-		gx_syncthreads(); /* the terms are there, and those before them have been read */
+		gx_syncthreads(); /* these terms are complete, and the previous set has been read */
 		if (*now.token >= a->tokens)
 			return;
 		if (ahead)
@@ -196,7 +196,7 @@ GX_DEV void ll_combine_run(const struct ep_ll_args *a, const struct ep_far *far,
 	ll_close(&ll);
 }
 
-/* Two of them, as of dispatch. */
+/* Two kernels, as for dispatch. */
 GX_KERNEL(ll_combine)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * LL dispatch. A token is read once and written once per destination rank, into [this rank][slot] of that rank's
- * window; the receiver spreads it to its experts. Own rows of an operation in one launch go straight to the output:
- * this rank's rows come first in every expert, so their places are known before anybody else's counts.
+ * window; the receiver copies it to its experts. In an operation of one launch, own rows go directly to the output:
+ * this rank's rows come first in every expert, so their positions do not depend on other ranks' counts.
  *
- * Roles: send (a warp per token), signal (the warp that finished last), claim (one warp per source: where its rows
+ * Roles: send (a warp per token), signal (the warp that finishes last), claim (one warp per source: where its rows
  * start in each expert), unpack (a warp per row). Work is taken by ticket, and a warp receives only when no token is
- * left to take: one resident block can do the whole operation alone.
+ * left to send: one resident block can do the whole operation alone.
  */
 #include "kernels/ll/ll.h"
-#include "kernels/gx/quant.h"
+#include "kernels/ll/quantise.h"
 
 /* ---- send ---- */
 
-/* The expert of (token, k), or -1 where nothing is to be sent. */
+/* The expert of (token, k), or -1 if nothing is to be sent. */
 GX_DEV int32_t ll_expert(struct ll *ll, uint32_t token, uint32_t k)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
@@ -26,7 +26,7 @@ GX_DEV int32_t ll_expert(struct ll *ll, uint32_t token, uint32_t k)
 	return -1;
 }
 
-/* What counts the rows for an expert: own rows that go straight to the output are the first of what fills it. */
+/* The counter of an expert's rows: own rows that go directly to the output are the first of fill[]. */
 GX_DEV uint32_t *ll_counter(struct ll *ll, int32_t id, int32_t peer)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
@@ -36,7 +36,7 @@ GX_DEV uint32_t *ll_counter(struct ll *ll, int32_t id, int32_t peer)
 	return &ll->expert_rows[id];
 }
 
-/* Claims the rows of a token: k by lane. A rank or expert named twice is claimed at its first k only. */
+/* Claims the rows of a token, one k per lane. A rank or expert that occurs twice is claimed at its first k only. */
 GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
@@ -57,7 +57,7 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 			new_id = w->id[j] == id ? 0 : new_id;
 			new_peer = w->peer[j] == peer ? 0 : new_peer;
 		}
-		/* An own row that goes straight to the output needs no buffer. */
+		/* An own row that goes directly to the output needs no buffer. */
 		if (new_peer && !(ll->direct && (uint32_t)peer == s->rank) && !ll_wait_free(ll, (uint32_t)peer))
 			new_peer = 0;
 		w->slot[k] = new_peer ? (int32_t)gx_dev_add_relaxed_u32(&ll->rank_rows[peer], 1) : -1;
@@ -66,7 +66,7 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 	gx_syncwarp();
 }
 
-/* The token's slot on the rank of k, and how many of its experts there come before k; -1: nothing goes there. */
+/* The token's slot on the rank of k, and how many of its experts there precede k; -1: nothing is sent there. */
 GX_DEV int32_t ll_slot_of(const struct ll *ll, uint32_t k, uint32_t *ordinal)
 {
 	const struct ll_route *w = &ll->route;
@@ -83,7 +83,7 @@ GX_DEV int32_t ll_slot_of(const struct ll *ll, uint32_t k, uint32_t *ordinal)
 	return slot;
 }
 
-/* The heads of the token's rows, expert-major: each k writes its own entry, the first k of a rank the head. */
+/* The heads of the token's rows, expert-major: each k writes its entry, the first k of a rank the head. */
 GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
@@ -103,7 +103,7 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token)
 		if (slot < 0)
 			continue;
 		ll->a->sent_slot[at] =
-			(uint32_t)slot * s->fan + ordinal; /* own rows too: a staged combine sends them */
+			(uint32_t)slot * s->fan + ordinal; /* also for own rows: a staged combine sends them */
 		if (own && ll->direct) {
 			ll->a->home_row[at] = local * (int32_t)(s->nranks * s->tmax) + w->pos[k];
 			continue;
@@ -123,7 +123,7 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token)
 	}
 }
 
-/* What a rank-major row says of the experts: ids of this rank or -1, and all K weights. */
+/* The routing of a rank-major row: ids of this rank's experts or -1, and all topk weights. */
 GX_DEV void ll_row_routing(struct ll *ll, const int32_t *id, const float *weight, uint32_t row)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -178,14 +178,14 @@ GX_DEV void ll_heads_rank(struct ll *ll, uint32_t token)
 	}
 }
 
-/* Where a piece of the token's row goes, by k: window_at in the window's row, or the row of the output. */
+/* Destinations of one part of the token's row (token or scales), by k: window_at in the window's row, or the output. */
 GX_DEV void ll_aim(struct ll *ll, uint64_t window_at, uint8_t *out, uint64_t pitch)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const struct ll_route *w = &ll->route;
 	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR);
 
-	gx_syncwarp(); /* the piece before has been stored */
+	gx_syncwarp(); /* the part before has been stored */
 	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
 		uint8_t *dst = NULL;
 
@@ -205,7 +205,7 @@ GX_DEV void ll_aim(struct ll *ll, uint64_t window_at, uint8_t *out, uint64_t pit
 	gx_syncwarp();
 }
 
-/* From the input, in as many pieces as the stage wants; loaded: the first is under way. */
+/* From the input, in pieces that fit the stage; loaded: the first load is in flight. */
 GX_DEV void ll_send_row(struct ll *ll, const uint8_t *src, uint32_t bytes, uint32_t loaded)
 {
 	uint32_t room = gx_bulk_room(&ll->bulk);
@@ -219,14 +219,14 @@ GX_DEV void ll_send_row(struct ll *ll, const uint8_t *src, uint32_t bytes, uint3
 	}
 }
 
-/* Made in the stage: tokens, and behind them their scales. What they are made of is there too, if it fits. */
+/* The row and its scales are made in the stage. The input row is there too, if it fits. */
 GX_DEV void ll_send_quantised(struct ll *ll, const uint8_t *src, uint64_t scales_at)
 {
 	const struct ep_ll_args *a = ll->a;
 	uint32_t in_stage = ep_ll_stage_scales(a);
 	const void *row = in_stage >= a->in_bytes ? gx_bulk_row(&ll->bulk) : src;
 
-	quant_row(&ll->bulk, (const uint16_t *)row, a->hidden, in_stage, ll_is(ll, EP_LL_ROUND));
+	ll_quantise(ll, (const uint16_t *)row, in_stage);
 	gx_bulk_scatter(&ll->bulk, ll->route.dst, a->shape.topk, 0, a->row_bytes);
 	ll_aim(ll, scales_at, a->out_scales, a->scale_bytes);
 	for (uint32_t k = 0; k < a->shape.topk; k++)
@@ -234,7 +234,7 @@ GX_DEV void ll_send_quantised(struct ll *ll, const uint8_t *src, uint64_t scales
 			gx_bulk_store(&ll->bulk, ll->route.dst[k], in_stage, a->scale_bytes);
 }
 
-/* Part of what this rank wrote for peer in ll_out, at the same place of its area there. */
+/* Puts part of what this rank wrote for peer at ll_out to the same offset of its area there. */
 GX_DEV void ll_put_part(const struct ll *ll, uint32_t peer, uint64_t at, uint32_t bytes)
 {
 	uint64_t area = ep_ll_area(&ll->a->shape, ll->a->row_pitch);
@@ -242,13 +242,13 @@ GX_DEV void ll_put_part(const struct ll *ll, uint32_t peer, uint64_t at, uint32_
 	ll_put(ll, peer, ll_there(ll, peer) * area + at, at, bytes);
 }
 
-/* The token's rows for ranks that are not mapped, k by lane. */
+/* The token's rows for far ranks, one k per lane. */
 GX_DEV void ll_put_token(struct ll *ll)
 {
 	const struct ll_route *w = &ll->route;
 
-	gx_bulk_drain(&ll->bulk); /* its barrier puts what any lane wrote behind ... */
-	gx_fence_sys();		  /* ... what each lane pushes: R1 of gx_ring.h */
+	gx_bulk_drain(&ll->bulk); /* its barrier orders what all lanes wrote ... */
+	gx_fence_sys();		  /* ... before what each lane pushes: R1 of gx/ring.h */
 	for (uint32_t k = gx_lane(); k < ll->a->shape.topk; k += GX_WARP)
 		if (w->slot[k] >= 0 && ll_far(ll, (uint32_t)w->peer[k]))
 			ll_put_part(ll, (uint32_t)w->peer[k], ll_row_at(ll, (uint32_t)w->slot[k]), ll->a->row_pitch);
@@ -261,10 +261,10 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 	const uint8_t *src = a->in + (uint64_t)token * a->in_bytes;
 	uint64_t head = ep_ll_row_head_bytes(&a->shape, ll_is(ll, EP_LL_RANK_MAJOR));
 	uint64_t scales_at = head + ep_ll_pad(a->row_bytes);
-	uint32_t room = gx_bulk_room(&ll->bulk), quantised = ll_is(ll, EP_LL_DS_FP8);
+	uint32_t room = gx_bulk_room(&ll->bulk), quantised = ll_is(ll, EP_LL_QUANTISED);
 	uint32_t load = quantised ? a->in_bytes : a->row_bytes;
 
-	/* The routing's atomics and the row's load take about as long: they run side by side. So do the heads and the
+	/* The routing's atomics and the row's load take about equally long and overlap. So do the heads and the
 	 * stores. */
 	gx_bulk_load_own(&ll->bulk, src, load < room ? load : room);
 	ll_claim_rows(ll, token);
@@ -286,7 +286,7 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 		ll_put_token(ll);
 }
 
-/* The heads of areas that are not in a mapped window. */
+/* The heads of far ranks' areas. */
 GX_DEV void ll_put_counts(struct ll *ll)
 {
 	gx_syncwarp();
@@ -296,12 +296,12 @@ GX_DEV void ll_put_counts(struct ll *ll)
 			ll_put_part(ll, r, 0, (uint32_t)ep_ll_source_head(&ll->a->shape));
 }
 
-/* The counts, then the signals. By the warp that finished last. */
+/* The counts, then the signals, by the warp that finished last. */
 GX_DEV void ll_send_counts(struct ll *ll)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 
-	/* A peer that gets no rows gets a head all the same, and that too must wait for its buffer. */
+	/* A peer that gets no rows still gets a head, which must wait for its buffer too. */
 	for (uint32_t r = gx_lane(); r < s->nranks; r += GX_WARP)
 		if (!ll_off(ll, r) && (r != s->rank || !ll->direct))
 			ll_wait_free(ll, r);
@@ -326,9 +326,9 @@ GX_DEV void ll_send_counts(struct ll *ll)
 
 GX_DEV void ll_send(struct ll *ll)
 {
-	uint32_t items = ll->a->tokens + 1, item; /* one for the rank that has no token: it signals too */
+	uint32_t items = ll->a->tokens + 1, item; /* one more: a rank without tokens signals too */
 
-	/* The stages of idle warps cost nothing, but tokens spread over blocks before they double up inside one. */
+	/* Tokens spread over blocks before a block takes a second one. */
 	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= items)
 		return;
 	if (gx_warp() != 0)
@@ -345,7 +345,7 @@ GX_DEV void ll_send(struct ll *ll)
 
 /* ---- receive ---- */
 
-/* Where the rows of a source start in each expert: the first warp that sees its signal adds them up. All lanes. */
+/* Where a source's rows start in each expert: computed by the first warp that sees its signal. All lanes. */
 GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
@@ -354,7 +354,7 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 
 	if (gx_lane() == 0) {
 		mine = gx_dev_add_relaxed_u32(&ll->src_claim[source], 1) == 0;
-		/* Own rows come first, so theirs must be counted. A5 for self_ready. */
+		/* Own rows come first and must have been counted. A5 for self_ready. */
 		if (mine && ll->direct)
 			ok = ll_wait_word(ll, &ll->a->state->self_ready);
 	}
@@ -375,8 +375,8 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 }
 
 /*
- * Notes where the rows of an expert-major head go; the places are kept in the warp's route. *rows is what was checked:
- * the head lies where a peer writes and is read once. 0: a bad head.
+ * Records where the rows of an expert-major head go; the warp's route keeps the output rows. *rows is the checked
+ * count: the head is in memory that a peer writes, so it is read once. 0: malformed head.
  */
 GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head,
 				uint32_t *rows)
@@ -473,7 +473,7 @@ GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
 
 	row += ep_ll_row_head_bytes(&a->shape, rank_major);
 	ok = rank_major ? ll_place_rank(ll, source, slot, head) : ll_place_expert(ll, source, slot, head, &n);
-	if (!ok) { /* what a peer wrote is not an index until it was checked */
+	if (!ok) { /* never index with what a peer wrote before it was checked */
 		if (gx_lane() == 0)
 			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
 		return;
@@ -482,7 +482,7 @@ GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
 		ll_spread(ll, row, a->out, a->row_bytes, n);
 	if (a->scale_bytes)
 		ll_spread(ll, row + ep_ll_pad(a->row_bytes), a->out_scales, a->scale_bytes, n);
-	gx_syncwarp(); /* the next row's places overwrite this one's */
+	gx_syncwarp(); /* the next row overwrites this one's route */
 }
 
 GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
@@ -503,7 +503,7 @@ GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
 		return;
 	}
 	if (gx_lane() == 0 && ll_is(ll, EP_LL_RANK_MAJOR))
-		gx_st_relaxed_u32(&ll->base[source], total); /* every warp writes the same */
+		gx_st_relaxed_u32(&ll->base[source], total); /* every warp writes the same value */
 	while ((slot = gx_op_ticket(&ll->src_ticket[source])) < total)
 		ll_unpack(ll, source, slot);
 }
@@ -514,7 +514,7 @@ GX_DEV void ll_recv(struct ll *ll)
 
 	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
 		return;
-	/* Each warp starts at another source: a late one does not hold them all. */
+	/* Each warp starts at a different source: a late one does not delay them all. */
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t source = (ll->op.rank + at + i) % n;
 
@@ -525,7 +525,7 @@ GX_DEV void ll_recv(struct ll *ll)
 	gx_bulk_drain(&ll->bulk);
 }
 
-/* What the caller reads: rows per expert, or per source with the rows past the count marked. The last block. */
+/* The caller's counters: rows per expert, or per source, with the ids of unused rows set to -1. The last block. */
 GX_DEV void ll_publish(struct ll *ll)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -571,8 +571,8 @@ GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far
 	ll_close(&ll);
 }
 
-/* Two of them: whether anybody is afar is known when they are compiled, or the one that needs nobody would pay for the
- * other (0.7 us of 15.5 in a dispatch, 1.2 of 12.8 in a combine). */
+/* Two kernels, so that a group without far ranks does not pay for the code that handles them (0.7 us of 15.5 in a
+ * dispatch, 1.2 of 12.8 in a combine). */
 GX_KERNEL(ll_dispatch)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);

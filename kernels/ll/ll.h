@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What dispatch and combine share: opening an operation, its waits, its addresses, its end. kernels/ll/args.h has the
+ * Common to dispatch and combine: opening an operation, its waits, its addresses, its end. kernels/ll/args.h has the
  * layout.
  *
  * Orderings, each with its partner (S: sender, D: destination):
- *   R1 a row written -> send_done	pairs with A1, the same counter: the last finisher has all rows behind it
- *   R2 signal at D <- A1		pairs with A2, D's wait for S
- *   R3 all of a block -> left		pairs with A3: the last block to leave has everything read behind it
- *   R4 ack at S <- A3			pairs with A4, S's wait before it writes this buffer again
- *   R5 fill[] and self_ready, base[] and src_ready	pair with A5: warps of this rank among themselves
- *   R6 what the net wrote was seen -> shown		pairs with A6: the same
+ *   R1 a row written -> send_done	pairs with A1, the same counter: the last finisher is ordered after all rows
+ *   R2 signal at D, after A1		pairs with A2, D's wait for S
+ *   R3 all of a block -> left		pairs with A3: the last block to leave is ordered after all reads
+ *   R4 ack at S, after A3		pairs with A4, S's wait before it writes this buffer again
+ *   R5 fill[] -> self_ready, base[] -> src_ready	pair with A5: between warps of this rank
+ *   R6 a word that the net wrote was seen -> shown	pairs with A6: the same
  */
 #ifndef EP_KERNELS_LL_H
 #define EP_KERNELS_LL_H
@@ -17,31 +17,31 @@
 #include "kernels/op/op.h"
 #include "kernels/ll/args.h"
 
-/* Where the routing of a token stands in the warp's shared memory: [topk] each. */
+/* The routing of a token in the warp's shared memory, [topk] each. */
 struct ll_route {
 	int32_t *id;   /* global expert, or -1: dropped, bad, or on a masked rank */
 	int32_t *peer; /* its rank */
-	int32_t *slot; /* the token's row on that rank, at the first k that names the rank; else -1 */
-	uint8_t **dst; /* where a piece of it goes */
-	int32_t *pos; /* the row's place among this rank's rows for the expert, at the first k that names it; else -1 */
+	int32_t *slot; /* the token's slot on that rank, at the first k routed to the rank; else -1 */
+	uint8_t **dst; /* destinations of the current part of the row */
+	int32_t *pos;  /* the row's index among this rank's rows for the expert, at its first k; else -1 */
 };
 
 struct ll {
 	struct gx_op op;
 	const struct ep_ll_args *a;
 	uint32_t buffer;
-	uint32_t direct; /* own rows skip the window: the operation is one launch, nobody sees them half done */
-	uint64_t before; /* the epoch whose acknowledgements free the buffer; 0: it is new */
-	uint64_t failed; /* lane 0: a rank that had failed when the launch began */
-	uint32_t ticket; /* lane 0: of the next row to send; of the last warp: of the next token to sum */
-	uint32_t token;
+	uint32_t direct; /* own rows bypass the window: the operation is one launch, not two halves */
+	uint64_t before; /* the epoch whose acks free the buffer; 0: never used */
+	uint64_t failed; /* lane 0: the failed word when the launch began */
+	uint32_t ticket; /* lane 0: the next row to send */
+	uint32_t token;	 /* combine, lane 0 of the last warp: the next token to sum */
 	struct ll_route route;
 	struct gx_bulk bulk;
-	/* counters behind the state */
-	uint32_t *rank_rows,
-		*expert_rows; /* send: rows per destination (combine: those left for the net), per expert */
+	/* counters after the state */
+	/* send: rows per destination (combine: rows in the send memory of a far one), per expert */
+	uint32_t *rank_rows, *expert_rows;
 	uint32_t *src_ticket, *src_claim, *src_ready, *off;
-	uint32_t *fill, *base; /* receive: rows per local expert; where the rows of (source, expert) start */
+	uint32_t *fill, *base; /* receive: rows per local expert; first row of (source, expert) */
 };
 
 GX_DEV uint32_t ll_is(const struct ll *ll, uint32_t flag)
@@ -51,7 +51,6 @@ GX_DEV uint32_t ll_is(const struct ll *ll, uint32_t flag)
 
 /* ---- addresses ---- */
 
-/* Whether a rank is reached by puts only. */
 GX_DEV uint32_t ll_far(const struct ll *ll, uint32_t rank)
 {
 	return ll->op.far && !ll->a->control[rank];
@@ -67,7 +66,7 @@ GX_DEV uint32_t ll_there(const struct ll *ll, uint32_t rank)
 	return ll->op.far ? ll->op.far->seat[rank].there : ll->op.rank;
 }
 
-/* Dispatch: where this rank writes what peer gets: in peer's window, or in its own memory for the net. */
+/* Dispatch: where this rank writes rows for peer: peer's window, or this rank's send memory if peer is far. */
 GX_DEV uint8_t *ll_out(const struct ll *ll, uint32_t peer)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -78,7 +77,7 @@ GX_DEV uint8_t *ll_out(const struct ll *ll, uint32_t peer)
 	return a->window[peer] + ll->buffer * a->buffer_bytes + ll_there(ll, peer) * area;
 }
 
-/* Dispatch: where what source sent arrives. */
+/* Dispatch: where rows from source arrive. */
 GX_DEV uint8_t *ll_in(const struct ll *ll, uint32_t source)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -89,13 +88,13 @@ GX_DEV uint8_t *ll_in(const struct ll *ll, uint32_t source)
 	return a->window[a->shape.rank] + ll->buffer * a->buffer_bytes + at;
 }
 
-/* A row's place in an area. */
+/* Offset of a row in an area. */
 GX_DEV uint64_t ll_row_at(const struct ll *ll, uint32_t slot)
 {
 	return ep_ll_source_head(&ll->a->shape) + (uint64_t)slot * ll->a->row_pitch;
 }
 
-/* Combine: where a row lies in the home's buffer; area: the writer's there. */
+/* Combine: offset of a row in the home rank's buffer; area: the writer's there. */
 GX_DEV uint64_t ll_slot_at(const struct ll *ll, uint32_t area, uint32_t slot)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -108,13 +107,13 @@ GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
 	return (uint64_t *)(ll->a->control[rank] + at);
 }
 
-/* Of this rank itself: without the table, a load of most of a microsecond on a GPU. */
+/* This rank's own: without the table, whose load takes most of a microsecond on a GPU. */
 GX_DEV uint64_t *ll_own(const struct ll *ll, uint64_t at)
 {
 	return (uint64_t *)(ll->a->mine + at);
 }
 
-/* Where a word shows that rank writes for this one. */
+/* Where words that rank writes for this rank arrive. */
 GX_DEV uint64_t *ll_from(const struct ll *ll, uint32_t rank, uint64_t at)
 {
 	return (uint64_t *)((ll_far(ll, rank) ? ll->a->far.control : ll->a->mine) + at);
@@ -131,7 +130,7 @@ GX_DEV int64_t ll_topk(const struct ep_ll_args *a, uint32_t token, uint32_t k)
 
 /* ---- waits ---- */
 
-/* off[] is written by any warp that gives up on a rank, so it is never cached. */
+/* Any warp that masks a rank writes off[], so it is never cached. */
 GX_DEV uint32_t ll_off(const struct ll *ll, uint32_t rank)
 {
 	return ll_is(ll, EP_LL_MASK) && gx_ld_relaxed_u32(&ll->off[rank]) != 0;
@@ -143,8 +142,8 @@ GX_DEV void ll_raise(const struct ll *ll, uint32_t flag)
 }
 
 /*
- * One thread. A word that the net writes: whoever has the lock looks at it once and shows what he saw. Not until it is
- * there: the lock is others' too, and what they wait for may have to come first.
+ * One thread. Waits for a word that the net writes: the holder of the lock polls it once and publishes what it saw. It
+ * does not hold the lock until the value arrives: the lock is shared, and what others wait for may have to come first.
  */
 GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t value, uint32_t rank, uint64_t deadline,
 			     uint32_t masked)
@@ -156,7 +155,7 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 
 	if (masked) {
 		limit.gone = &a->gone[rank];
-	} else { /* others' failures are masked one by one */
+	} else { /* with masks, a failed rank is masked when it is waited for */
 		limit.failed = (const uint64_t *)(a->mine + failed);
 		limit.afar = (const uint64_t *)(a->far.control + failed);
 	}
@@ -179,9 +178,9 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 }
 
 /*
- * One thread. Another rank that has not signalled the operation either, or the same where there is none. One afar
- * before one that is near: behind a cut link all are silent, and a neighbour may be so for their sake. off NULL: also
- * among those that are masked.
+ * One thread. Another rank that has not signalled the operation either, or rank if there is none. A far rank is
+ * preferred: behind a cut link all ranks are silent, and a near one may be silent because it waits for them. off NULL:
+ * includes masked ranks.
  */
 GX_SLOW uint32_t ll_also_silent(const struct ep_ll_args *a, const struct ep_far *far, const uint32_t *off,
 				uint64_t epoch, uint32_t rank)
@@ -203,10 +202,11 @@ GX_SLOW uint32_t ll_also_silent(const struct ep_ll_args *a, const struct ep_far 
 }
 
 /*
- * With masks, at the deadline. A rank may stop between two of its signals: whoever missed one waits out his deadline,
- * and the others meanwhile wait for him; he lacks one rank, they lack two. So who lacks more than one gives the second
- * half a timeout more, and by then he is there. A link that is cut takes several at once, and even he lacks more than
- * one; but those are all afar. So a neighbour gets as much again while ranks afar are silent, masked by now or not.
+ * With masks, at the deadline: whether to extend it by half a timeout. A dying rank may have signalled only some peers.
+ * A rank that missed its signal waits until its deadline, and all others then wait for that rank too: it misses one
+ * rank, they miss two. So a rank that misses several extends its deadline once, and by then the delayed rank signals. A
+ * cut link silences several ranks at once, all of them far, and then every rank misses several: so the wait for a near
+ * rank is extended once more while far ranks are silent, masked or not.
  */
 GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase, uint32_t again)
 {
@@ -218,7 +218,7 @@ GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, ui
 	       ll_far(ll, ll_also_silent(ll->a, ll->op.far, NULL, ll->op.epoch, rank));
 }
 
-/* One thread. 0: the rank did not answer; with masks it is masked now, without the operation has failed. */
+/* One thread. 0: the rank did not signal; it is masked now (with masks), or the operation has failed (without). */
 GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint32_t phase)
 {
 	struct gx_limit limit = ll->op.limit;
@@ -247,14 +247,14 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 	return 0;
 }
 
-/* One thread, A4: the peer has read what this rank sent it in this buffer the last time. */
+/* One thread, A4: peer has read what this rank last sent it in this buffer. */
 GX_DEV uint32_t ll_wait_free(const struct ll *ll, uint32_t peer)
 {
 	return ll_wait(ll, ep_ll_ack_at(ll->op.nranks, ll->buffer, peer), ll->before, peer, EP_KPHASE_SEND);
 }
 
-/* One thread, A2. With masks a source that is ahead may have gone on without this rank: then what it sent is not of
- * this operation. It said so on the same way before. */
+/* One thread, A2. With masks, a source that is ahead may have continued without this rank, and its rows belong to a
+ * later operation. Its jump word, sent before over the same path, tells. */
 GX_DEV uint32_t ll_wait_signal(const struct ll *ll, uint32_t source)
 {
 	uint64_t at = ep_ll_signal_at(source);
@@ -271,7 +271,7 @@ GX_DEV uint32_t ll_wait_signal(const struct ll *ll, uint32_t source)
 
 /* ---- to other ranks ---- */
 
-/* One thread. A word in a rank's control page, behind everything this thread has seen and done. */
+/* One thread. Writes a word to a rank's control page, ordered after everything this thread has seen and done. */
 GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t value)
 {
 	if (!ll_far(ll, rank)) {
@@ -283,7 +283,7 @@ GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t va
 		gx_op_fail(&ll->op, EP_KERR_RING, rank, EP_KPHASE_SEND);
 }
 
-/* One thread, behind a gx_fence_sys: bytes from a place of peer's part of the send memory to one of its window. */
+/* One thread, after a gx_fence_sys: puts bytes from peer's part of the send memory to its window. */
 GX_DEV void ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t from, uint32_t bytes)
 {
 	const struct ep_far *far = ll->op.far;
@@ -296,7 +296,7 @@ GX_DEV void ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t fro
 		gx_op_fail(&ll->op, EP_KERR_RING, peer, EP_KPHASE_SEND);
 }
 
-/* One thread: warps of this rank for each other. Bounded: who sets the word is running, or the operation has failed. */
+/* One thread: waits for another warp of this rank. Bounded: that warp is running, or the operation has failed. */
 GX_DEV uint32_t ll_wait_word(const struct ll *ll, const uint32_t *word)
 {
 	for (uint32_t spin = 0; gx_ld_acquire_u32(word) == 0; spin++) {
@@ -323,8 +323,8 @@ GX_DEV void ll_arrays(struct ll *ll)
 	ll->off = ll->base + (uint64_t)s->nranks * s->per_rank;
 }
 
-/* The free buffer that was used longest ago; 2 when staged operations hold both. Not by parity of the epoch: two
- * handles in a legal order would then wait for each other. */
+/* The least recently used free buffer; 2 when staged operations hold both. Not by parity of the epoch: two handles in a
+ * legal order could then wait for each other. */
 GX_DEV uint32_t ll_pick(const struct ep_ll_state *state)
 {
 	if (state->busy[0] != 0)
@@ -334,7 +334,6 @@ GX_DEV uint32_t ll_pick(const struct ep_ll_state *state)
 	return state->used[1] < state->used[0];
 }
 
-/* What every launch of the group starts with. */
 GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far)
 {
 	ll->a = a;
@@ -356,13 +355,12 @@ GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, c
 	ll->op.epoch = a->state->epoch;
 }
 
-/* All threads. 0: nothing may be done in this launch. The state is stable: the last block to leave advances it. */
+/* All threads. 0: this launch must do nothing. The state is stable: the last block to leave advances it. */
 GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far,
 			uint8_t *shared)
 {
 	ll_begin(ll, a, kind, far);
-	/* These loads and the first tickets do not need each other: all are on their way before the first is looked at.
-	 */
+	/* These loads and the first tickets are independent: all are issued before the first result is used. */
 	ll->failed = gx_lane() == 0 ? gx_ld_relaxed_u64(ll->op.limit.failed) : 0;
 	ll->ticket = gx_warp() == 0 && ll_is(ll, EP_LL_SEND) ? gx_op_take(&a->state->send_ticket) : 0;
 	ll->token = kind == EP_KIND_COMBINE && gx_tid() == gx_threads() - GX_WARP && ll_is(ll, EP_LL_RECV)
@@ -379,21 +377,21 @@ GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind
 	ll->route.slot = ll->route.peer + a->shape.topk;
 	ll->route.pos = ll->route.slot + a->shape.topk;
 	if (ll->buffer > 1) {
-		/* Only said, not spread: every rank that follows the same order finds it by itself. */
+		/* Reported here only: every rank that follows the same order detects it by itself. */
 		if (gx_tid() == 0)
 			gx_op_report(&ll->op, EP_KERR_STAGED, a->shape.rank, EP_KPHASE_START);
 		return 0;
 	}
 	if (ll_is(ll, EP_LL_MASK) && a->state->behind != 0)
 		return 0;
-	/* A receive half without a send half: the replay of a graph that holds only the second. */
+	/* A receive half without a send half: a replayed graph that holds only the receive half. */
 	if (!ll_is(ll, EP_LL_SEND) && a->handle->staged != a->number)
 		return 0;
 	return 1;
 }
 
-/* A group that has failed moves nothing more: its windows may hold half an operation. Asked by one lane for its warp,
- * or by one thread for its block: a peer may fail at this very moment, and lanes must not part over it. */
+/* A failed group moves no more rows: its windows may hold half an operation. Evaluated by one lane for its warp, or by
+ * one thread for its block: a peer may fail at any moment, and lanes must not diverge over it. */
 GX_DEV uint32_t ll_dead(const struct ll *ll)
 {
 	if (ll->failed == 0 || ll_is(ll, EP_LL_MASK))
@@ -433,7 +431,7 @@ GX_DEV void ll_end_recv(struct ll *ll)
 
 	uint64_t at = ep_ll_ack_at(a->shape.nranks, ll->buffer, a->shape.rank);
 
-	/* R4. To this rank itself the stream's order says it. */
+	/* R4. For this rank itself, stream order is enough. */
 	for (uint32_t r = gx_tid(); r < a->shape.nranks; r += gx_threads())
 		if (r == a->shape.rank)
 			gx_st_relaxed_u64(ll_own(ll, at), ll->op.epoch);
@@ -450,15 +448,15 @@ GX_DEV void ll_end_recv(struct ll *ll)
 	}
 }
 
-/* The last finisher's warp: signals to every rank, behind all rows of this operation (A1, R2). */
+/* The last finisher's warp: signals every rank, after all rows of this operation (A1, R2). */
 GX_DEV void ll_signal(struct ll *ll)
 {
 	for (uint32_t r = gx_lane(); r < ll->op.nranks; r += GX_WARP)
-		if (!ll_off(ll, r) && (r != ll->op.rank || !ll->direct)) /* nobody waits for rows that went directly */
+		if (!ll_off(ll, r) && (r != ll->op.rank || !ll->direct)) /* direct rows need no signal */
 			ll_tell(ll, r, ep_ll_signal_at(ll->op.rank), ll->op.epoch);
 }
 
-/* Behind everything else of the launch, by one thread of the last block, whatever became of it. */
+/* Last of all in the launch, by one thread of the last block, also after a failure. */
 GX_DEV void ll_close(struct ll *ll)
 {
 	struct ep_ll_state *state = ll->a->state;
@@ -467,8 +465,8 @@ GX_DEV void ll_close(struct ll *ll)
 		state->left = state->send_ticket = state->recv_ticket = 0;
 }
 
-/* Whether this warp finished the last of items (R1, A1). All lanes; rows of the warp are drained first, and meanwhile
- * the next ticket comes: asked for earlier, it would keep a row from a warp that is idle. */
+/* Whether this warp finished the last item (R1, A1). All lanes; the warp's rows are drained first. The next ticket is
+ * taken during the drain, not earlier: it would keep a row from an idle warp. */
 GX_DEV uint32_t ll_finished(struct ll *ll, uint32_t items)
 {
 	uint32_t done = 0;

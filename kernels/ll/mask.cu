@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Masks: which ranks this one no longer sends to or waits for. One block, in stream order with the operations.
+ * Masks: the ranks that this one no longer sends to or waits for. One block, in stream order with the operations.
  *
- * A clean is a barrier of the ranks that are left, over their control pages (where they already reach each other, so
- * that nothing of it waits in the host): they agree on the highest epoch among them, forget who was masked, and leave
- * the epoch in every control page, also of those they did without. A rank that was only slow finds it there before its
- * next dispatch and goes on from the same epoch as the others; what it still sends for older epochs is never waited
- * for, and with masks it has slots of its own to write to.
+ * A clean is a barrier of the remaining ranks over their control pages, so that nothing of it waits on the host: they
+ * agree on the highest epoch among them, clear their masks, and write the epoch to every control page, also of masked
+ * ranks. A rank that was only slow finds it there before its next dispatch and continues from the same epoch as the
+ * others; what it still sends for older epochs is never waited for, and with masks it has slots of its own to write to.
  *
  *   R1 epoch -> number of the clean, in a peer's page	pairs with A1, the peer's wait
- *   R2 epoch -> number of the jump			pairs with A2, whoever was left out
+ *   R2 epoch -> number of the jump			pairs with A2, in the ranks that were left out
  */
 #include "kernels/ll/ll.h"
 
@@ -25,7 +24,7 @@ GX_DEV void ll_mask_update(struct ll *ll, const struct ep_ll_mask_args *m)
 		gx_st_relaxed_u32(&ll->off[m->first + i], !(m->bits[i / 32] >> (i % 32) & 1));
 }
 
-/* Forgets everything that was agreed with ranks that may not have seen it. One thread, at the new epoch. */
+/* Resets everything that other ranks may not have seen, at the new epoch. One thread. */
 GX_DEV void ll_restart(struct ll *ll, uint64_t epoch, uint64_t cleans)
 {
 	struct ep_ll_state *state = ll->a->state;
@@ -69,7 +68,7 @@ GX_DEV void ll_mask_clean(struct ll *ll)
 	}
 }
 
-/* The clean with the highest number that anybody has told this rank of; 0 if it knows them all. */
+/* The highest-numbered clean that any rank announced to this one; 0 if it knows them all. */
 GX_DEV uint64_t ll_newer_clean(struct ll *ll, uint64_t *epoch)
 {
 	uint64_t newest = ll->a->state->cleans;

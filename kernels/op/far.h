@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts and signals to ranks that are not mapped: commands to the engines (kernels/op/far_args.h). One thread each. */
+/* Puts and signals to far ranks: commands to the engines (kernels/op/far_args.h). One thread each. */
 #ifndef EP_KERNELS_FAR_H
 #define EP_KERNELS_FAR_H
 
 #include "kernels/gx/ring.h"
 #include "kernels/op/far_args.h"
 
-/* All commands for a rank go through one ring, so that they keep their order; both ends of a pair of ranks use the same
- * port, so that what one of them must answer is the same engine's business. */
+/* All commands for a rank go through one ring, which keeps their order. Both ranks of a pair use the same port, so that
+ * one engine handles both directions. */
 GX_DEV const struct ep_cmd_ring *far_ring(const struct ep_far *far, uint32_t rank, uint32_t peer)
 {
 	uint32_t port = (rank + peer) % far->ports, lane = peer / far->ports % far->lanes;
@@ -15,7 +15,7 @@ GX_DEV const struct ep_cmd_ring *far_ring(const struct ep_far *far, uint32_t ran
 	return &far->ring[lane * far->ports + port];
 }
 
-/* 0, or enum gx_wait_result. What was written before is behind a gx_fence_sys. */
+/* 0, or enum gx_wait_result. After a gx_fence_sys for what was written before. */
 GX_SLOW uint32_t far_push(const struct ep_far *far, uint32_t rank, uint32_t peer, uint64_t half0, uint64_t half1,
 			  uint64_t deadline, const uint64_t *abort)
 {
@@ -33,7 +33,7 @@ GX_DEV uint32_t far_put(const struct ep_far *far, uint32_t rank, uint32_t peer, 
 	return far_push(far, rank, peer, put.half[0], put.half[1], limit->deadline, limit->abort);
 }
 
-/* Shows at peer behind everything pushed for it before. */
+/* Becomes visible at peer after everything pushed for it before. */
 GX_DEV uint32_t far_signal(const struct ep_far *far, uint32_t rank, uint32_t peer, uint64_t at, uint64_t value,
 			   const struct gx_limit *limit)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every operation between ranks has: an epoch, limits, a way to fail that everybody hears, and work by ticket. */
+/* Common to all operations between ranks: epoch, limits, failures reported to every rank, and work by ticket. */
 #ifndef EP_KERNELS_OP_H
 #define EP_KERNELS_OP_H
 
@@ -14,18 +14,17 @@ struct gx_op {
 	struct gx_limit limit;
 	struct ep_kernel_report *report;
 	uint32_t *errors;	  /* device memory; 0: the report is free */
-	uint8_t *const *control;  /* [nranks]; NULL: that rank is afar */
-	const struct ep_far *far; /* NULL: nobody is */
-	uint64_t failed_at;	  /* of the failed word in every control page */
+	uint8_t *const *control;  /* [nranks]; NULL: a far rank */
+	const struct ep_far *far; /* NULL: no far ranks */
+	uint64_t failed_at;	  /* offset of the failed word in every control page */
 };
 
-/* What is told of a failure. */
 struct gx_blame {
 	uint32_t code, phase;
 	uint32_t rank, cause; /* as in the report */
 };
 
-/* One thread. The first failure of the group stays in the report; 1 if this is it. */
+/* One thread. The group's first failure stays in the report; 1 if this is it. */
 GX_DEV uint32_t gx_op_note(const struct gx_op *op, struct gx_blame blame)
 {
 	struct ep_kernel_report *report = op->report;
@@ -46,7 +45,7 @@ GX_DEV uint32_t gx_op_report(const struct gx_op *op, uint32_t code, uint32_t ran
 	return gx_op_note(op, (struct gx_blame){ code, phase, rank, rank });
 }
 
-/* One thread. Every rank is told, so that nobody waits in vain; what another said is passed on as he said it. */
+/* One thread. Notifies every rank, so that no rank waits in vain; a remote failure is forwarded unchanged. */
 GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
 {
 	uint64_t word = EP_FAILED_WORD(blame.code == EP_KERR_REMOTE ? blame.rank : op->rank, blame.cause);
@@ -56,7 +55,7 @@ GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
 	for (uint32_t r = 0; r < op->nranks; r++)
 		if (!op->far || op->control[r])
 			gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
-		else /* a ring that does not take this is what failed */
+		else /* result ignored: if the ring does not take this, the ring is what failed */
 			far_signal(op->far, op->rank, r, op->failed_at, word, &op->limit);
 }
 
@@ -65,13 +64,13 @@ GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uin
 	gx_op_blame(op, (struct gx_blame){ code, phase, rank, rank });
 }
 
-/* One thread. By the word of the rank that says it has failed. */
+/* One thread. word: the failed word that another rank wrote. */
 GX_DEV void gx_op_fail_remote(const struct gx_op *op, uint64_t word, uint32_t phase)
 {
 	gx_op_blame(op, (struct gx_blame){ EP_KERR_REMOTE, phase, EP_FAILED_RANK(word), EP_FAILED_CAUSE(word) });
 }
 
-/* other: who did not answer either; where nobody is, rank. */
+/* other: another silent rank, or rank if there is none. */
 GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t rank, uint32_t other, uint32_t phase)
 {
 	uint64_t word = 0;
@@ -90,7 +89,7 @@ GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t ra
 	gx_op_fail_remote(op, word, phase);
 }
 
-/* The warp's next work item, in lane 0: the others learn it when it is needed. */
+/* The warp's next work item, in lane 0 only: it is broadcast when needed. */
 GX_DEV uint32_t gx_op_take(uint32_t *counter)
 {
 	return gx_lane() == 0 ? gx_dev_add_relaxed_u32(counter, 1) : 0;
@@ -101,7 +100,7 @@ GX_DEV uint32_t gx_op_ticket(uint32_t *counter)
 	return gx_shfl_u32(gx_op_take(counter), 0);
 }
 
-/* Whether this block is the last to leave. R: everything the block did -> left; A: the same counter. */
+/* Whether this block is the last to leave. R: everything the block did -> left; pairs with A, the same counter. */
 GX_DEV int gx_op_leave(uint32_t *left)
 {
 	GX_SHARED uint32_t last;

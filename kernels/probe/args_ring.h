@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ring_push: producers push commands into rings, to test rings and to measure them. Producer p is a warp with
+ * ring_push: producers push commands into rings, to test and to measure them. Producer p is a warp,
  * p = first .. first + items - 1; it pushes `count` commands into ring p % rings.
  */
 #ifndef EP_KERNELS_ARGS_RING_H
@@ -10,13 +10,13 @@
 #include "util/ring.h"
 
 enum ep_ring_push_mode {
-	EP_PUSH_THREAD, /* the warp's first lane, batch commands for each claim */
+	EP_PUSH_THREAD, /* the warp's first lane, batch commands per claim */
 	EP_PUSH_WARP,	/* every lane one command, one claim for all of them */
-	EP_PUSH_RAW,  /* as EP_PUSH_WARP into places of its own: no claim, no credit, nobody pops; the raw store rate */
-	EP_PUSH_ECHO, /* as EP_PUSH_THREAD, and waits until each is completed: the round trip */
+	EP_PUSH_RAW,	/* as EP_PUSH_WARP into private entries: no claim, no credit, no pops; the raw store rate */
+	EP_PUSH_ECHO,	/* as EP_PUSH_THREAD, one at a time, waiting for each to complete: the round trip */
 };
 
-/* Zero at the start; the last block to leave makes it so again. */
+/* Zero at the start; reset by the last block to leave. */
 struct ep_ring_push_state {
 	uint32_t ticket, left;
 };
@@ -25,7 +25,7 @@ EP_SIZE_IS(ep_ring_push_state, 8);
 /* Pinned, zero at the start. */
 struct ep_ring_push_report {
 	uint64_t failed;  /* enum gx_wait_result of a push that failed */
-	uint64_t echo_ns; /* of EP_PUSH_ECHO: all round trips of the last producer */
+	uint64_t echo_ns; /* EP_PUSH_ECHO: all round trips of the last producer */
 };
 EP_SIZE_IS(ep_ring_push_report, 16);
 
@@ -42,7 +42,7 @@ struct ep_ring_push_args {
 };
 EP_SIZE_IS(ep_ring_push_args, 72);
 
-/* What the payload of a command is, and the command: whoever pops it knows what must come. */
+/* The payload of a command, and the command: known to the consumer, which checks them. */
 EP_BOTH uint64_t ep_ring_push_word(uint32_t producer, uint32_t i)
 {
 	return ((uint64_t)producer << 32 | i) * 0x9e3779b97f4a7c15u;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Producers of kernels/probe/args_ring.h, by ticket: one resident block can be all of them. */
+/* Producers of kernels/probe/args_ring.h, by ticket: one resident block can run all of them. */
 #include "kernels/gx/ring.h"
 #include "kernels/op/op.h"
 #include "kernels/probe/args_ring.h"
@@ -74,7 +74,7 @@ GX_DEV uint32_t ring_push_raw(const struct ring_push *p)
 	return GX_ARRIVED;
 }
 
-/* Alone in its ring, so that what is done next is its own. */
+/* Must be alone in its ring, so that the next completion is its own. */
 GX_DEV uint32_t ring_push_echo(const struct ring_push *p)
 {
 	uint64_t start = gx_clock_ns(), at = 0;
@@ -89,7 +89,7 @@ GX_DEV uint32_t ring_push_echo(const struct ring_push *p)
 		result = (uint32_t)gx_ring_wait_done(&p->ring, at + 1, &p->limit);
 	}
 	gx_st_relaxed_u64(&p->a->report->echo_ns, gx_clock_ns() - start);
-	/* The same again, as a kernel that has not counted would have it. */
+	/* The same again by gx_ring_quiet, which needs no position. */
 	return result == GX_ARRIVED ? (uint32_t)gx_ring_quiet(&p->ring, &p->limit) : result;
 }
 

@@ -1,28 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows to every rank, a signal behind them, and the buffer back (kernels/probe/args_rowsig.h has the layout).
+ * Rows to every rank, then a signal, and acks for the buffer (kernels/probe/args_rowsig.h has the layout).
  *
- * Work is cut into slices, nranks * slices of them for each half, and warps take them by ticket; a warp receives only
- * when no sending is left to take. So one resident block can do the whole operation alone, and a block that the device
- * starts late finds nothing and leaves. A slice may be empty: a peer that gets no rows is signalled by the same code.
+ * Work is divided into slices, nranks * slices of them for each half, which warps take by ticket; a warp receives only
+ * when nothing is left to send. So one resident block can do the whole operation alone, and a block that the device
+ * starts late finds no work and exits. A slice may be empty: a peer that gets no rows is signalled by the same code.
  *
  * Orderings, each with its partner (S: sender, D: destination):
- *   R1 rows and head -> sent[D]	pairs with A1, the same counter: its last finisher has all rows behind it
- *   R2 signal at D <- A1		pairs with A2, D's wait
+ *   R1 rows and head -> sent[D]	pairs with A1, the same counter: its last finisher is ordered after all rows
+ *   R2 signal at D, after A1		pairs with A2, D's wait
  *   R3 rows read -> received[S]	pairs with A3, the same counter
- *   R4 ack at S <- A3			pairs with A4, S's wait before it writes this buffer again
+ *   R4 ack at S, after A3		pairs with A4, S's wait before it writes this buffer again
  *   R5 all of a block -> left		pairs with A5: the last block resets the tickets for the next launch
  */
 #include "kernels/op/op.h"
 #include "kernels/probe/args_rowsig.h"
 
-/* What every role needs, in each thread. */
 struct rowsig {
 	struct gx_op op;
 	const struct ep_rowsig_args *a;
 	uint64_t *mine; /* this rank's control words */
 	uint32_t *sent, *received;
-	uint64_t before; /* the epoch whose acknowledgements free the buffer; 0: it is new */
+	uint64_t before; /* the epoch whose acks free the buffer; 0: never used */
 	uint32_t buffer;
 	struct gx_bulk bulk;
 };
@@ -34,7 +33,7 @@ GX_DEV uint8_t *rowsig_window(const struct rowsig *rs, uint32_t owner, uint32_t 
 	return a->window[owner] + ((uint64_t)rs->buffer * a->nranks + source) * ep_rowsig_block(a->row, a->cap);
 }
 
-/* The warp waits for one of this rank's words; lane 0 does it, the barrier hands its acquire to the others. */
+/* The warp waits for one of this rank's words: lane 0 polls, the barrier extends its acquire to the others. */
 GX_DEV int rowsig_wait(const struct rowsig *rs, const uint64_t *word, uint64_t value, uint32_t rank, uint32_t phase)
 {
 	uint32_t result = GX_ARRIVED;
@@ -65,7 +64,7 @@ GX_DEV void rowsig_row(struct rowsig *rs, uint8_t *dst, const uint8_t *src)
 GX_DEV void rowsig_send(struct rowsig *rs, uint32_t item)
 {
 	const struct ep_rowsig_args *a = rs->a;
-	/* From the next rank on: at any moment the senders are spread over the receivers. */
+	/* Starting at the next rank, so that the senders are spread over the receivers. */
 	uint32_t peer = (uint32_t)(((uint64_t)a->rank + 1 + item % a->nranks) % a->nranks);
 	uint32_t slice = item / a->nranks, count = a->count[peer];
 	uint8_t *to = rowsig_window(rs, peer, a->rank);
@@ -99,7 +98,7 @@ GX_DEV void rowsig_recv(struct rowsig *rs, uint32_t item)
 	/* A2 */
 	if (!rowsig_wait(rs, rs->mine + source, rs->op.epoch, source, EP_KPHASE_RECV))
 		return;
-	/* A peer's word is no length until it was checked, and all lanes go by one reading of it. */
+	/* A peer's count is checked before it is used, and all lanes use the same read of it. */
 	count = gx_shfl_u32(*(const uint32_t *)from, 0);
 	if (count > a->cap) {
 		if (gx_lane() == 0)
@@ -142,8 +141,8 @@ GX_DEV void rowsig_open(struct rowsig *rs, const struct ep_rowsig_args *a, uint8
 	gx_bulk_open(&rs->bulk, stage, a->stage);
 }
 
-/* Nothing per launch lives in the host: the last block to leave makes the state ready for the next launch, which the
- * stream starts after this one has ended. */
+/* The host keeps no state per launch: the last block to leave prepares the state for the next launch, which the stream
+ * starts after this one has ended. */
 GX_DEV void rowsig_close(struct rowsig *rs)
 {
 	struct ep_rowsig_state *state = rs->a->state;
@@ -160,8 +159,8 @@ GX_DEV void rowsig_close(struct rowsig *rs)
 	state->epoch = rs->op.epoch;
 }
 
-/* A group that has failed moves nothing more: its windows may hold half an operation. Lane 0 looks for its warp: the
- * word may change any moment, and lanes that disagree would part for good. */
+/* A failed group moves no more rows: its windows may hold half an operation. Lane 0 reads the word for its warp: it may
+ * change at any moment, and lanes must not diverge over it. */
 GX_DEV uint32_t rowsig_items(const struct rowsig *rs)
 {
 	uint32_t items = rs->a->nranks * rs->a->slices;

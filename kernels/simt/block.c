@@ -61,7 +61,7 @@ SIMT_RAW static void block_deadlock(struct simt_block *b)
 		 names[SIMT_DONE]);
 }
 
-/* The next thread that can run after number from, or any at random; NULL when none can. */
+/* The next runnable thread after number from, or a random one; NULL if there is none. */
 SIMT_RAW static struct simt_thread *block_next(struct simt_block *b, unsigned from)
 {
 	unsigned i = from;
@@ -80,7 +80,7 @@ SIMT_RAW static struct simt_thread *block_next(struct simt_block *b, unsigned fr
 	return NULL;
 }
 
-/* Gives the processor to another thread of the block, or back to the launch when all have ended. */
+/* Switches to another thread of the block, or back to the launch when all have ended. */
 SIMT_RAW static void block_leave(struct simt_block *b, struct simt_thread *me)
 {
 	struct simt_thread *to = block_next(b, me->where.tid);
@@ -125,7 +125,7 @@ SIMT_RAW void simt_syncthreads(const char *where)
 	char *sync = &m->sync[m->turn];
 
 	simt_meet_check(b, m, "block barrier", where);
-	/* Some GPUs let the threads that have ended count as present; kernels that need it are not portable. */
+	/* On some GPUs threads that have ended count as arrived; kernels that rely on it are not portable. */
 	if (b->alive < b->n)
 		simt_die(b, "block %u: block barrier at %s with only %u of %u threads left", me->where.block, where,
 			 b->alive, b->n);
@@ -140,7 +140,7 @@ SIMT_RAW void simt_syncthreads(const char *where)
 	san_acquire(sync);
 }
 
-/* When everybody who could run only pauses, the answer must come from another block or rank. */
+/* When all runnable threads only pause, progress must come from another block or rank: yield to it. */
 SIMT_RAW void simt_pause(void)
 {
 	struct simt_block *b = block_now;
@@ -170,7 +170,7 @@ SIMT_RAW static void thread_end(struct simt_block *b, struct simt_thread *me)
 			 me->where.block, me->where.tid, b->meet.arrived, b->meet.where);
 }
 
-/* A fiber lives as long as its block's thread; each round is one launch. */
+/* A fiber lives as long as its block's thread; each iteration is one launch. */
 SIMT_RAW static void thread_main(void)
 {
 	simt_fiber_begin();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A block: its threads as fibers, and who of them may run. */
+/* A block: its threads as fibers, and which of them may run. */
 #ifndef EP_SIMT_BLOCK_H
 #define EP_SIMT_BLOCK_H
 
@@ -18,8 +18,8 @@ struct simt_thread {
 	enum simt_state state;
 };
 
-/* A meeting of threads: who is there, and where the first of them said it stood. The two sync bytes are TSan's names
- * for this meeting and the next: the slowest has not left the one before when the fastest enters the other. */
+/* A barrier or warp operation: how many threads have arrived, and the first one's source location. The two sync bytes
+ * are TSan's sync objects of this one and the next: the fastest thread may enter the next before the slowest leaves. */
 struct simt_meet {
 	unsigned arrived, turn;
 	const char *where;
@@ -29,7 +29,7 @@ struct simt_meet {
 struct simt_warp {
 	struct simt_meet meet;
 	unsigned lanes, gone;
-	uint64_t slot[2][GX_WARP]; /* what the lanes bring to a shuffle; two sets, as with sync */
+	uint64_t slot[2][GX_WARP]; /* the lanes' values in a shuffle; two sets, as with sync */
 };
 
 struct simt_block {
@@ -46,14 +46,14 @@ struct simt_block {
 	const void *args;
 	void *shared;
 	size_t shared_cap;
-	char start, end; /* TSan's names for the launch's two ends */
-	void (*report)(const char *sentence);
+	char start, end; /* TSan's sync objects of the launch's start and end */
+	void (*report)(const char *message);
 };
 
 /* Room for n threads and some dynamic shared memory; 0 or -ENOMEM. */
 int simt_block_reserve(struct simt_block *b, unsigned n, size_t shared);
 void simt_block_free(struct simt_block *b);
-/* In the thread that is the block: runs all its threads to their ends. */
+/* In the block's thread: runs all its fibers to completion. */
 void simt_block_run(struct simt_block *b, unsigned block, unsigned blocks, unsigned threads);
 
 /* For warp.c. */

@@ -47,8 +47,8 @@ int simt_fiber_create(struct simt_fiber *const *fibers, unsigned n, void (*entry
 		f->size = SIMT_STACK;
 		f->fake = NULL;
 		f->tsan = san_fiber_create();
-		/* Each stack starts a little lower than the one before: tops at the same place of every page
-		 * would share a few sets of the cache. */
+		/* Each stack starts a little lower than the one before: tops at the same page offset would share a
+		 * few cache sets. */
 		f->sp = simt_frame((char *)f->stack + SIMT_STACK - i % 61 * 192, entry);
 	}
 	*map = base;

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* x19 to x30 and the lower halves of v8 to v15 belong to the caller. */
+/* x19 to x30 and the lower halves of v8 to v15 are callee-saved. */
 #define FRAME 160
 
 __asm__(".text\n"

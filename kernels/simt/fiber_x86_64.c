@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* rbx, rbp and r12 to r15 belong to the caller; so do the control bits of MXCSR and x87, which no kernel changes: a
- * fiber runs with those of its thread. */
+/* rbx, rbp and r12 to r15 are callee-saved; so are the control bits of MXCSR and x87, which no kernel changes: a fiber
+ * runs with those of its thread. */
 #define FRAME 64
 
 __asm__(".text\n"
@@ -30,8 +30,8 @@ __asm__(".text\n"
 	"	ret\n"
 	".size simt_swap, .-simt_swap\n");
 
-/* The six registers, the address to return into, and a return address of 0 above it where unwinders stop. entry must
- * find the stack as a call leaves it: 8 bytes past a multiple of 16. */
+/* The six registers, the return address, and above it a return address of 0 where unwinders stop. On entry the stack
+ * must be as after a call: 8 bytes off a multiple of 16. */
 void *simt_frame(void *top, void (*entry)(void))
 {
 	void **frame = (void **)(((uintptr_t)top & ~(uintptr_t)15) - FRAME);

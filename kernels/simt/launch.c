@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches. Each launching thread keeps a crew of threads, one per block, for its life: a pool that several launching
- * threads share would order their memory by its lock and so hide races between ranks from TSan.
+ * Launches. Each launching thread keeps its own worker threads (a crew), one per block, for its lifetime: the lock of a
+ * shared pool would order the launching threads' memory and so hide races between ranks from TSan.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -20,7 +20,7 @@ struct worker {
 	struct crew *crew;
 	unsigned index;
 	pthread_t thread;
-	uint64_t seen; /* number of the last launch it knows of */
+	uint64_t seen; /* number of the last launch it has seen */
 	struct simt_block block;
 };
 
@@ -41,10 +41,10 @@ static pthread_key_t crew_key;
 static pthread_once_t crew_once = PTHREAD_ONCE_INIT;
 static _Thread_local struct crew *crew_now;
 
-/* Relaxed atomics, for the same reason: a lock here would order the ranks that launch. */
+/* Relaxed atomics for the same reason: a lock would order the ranks that launch. */
 static _Atomic uint64_t option_seed;
 static atomic_uint option_resident;
-static void (*_Atomic option_report)(const char *sentence);
+static void (*_Atomic option_report)(const char *message);
 
 void simt_configure(const struct simt_options *options)
 {
@@ -53,7 +53,7 @@ void simt_configure(const struct simt_options *options)
 	atomic_store_explicit(&option_report, options->report, memory_order_relaxed);
 }
 
-/* Waits for this block's turn in the next launch that has one for it; false: the crew is dismissed. */
+/* Waits until this block may run in the next launch that includes it; false: the crew is dismissed. */
 static bool worker_next(struct worker *w)
 {
 	struct crew *c = w->crew;
@@ -69,9 +69,9 @@ static bool worker_next(struct worker *w)
 }
 
 /*
- * Blocks that run side by side start together: a block that took the lock after another had ended would have that
- * block's memory ordered before its own, and TSan would miss races between the two (it did, in one launch of six).
- * Relaxed, because the start must order nothing either.
+ * Concurrent blocks start together: if a block took the lock after another had ended, that block's memory accesses
+ * would be ordered before its own, and TSan would miss races between the two (it did, in one launch of six). Relaxed,
+ * because the start must not order memory either.
  */
 static void worker_together(struct crew *c)
 {
@@ -150,7 +150,7 @@ static struct crew *crew_get(void)
 	return c;
 }
 
-/* Between launches, so that nobody but this thread looks at the crew's list. */
+/* Between launches, when only this thread accesses the crew's list. */
 static int crew_grow(struct crew *c, unsigned grid)
 {
 	struct worker **list = realloc(c->worker, grid * sizeof(*list));
@@ -185,7 +185,7 @@ static int crew_prepare(struct crew *c, unsigned grid, unsigned block, size_t sh
 
 		rc = simt_block_reserve(b, block, shared);
 		b->report = atomic_load_explicit(&option_report, memory_order_relaxed);
-		/* Odd, so that it is never the 0 that means order. */
+		/* Odd, hence never 0, which means in order. */
 		b->random = seed ? (seed * 1000003 + c->launch * 8191 + i) * 2 + 1 : 0;
 	}
 	return rc;
@@ -198,7 +198,7 @@ int gx_host_launch(gx_host_fn fn, const void *args, unsigned grid, unsigned bloc
 	int rc = c ? crew_prepare(c, grid, block, shared) : -ENOMEM;
 
 	if (rc != 0)
-		return EP_FAIL(EP_DEV, -rc, "no room for %u emulated blocks of %u threads", grid, block);
+		return EP_FAIL(EP_DEV, -rc, "out of resources for %u emulated blocks of %u threads", grid, block);
 	pthread_mutex_lock(&c->lock);
 	for (unsigned i = 0; i < grid; i++) {
 		c->worker[i]->block.fn = fn;

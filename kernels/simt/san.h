@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the sanitizers must know about fibers; nothing in a build without them. */
+/* Notifies the sanitizers of fibers; empty in a build without them. */
 #ifndef EP_SIMT_SAN_H
 #define EP_SIMT_SAN_H
 
@@ -9,7 +9,7 @@
 #define __has_feature(x) 0
 #endif
 
-/* The emulator's own state belongs to all fibers of a thread: TSan would call every use of it a race. */
+/* The emulator's own state is shared by all fibers of a thread: TSan would report every use as a race. */
 #define SIMT_RAW __attribute__((no_sanitize("thread"), noinline))
 
 #if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
@@ -20,7 +20,7 @@
 #define san_fiber_self() __tsan_get_current_fiber()
 #define san_fiber_create() __tsan_create_fiber(0)
 #define san_fiber_destroy(f) __tsan_destroy_fiber(f)
-/* No ordering by the switch itself: only the barriers order. */
+/* The switch itself must not order memory: only the barriers do. */
 #define san_fiber_switch(f) __tsan_switch_to_fiber((f), __tsan_switch_to_fiber_no_sync)
 #else
 #define SIMT_STACK (128 * 1024)

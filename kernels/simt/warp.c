@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations of a whole warp. Shuffles and ballots move values and do not order memory, as on a GPU: TSan is told of
- * the barrier only. */
+/* Operations of a whole warp. Shuffles and ballots exchange values and do not order memory, as on a GPU: only the
+ * barrier is announced to TSan. */
 #include "kernels/simt/block.h"
 #include "kernels/simt/san.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What we need to know of libfabric's interface 1.x, in our own words: the build wants no header of it, and one binary
- * serves machines with and without it. Enumerations are plain unsigned or int (that is their ABI); functions that are
- * never called are OFI_UNUSED places. Structs that we hand in and that have grown at the end in later versions end in
- * zeros of our own; those that libfabric makes are only read, so growth does not matter.
+ * The part of libfabric's 1.x ABI that is used here, declared by ourselves: the build needs no header of it, and one
+ * binary serves hosts with and without it. Enumerations are plain unsigned or int, as in the ABI; functions that are
+ * never called are OFI_UNUSED. Structs passed to libfabric that grew at the end in later versions end in zeroed
+ * padding; structs that libfabric allocates are only read, so their growth does not matter.
  */
 #ifndef EP_NET_FABRIC_API_H
 #define EP_NET_FABRIC_API_H
@@ -31,7 +31,7 @@ struct ofi_cq;
 struct ofi_ep;
 struct ofi_mr;
 
-/* ---- what fi_getinfo tells ---- */
+/* ---- fi_getinfo ---- */
 
 struct ofi_tx_attr {
 	uint64_t caps, mode, op_flags, msg_order, comp_order;
@@ -289,11 +289,11 @@ struct ofi_ep {
 	struct ofi_ops_rma *rma;
 };
 
-struct ofi_context2 { /* a provider's own, while an operation is on its way */
+struct ofi_context2 { /* used by the provider while an operation is in flight */
 	void *internal[8];
 };
 
-/* ---- the functions it exports ---- */
+/* ---- exported functions ---- */
 
 struct ofi_api {
 	uint32_t (*fi_version)(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * OFI_CONST(name, libfabric's name, value, since): what we need of libfabric's enumerations and flags, and the minor
- * version of the interface 1.x that brought it; included several times, so no guard. test/net/fabric_decl.c compares.
+ * OFI_CONST(name, libfabric's name, value, since): the constants of libfabric that are used here, and the minor version
+ * of the 1.x interface that introduced them. Included several times, so no guard. test/net/fabric_decl.c verifies them.
  */
 /* clang-format off */
 OFI_CONST(MSG, FI_MSG, 1ull << 1, 17)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hot half of the fabric net that receives: completions, immediates and errors from the completion queue. */
+/* The completion side of the hot path: completions, immediates and errors. */
 #include <stdio.h>
 
 #include "net/fabric/fabric.h"
@@ -9,12 +9,12 @@
 
 static void op_complete(struct fab_ctx *ctx, struct fab_slot *slot, int rc)
 {
-	struct fab_lane *lane = &ctx->lanes[slot->peer];
+	struct fab_conn *conn = &ctx->conns[slot->peer];
 	struct fab_slot *request = slot->cover ? slot->cover : slot;
 
-	lane->open--;
-	lane->since = ctx->clock;
-	if (!lane->dropped)
+	conn->open--;
+	conn->since = ctx->clock;
+	if (!conn->dropped)
 		ctx->live--;
 	if (rc)
 		request->rc = rc;
@@ -30,12 +30,14 @@ static void imm_take(struct fab_ctx *ctx, uint64_t data, uint64_t from)
 	uint64_t peer = ctx->dev->wide ? (data & ~FAB_HELLO) >> 32 : from;
 	bool hello;
 
-	if (__builtin_expect(peer >= (uint64_t)ctx->comm->nranks, 0)) {
-		EP_INFO(EP_NET, "fabric: immediate data of nobody, %#llx from %#llx, dropped", (unsigned long long)data,
-			(unsigned long long)from);
+	if (__builtin_expect(peer >= (uint64_t)ctx->comm->base.nranks, 0)) {
+		EP_INFO(EP_NET, "fabric: dropped immediate data %#llx from unknown sender %#llx",
+			(unsigned long long)data, (unsigned long long)from);
 		return;
 	}
-	/* Where there is no room to say so: a rank puts nothing before its hello is delivered, so the first is that. */
+	/*
+	 * Without a bit for it: a rank puts nothing before its hello is delivered, so the first immediate is the hello.
+	 */
 	hello = ctx->dev->wide ? data & FAB_HELLO : ctx->heard && !ctx->heard[peer];
 	if (__builtin_expect(hello, 0)) {
 		if (ctx->heard)
@@ -49,8 +51,7 @@ static void entry_take(struct fab_ctx *ctx, const struct ofi_cq_data_entry *e, u
 {
 	struct fab_slot *slot = e->op_context;
 
-	/* One provider marks the sender's completion with OFI_REMOTE_CQ_DATA as well; OFI_WRITE is the sender's only.
-	 */
+	/* One provider sets OFI_REMOTE_CQ_DATA at the sender too; OFI_WRITE is set at the sender only. */
 	if (e->flags & OFI_REMOTE_CQ_DATA && !(e->flags & OFI_WRITE)) {
 		imm_take(ctx, e->data, from);
 		if (!ctx->dev->receives || !slot)
@@ -73,7 +74,7 @@ static void receives_post(struct fab_ctx *ctx)
 	}
 }
 
-/* Ours, and an operation: what an error says of its context is not to be believed unseen. */
+/* Whether it is a posted operation of ours: the context in an error entry is not always valid. */
 static bool slot_known(const struct fab_ctx *ctx, const void *context)
 {
 	for (const struct fab_chunk *c = ctx->chunks; c; c = c->next)
@@ -91,12 +92,12 @@ static void error_take(struct fab_ctx *ctx)
 	if (ctx->cq->ops->readerr(ctx->cq, &e, 0) <= 0)
 		return;
 	detail = ctx->cq->ops->strerror(ctx->cq, e.prov_errno, e.err_data, text, sizeof(text));
-	snprintf(what, sizeof(what), "failed: %s (%s)", fab_api()->fi_strerror(e.err), detail ? detail : "no detail");
+	snprintf(what, sizeof(what), "%s (%s)", fab_api()->fi_strerror(e.err), detail ? detail : "no detail");
 	if (e.flags & (OFI_REMOTE_WRITE | OFI_REMOTE_READ) || !slot_known(ctx, e.op_context)) {
-		EP_INFO(EP_NET, "fabric: an error of no put of ours: %s", what);
+		EP_INFO(EP_NET, "fabric: ignored an error of an unknown operation: %s", what);
 		return;
 	}
-	fab_peer_lost(ctx->comm, ((struct fab_slot *)e.op_context)->peer, what);
+	ep_base_peer_lost(&ctx->comm->base, ((struct fab_slot *)e.op_context)->peer, "%s", what);
 	op_complete(ctx, e.op_context, -EP_EREMOTE);
 }
 
@@ -117,7 +118,7 @@ static int queue_read(struct fab_ctx *ctx)
 		return 0;
 	}
 	if (n < 0)
-		return fab_fail(ctx->dev, n, "reading the completion queue");
+		return fab_fail(ctx->dev, n, "fi_cq_read");
 	for (ssize_t i = 0; i < n; i++)
 		entry_take(ctx, &entries[i], ctx->dev->wide ? 0 : from[i]);
 	return 0;
@@ -132,7 +133,7 @@ int fab_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 		fab_peers_look(ctx);
 	if (ctx->unposted)
 		receives_post(ctx);
-	/* A caller that takes no immediates holds its senders up, by leaving theirs in the queue. */
+	/* A caller that takes no immediates leaves them in the queue, which throttles the senders. */
 	if (ctx->tail - ctx->head <= FAB_IMMS - FAB_BATCH)
 		rc = queue_read(ctx);
 	while (n < max && ctx->head != ctx->tail)

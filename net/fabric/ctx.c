@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoints and what belongs to them: a context as libfabric has it, and the slots of its operations. */
+/* The libfabric objects of a context, and the slots of its operations. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,13 +20,14 @@ static void fid_close(void *object)
 
 static struct fab_chunk *chunk_make(struct fab_ctx *ctx)
 {
-	struct fab_chunk *chunk = calloc(1, sizeof(*chunk) + CHUNK * sizeof(chunk->slots[0]));
+	struct fab_chunk *chunk =
+		EP_CALLOC(EP_NET, 1, sizeof(*chunk) + CHUNK * sizeof(chunk->slots[0]), "requests of a context");
 	struct iovec iov = { .iov_len = CHUNK * FAB_INLINE };
 	struct ofi_mr_attr attr = { .mr_iov = &iov, .iov_count = 1 };
 
 	if (!chunk)
 		return NULL;
-	chunk->bytes = aligned_alloc(4096, iov.iov_len);
+	chunk->bytes = ep_base_pages("fabric", iov.iov_len);
 	iov.iov_base = chunk->bytes;
 	attr.access = OFI_READ | OFI_WRITE | OFI_RECV;
 	attr.requested_key = __atomic_fetch_add(&ctx->comm->next_key, 1, __ATOMIC_RELAXED);
@@ -49,7 +50,7 @@ static struct fab_chunk *chunk_make(struct fab_ctx *ctx)
 	return chunk;
 }
 
-/* Grows without a limit of its own: what bounds it is ctx->live, beside which stand the operations of lost peers. */
+/* Not limited here: ctx->live limits operations in flight, and those of lost peers come on top. */
 struct fab_slot *fab_slot_take(struct fab_ctx *ctx)
 {
 	struct fab_slot *slot;
@@ -71,7 +72,7 @@ void fab_slot_give(struct fab_ctx *ctx, struct fab_slot *slot)
 	ctx->free = slot;
 }
 
-/* A provider that places immediate data in receives needs as many as may be on their way. */
+/* A provider that consumes receives for immediate data needs as many as may be in flight. */
 static int receives_make(struct fab_ctx *ctx)
 {
 	size_t n = ctx->dev->info->rx_attr->size;
@@ -93,7 +94,7 @@ static int receives_make(struct fab_ctx *ctx)
 static int objects_open(struct fab_ctx *ctx, struct ofi_info *info)
 {
 	const struct fab_dev *dev = ctx->dev;
-	struct ofi_av_attr av = { .type = info->domain_attr->av_type, .count = (size_t)ctx->comm->nranks };
+	struct ofi_av_attr av = { .type = info->domain_attr->av_type, .count = (size_t)ctx->comm->base.nranks };
 	struct ofi_cq_attr cq = { .format = OFI_CQ_FORMAT_DATA };
 	int rc;
 
@@ -102,21 +103,21 @@ static int objects_open(struct fab_ctx *ctx, struct ofi_info *info)
 	cq.size = info->tx_attr->size + info->rx_attr->size + FAB_PUTS;
 	rc = fab_api()->fi_fabric(info->fabric_attr, &ctx->fabric, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "opening the fabric");
+		return fab_fail(dev, rc, "fi_fabric");
 	rc = ctx->fabric->ops->domain(ctx->fabric, info, &ctx->domain, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "opening the domain");
+		return fab_fail(dev, rc, "fi_domain");
 	rc = ctx->domain->ops->av_open(ctx->domain, &av, &ctx->av, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "opening an address vector");
+		return fab_fail(dev, rc, "fi_av_open");
 	rc = ctx->domain->ops->cq_open(ctx->domain, &cq, &ctx->cq, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "opening a completion queue");
+		return fab_fail(dev, rc, "fi_cq_open");
 	rc = ctx->domain->ops->endpoint(ctx->domain, info, &ctx->ep, NULL);
-	return rc ? fab_fail(dev, rc, "opening an endpoint") : 0;
+	return rc ? fab_fail(dev, rc, "fi_endpoint") : 0;
 }
 
-/* CUDA calls from a thread of ours, while kernels of the application wait for that thread, would wait for ever. */
+/* A CUDA call from the proxy thread could wait for a kernel that itself waits for this thread: a deadlock. */
 static int ep_keep_off_gpu(const struct fab_ctx *ctx)
 {
 	bool permitted = false;
@@ -134,49 +135,48 @@ static int ep_start(struct fab_ctx *ctx)
 	int rc;
 
 	rc = ep->ops->bind(ep, &ctx->av->fid, 0);
-	/* Every operation completes by itself: comp_order is none, so one completion says nothing of another. */
+	/* Every operation generates a completion: without comp_order one completion implies nothing about another. */
 	rc = rc ? rc : ep->ops->bind(ep, &ctx->cq->fid, OFI_TRANSMIT | OFI_RECV);
 	if (rc)
-		return fab_fail(dev, rc, "binding an endpoint");
+		return fab_fail(dev, rc, "fi_ep_bind");
 	rc = ep_keep_off_gpu(ctx);
 	if (rc)
-		return fab_fail(dev, rc, "forbidding CUDA calls");
+		return fab_fail(dev, rc, "fi_setopt FI_OPT_CUDA_API_PERMITTED");
 	rc = ep->ops->control(ep, OFI_ENABLE, NULL);
 	if (rc)
-		return fab_fail(dev, rc, "enabling an endpoint");
+		return fab_fail(dev, rc, "fi_enable");
 	ctx->addr_len = sizeof(ctx->addr);
 	rc = ctx->ep->cm->getname(ep, ctx->addr, &ctx->addr_len);
 	if (rc || ctx->addr_len > sizeof(ctx->addr))
-		return fab_fail(dev, rc ? rc : -ENOBUFS, "asking for an endpoint's name");
+		return fab_fail(dev, rc ? rc : -ENOBUFS, "fi_getname");
 	return 0;
 }
 
 int fab_ctx_open(struct fab_comm *comm, int index, struct fab_ctx **out)
 {
-	struct fab_ctx *ctx = calloc(1, sizeof(*ctx));
+	struct fab_ctx *ctx = EP_CALLOC(EP_NET, 1, sizeof(*ctx), "a context");
 	int rc = -ENOMEM;
 
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for a context");
+		return -ENOMEM;
 	ctx->comm = comm;
 	ctx->dev = comm->dev;
 	ctx->index = index;
-	ctx->lanes = calloc((size_t)comm->nranks, sizeof(*ctx->lanes));
-	ctx->imms = calloc(FAB_IMMS, sizeof(*ctx->imms));
-	if (ctx->lanes && ctx->imms)
+	ctx->conns = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->conns), "the peers of a context");
+	ctx->imms = EP_CALLOC(EP_NET, FAB_IMMS, sizeof(*ctx->imms), "immediate data");
+	if (ctx->conns && ctx->imms)
 		rc = objects_open(ctx, comm->dev->info);
 	rc = rc ? rc : ep_start(ctx);
 	rc = rc || chunk_make(ctx) ? rc : -ENOMEM;
 	rc = rc ? rc : receives_make(ctx);
-	if (rc) {
+	if (rc)
 		fab_ctx_close(ctx);
-		return rc == -ENOMEM ? EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for a context") : rc;
-	}
-	*out = ctx;
-	return 0;
+	else
+		*out = ctx;
+	return rc;
 }
 
-/* The endpoint first: what it still had on its way needs the memory until it is gone. NULL is accepted. */
+/* The endpoint first: its operations in flight need the memory. NULL is accepted. */
 void fab_ctx_close(struct fab_ctx *ctx)
 {
 	struct fab_chunk *next;
@@ -194,14 +194,14 @@ void fab_ctx_close(struct fab_ctx *ctx)
 	fid_close(ctx->av);
 	fid_close(ctx->domain);
 	fid_close(ctx->fabric);
-	free(ctx->lanes);
+	free(ctx->conns);
 	free(ctx->imms);
 	free(ctx);
 }
 
 /*
- * Nobody opens the name of a connected endpoint of shm again: taken away now, a killed process leaves nothing behind.
- * Only context 0 is known to be open everywhere.
+ * Nobody opens the name of a connected shm endpoint again: unlinked now, it is not left behind by a killed process.
+ * Only context 0 is known to be open on all ranks.
  */
 void fab_name_drop(const struct fab_ctx *ctx)
 {
@@ -217,28 +217,13 @@ void fab_name_drop(const struct fab_ctx *ctx)
 
 int fab_av_insert(struct fab_ctx *ctx, int peer, const void *addr)
 {
-	uint64_t *to = &ctx->lanes[peer].addr;
+	uint64_t *to = &ctx->conns[peer].addr;
 	int n = ctx->av->ops->insert(ctx->av, addr, 1, to, 0, NULL);
 
 	if (n != 1 || *to == OFI_ADDR_NONE)
-		return fab_fail(ctx->dev, n < 0 ? n : -EINVAL, "taking the address of a peer");
-	/* Senders that are told by address are ranks only if the table is filled in their order. */
+		return fab_fail(ctx->dev, n < 0 ? n : -EINVAL, "fi_av_insert");
+	/* With FI_SOURCE the index in the address vector is the sender's rank. */
 	if (!ctx->dev->wide && *to != (uint64_t)peer)
-		return fab_fail(ctx->dev, -EINVAL, "numbering the addresses of peers");
-	return 0;
-}
-
-int fab_hmem_probe(const struct fab_dev *dev)
-{
-	struct fab_comm comm = { .dev = dev, .nranks = 1 };
-	struct fab_ctx *ctx;
-	int rc = fab_ctx_open(&comm, 0, &ctx);
-
-	if (rc) {
-		EP_INFO(EP_NET, "fabric: %s cannot reach memory of GPUs; it is staged through the host",
-			dev->info->domain_attr->name);
-		return rc;
-	}
-	fab_ctx_close(ctx);
+		return fab_fail(ctx->dev, -EINVAL, "fi_av_insert: unexpected index");
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a comm ends: a word to the others, and no memory taken away that they still look at. */
+/* Closing a comm: peers are told, and memory that they may still access is kept. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -7,31 +7,30 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-#define BYE_MS 10 /* a courtesy: whoever does not get it learns of the end in another way */
+#define BYE_MS 10 /* best effort: a peer that misses the bye detects the end otherwise */
 
 /*
- * Endpoints of shm in one process use each other's memory as it is: one that is closed takes it away under the others'
- * feet (seen with libfabric 1.17: a crash in the others' next look at their queues). So comms of one group and process
- * wait here for the last of them; the net that made them may be gone by then, so their device is not looked at.
+ * shm endpoints of one process access each other's memory directly: closing one crashes the others at their next poll
+ * (seen with libfabric 1.17). So the comms of one group in one process wait here until the last one is closed. The net
+ * that created them may be finalized by then: their dev must not be used.
  */
 static struct {
 	pthread_mutex_t lock;
 	struct fab_comm *waiting;
 } yard = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* Of any state. */
 void fab_comm_free(struct fab_comm *comm)
 {
 	fab_mr_close(comm->page_mr);
 	for (int i = 0; i < FAB_CONTEXTS; i++)
 		fab_ctx_close(comm->ctx[i]);
 	ep_watch_close(&comm->watch);
-	free(comm->peers);
+	ep_base_comm_close(&comm->base);
 	free(comm->page);
 	free(comm);
 }
 
-/* The comms that can go now that this one wants to: all of its group, or none. */
+/* The comms that can be freed now that this one is closed: all of its group, or none. */
 static struct fab_comm *yard_enter(struct fab_comm *comm)
 {
 	struct fab_comm *gone = NULL, **at;
@@ -63,25 +62,26 @@ static struct fab_comm *yard_enter(struct fab_comm *comm)
 	return gone;
 }
 
-/* Tells everybody that this rank closes: whoever puts to it later is told so at once. */
+/* Tells all peers that this rank closes, so that later puts to it fail at once. */
 static void bye_say(struct fab_comm *comm)
 {
 	uint64_t word = 1, end = ep_deadline_ms(BYE_MS);
 	void *request;
 	int n;
 
-	comm->closing = true;
-	for (int r = 0; r < comm->nranks; r++) {
+	comm->base.closing = true;
+	for (int r = 0; r < comm->base.nranks; r++) {
 		ncclEpNetPut_v1_t put = {
 			.peer = r,
 			.flags = NCCL_EP_NET_INLINE,
 			.src = &word,
 			.dstMr = comm->page_mr,
-			.dstOffset = (uint64_t)comm->rank * sizeof(struct fab_hello) + offsetof(struct fab_hello, bye),
+			.dstOffset =
+				(uint64_t)comm->base.rank * sizeof(struct fab_hello) + offsetof(struct fab_hello, bye),
 			.size = sizeof(word),
 		};
 
-		if (r != comm->rank && !fab_peer_failed(comm, r) && !fab_peer_left(comm, r))
+		if (r != comm->base.rank && !ep_base_is_lost(&comm->base, r) && !fab_peer_left(comm, r))
 			fab_iput(comm->ctx[0], &put, &request);
 	}
 	while (comm->ctx[0]->live && ep_now_ns() < end && !fab_progress(comm->ctx[0], NULL, 0, &n))

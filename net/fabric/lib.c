@@ -1,56 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libfabric itself, which of its providers, and the devices that come of it. */
-#include <dlfcn.h>
-#include <netinet/in.h>
+/* libfabric itself, loaded at run time. */
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "net/base/lib.h"
 #include "net/fabric/fabric.h"
 #include "util/error.h"
-#include "util/sock.h"
 
-#define API_OLDEST OFI_VERSION(1, 9)  /* memory of devices came with it */
-#define API_NEWEST OFI_VERSION(1, 20) /* dma-bufs came with it; what is newer keeps to it when asked for it */
-#define PICKS 16
+#define API_OLDEST OFI_VERSION(1, 9)  /* device memory */
+#define API_NEWEST OFI_VERSION(1, 20) /* dma-bufs; newer libraries provide this version on request */
+/* Loaded once per process. */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct ep_base_lib lib = { .net = "fabric", .file = "libfabric.so.1", .remedy = "install libfabric1" };
+static struct ofi_api api;
 
-/* In the order they are tried. The last row stands for every name that is not here. */
-static const struct fab_profile profiles[] = {
-	{ .name = "efa",
-	  .found = true,
-	  .hmem = true,
-	  .remedy = "the security group has to allow all traffic within itself" },
-	{ .name = "cxi",
-	  .found = true,
-	  .hmem = true,
-	  .remedy = "set FI_CXI_ENABLE_WRITEDATA=1: without it cxi writes no immediate data" },
-	{ .name = "verbs;ofi_rxm",
-	  .refused = "an immediate of verbs has 32 bits and ofi_rxm does not tell who sent it; use NCCL_EP_NET=verbs" },
-	{ .name = "tcp", .found = true, .remedy = "look at firewalls, and at NCCL_EP_SOCKET_IFNAME" },
-	{ .name = "shm",
-	  .entangled = true,
-	  .early = true,
-	  .remedy = "shm needs ranks of one user on one host, and process_vm_writev between them" },
-	{ .name = NULL },
-};
-#define PROFILES ((int)(sizeof(profiles) / sizeof(profiles[0])))
-
-/* One per process: providers keep threads and caches that outlive our last use, so it is never closed. */
-static struct {
-	pthread_once_t once;
-	bool loaded;
-	struct ofi_api api;
-	uint32_t version;
-	char why[256];
-} lib = { .once = PTHREAD_ONCE_INIT };
-
-static const struct {
-	const char *name;
-	size_t slot;
-} symbols[] = {
-#define SYMBOL(name) { #name, offsetof(struct ofi_api, name) }
+static const struct ep_base_symbol symbols[] = {
+#define SYMBOL(name) { #name, NULL, offsetof(struct ofi_api, name), false }
 	SYMBOL(fi_version), SYMBOL(fi_getinfo), SYMBOL(fi_freeinfo),
 	SYMBOL(fi_dupinfo), SYMBOL(fi_fabric),	SYMBOL(fi_strerror),
 #undef SYMBOL
@@ -58,60 +23,29 @@ static const struct {
 
 static void lib_load(void)
 {
-	void *handle = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-	const char *why;
+	uint32_t version;
 
-	if (!handle) {
-		why = dlerror();
-		snprintf(lib.why, sizeof(lib.why), "no libfabric: %s; install libfabric1 to use it",
-			 why ? why : "libfabric.so.1 cannot be opened");
+	ep_base_lib_load(&lib, symbols, sizeof(symbols) / sizeof(symbols[0]), &api);
+	if (!lib.loaded)
 		return;
-	}
-	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		void *symbol = dlsym(handle, symbols[i].name);
-
-		if (!symbol) {
-			snprintf(lib.why, sizeof(lib.why), "libfabric.so.1 has no %s", symbols[i].name);
-			return;
-		}
-		memcpy((char *)&lib.api + symbols[i].slot, &symbol, sizeof(symbol));
-	}
-	lib.version = lib.api.fi_version();
-	if (lib.version < API_OLDEST) {
-		snprintf(lib.why, sizeof(lib.why), "libfabric %u.%u is too old; 1.9 is needed", lib.version >> 16,
-			 lib.version & 0xffff);
-		return;
-	}
-	lib.loaded = true;
-}
-
-/* Why there is no device, or not this one: a line at INFO, and for the sentence of who has asked for it by name. */
-static void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-
-static void note(const char *fmt, ...)
-{
-	char text[256];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
-	EP_INFO(EP_NET, "fabric: %s", text);
-	ep_last_error_set(text);
+	version = api.fi_version();
+	lib.loaded = version >= API_OLDEST;
+	if (!lib.loaded)
+		snprintf(lib.why, sizeof(lib.why), "libfabric %u.%u is too old; 1.9 is needed", version >> 16,
+			 version & 0xffff);
 }
 
 const struct ofi_api *fab_api(void)
 {
-	pthread_once(&lib.once, lib_load);
-	if (lib.loaded)
-		return &lib.api;
-	note("%s", lib.why);
-	return NULL;
+	pthread_once(&once, lib_load);
+	return ep_base_lib_check(&lib) ? &api : NULL;
 }
 
 uint32_t fab_version(void)
 {
-	return lib.version < API_NEWEST ? lib.version : API_NEWEST;
+	uint32_t version = api.fi_version();
+
+	return version < API_NEWEST ? version : API_NEWEST;
 }
 
 int fab_fail(const struct fab_dev *dev, ssize_t rc, const char *what)
@@ -119,220 +53,7 @@ int fab_fail(const struct fab_dev *dev, ssize_t rc, const char *what)
 	const struct ofi_info *info = dev->info;
 	int error = rc == -ENOMEM ? ENOMEM : EIO;
 
-	return EP_FAIL(EP_NET, error, "fabric: %s on %s of %s: %s%s", what, info->domain_attr->name,
-		       info->fabric_attr->prov_name, lib.api.fi_strerror((int)-rc),
-		       error == ENOMEM ? "; raise the limit of locked memory (ulimit -l)" : "");
-}
-
-/* What is asked for. `delivery`: a put can be complete when its bytes are there, not when they are on their way. */
-struct wish {
-	const char *provider;
-	bool hmem, delivery, source, host_only;
-};
-
-static struct ofi_info *hints_make(const struct wish *wish)
-{
-	struct ofi_info *h = lib.api.fi_dupinfo(NULL);
-
-	if (!h)
-		return NULL;
-	h->caps = OFI_MSG | OFI_RMA | (wish->hmem ? OFI_HMEM : 0) | (wish->source ? OFI_SOURCE : 0);
-	h->mode = OFI_CONTEXT | OFI_CONTEXT2 | OFI_RX_CQ_DATA;
-	h->tx_attr->op_flags = wish->delivery ? OFI_DELIVERY_COMPLETE : 0;
-	h->ep_attr->type = OFI_EP_RDM;
-	/* Raw keys (more than 8 bytes) and pages that move are not among them: whoever insists is not offered. */
-	h->domain_attr->mr_mode = OFI_MR_LOCAL | OFI_MR_VIRT_ADDR | OFI_MR_ALLOCATED | OFI_MR_PROV_KEY |
-				  OFI_MR_RMA_EVENT | OFI_MR_ENDPOINT | (wish->hmem ? OFI_MR_HMEM : 0);
-	/* Registrations come while contexts run, so a provider locks; contexts do not meet in its locks. */
-	h->domain_attr->threading = OFI_THREAD_SAFE;
-	h->domain_attr->control_progress = OFI_PROGRESS_MANUAL;
-	h->domain_attr->data_progress = OFI_PROGRESS_MANUAL;
-	h->domain_attr->resource_mgmt = OFI_RM_ENABLED;
-	h->domain_attr->av_type = wish->source ? OFI_AV_TABLE : OFI_AV_UNSPEC;
-	h->domain_attr->cq_data_size = 4;
-	h->fabric_attr->prov_name = strdup(wish->provider); /* fi_freeinfo frees it */
-	return h;
-}
-
-static struct ofi_info *list_ask(const struct wish *wish)
-{
-	struct ofi_info *hints = hints_make(wish), *list = NULL;
-	int rc = hints ? lib.api.fi_getinfo(fab_version(), NULL, NULL, 0, hints, &list) : -ENOMEM;
-
-	if (hints)
-		lib.api.fi_freeinfo(hints);
-	EP_TRACE(EP_NET, "fabric: provider %s,%s%s%s: %s", wish->provider, wish->hmem ? " hmem" : "",
-		 wish->delivery ? " delivery" : "", wish->source ? " source" : "",
-		 rc ? lib.api.fi_strerror(-rc) : "offered");
-	return rc ? NULL : list;
-}
-
-/* The best offer: memory of GPUs before completion at delivery before none of them. */
-static struct ofi_info *list_find(const struct fab_net *net, struct wish *wish, const struct fab_profile *profile)
-{
-	struct ofi_info *list;
-
-	for (int i = 0; i < 4; i++) {
-		wish->hmem = i < 2;
-		wish->delivery = i % 2 == 0;
-		if (wish->hmem && (!profile->hmem || wish->host_only || fab_version() < OFI_VERSION(1, 20)))
-			continue;
-		if (wish->delivery && (profile->early || !net->delivery))
-			continue;
-		list = list_ask(wish);
-		if (list)
-			return list;
-	}
-	return NULL;
-}
-
-/* A device that is a network interface has to be one the bootstrap would use: users name them once. */
-static bool addr_picked(const struct ofi_info *info, const union ep_sockaddr *picks, int n)
-{
-	const union ep_sockaddr *a = info->src_addr;
-
-	if (info->addr_format != OFI_SOCKADDR_IN && info->addr_format != OFI_SOCKADDR_IN6)
-		return true;
-	for (int i = 0; i < n && a; i++) {
-		if (a->any.sa_family != picks[i].any.sa_family)
-			continue;
-		if (a->any.sa_family == AF_INET && a->v4.sin_addr.s_addr == picks[i].v4.sin_addr.s_addr)
-			return true;
-		if (a->any.sa_family == AF_INET6 && !memcmp(&a->v6.sin6_addr, &picks[i].v6.sin6_addr, 16))
-			return true;
-	}
-	return false;
-}
-
-static bool info_usable(const struct fab_net *net, const struct ofi_info *info)
-{
-	if (!info->domain_attr->name || !info->fabric_attr->prov_name)
-		return false;
-	for (int i = 0; i < net->count; i++)
-		if (!strcmp(net->devs[i].info->domain_attr->name, info->domain_attr->name))
-			return false;
-	if (info->domain_attr->cq_data_size >= 4 && info->domain_attr->mr_key_size <= 8)
-		return true;
-	note("%s of %s has %zu bytes of immediate data and keys of %zu; 4 and at most 8 are needed",
-	     info->domain_attr->name, info->fabric_attr->prov_name, info->domain_attr->cq_data_size,
-	     info->domain_attr->mr_key_size);
-	return false;
-}
-
-static void dev_add(struct fab_net *net, struct ofi_info *info, const struct fab_profile *profile,
-		    const struct wish *wish)
-{
-	struct fab_dev *dev = &net->devs[net->count++];
-
-	*dev = (struct fab_dev){
-		.info = info,
-		.profile = profile,
-		.wide = !wish->source,
-		.receives = info->mode & OFI_RX_CQ_DATA,
-		.hmem = wish->hmem,
-		.delivery = wish->delivery ? OFI_DELIVERY_COMPLETE : 0,
-	};
-	if (info->nic && info->nic->bus_attr && info->nic->bus_attr->bus_type == OFI_BUS_PCI)
-		snprintf(dev->pci, sizeof(dev->pci), "/sys/bus/pci/devices/%04x:%02x:%02x.%x",
-			 info->nic->bus_attr->pci.domain_id, info->nic->bus_attr->pci.bus_id,
-			 info->nic->bus_attr->pci.device_id, info->nic->bus_attr->pci.function_id);
-	EP_INFO(EP_NET,
-		"fabric: device %d is %s of %s: mr_mode %#x, %zu bytes of immediate data, %s, completions at %s%s%s",
-		net->count - 1, info->domain_attr->name, info->fabric_attr->prov_name,
-		(unsigned)info->domain_attr->mr_mode, info->domain_attr->cq_data_size,
-		dev->wide ? "senders by rank" : "senders by address", wish->delivery ? "delivery" : "transmission",
-		dev->receives ? ", receives posted" : "", dev->hmem ? ", memory of GPUs" : "");
-}
-
-void fab_devices_drop(struct fab_net *net)
-{
-	if (net->list)
-		lib.api.fi_freeinfo(net->list);
-	free(net->devs);
-	net->list = NULL;
-	net->devs = NULL;
-	net->count = 0;
-}
-
-/* The infos of a provider become devices, one for each domain. False: none will do. */
-static bool list_take(struct fab_net *net, struct ofi_info *list, const struct fab_profile *profile,
-		      const struct wish *wish)
-{
-	union ep_sockaddr picks[PICKS];
-	char why[256];
-	int n = 0, count = 0;
-
-	for (struct ofi_info *i = list; i; i = i->next)
-		count++;
-	if (list->addr_format == OFI_SOCKADDR_IN || list->addr_format == OFI_SOCKADDR_IN6)
-		n = ep_sock_pick(picks, PICKS, why, sizeof(why));
-	net->devs = calloc((size_t)count, sizeof(*net->devs));
-	for (struct ofi_info *i = list; i && net->devs; i = i->next)
-		if (addr_picked(i, picks, n) && info_usable(net, i))
-			dev_add(net, i, profile, wish);
-	net->list = list;
-	if (!net->count)
-		fab_devices_drop(net);
-	return net->count;
-}
-
-/* With the sender's address where there is no room for its rank. NULL, and why: nothing that would do. */
-static struct ofi_info *list_best(const struct fab_net *net, struct wish *wish, const struct fab_profile *profile)
-{
-	struct ofi_info *list = list_find(net, wish, profile);
-
-	if (!list) {
-		note("libfabric %u.%u has no provider %s with a device here", lib.version >> 16, lib.version & 0xffff,
-		     wish->provider);
-		return NULL;
-	}
-	if (list->domain_attr->cq_data_size >= 8 && !net->narrow)
-		return list;
-	lib.api.fi_freeinfo(list);
-	wish->source = true;
-	list = list_find(net, wish, profile);
-	if (!list)
-		note("provider %s has no room for a rank beside the immediate data, and does not tell who sent it",
-		     wish->provider);
-	return list;
-}
-
-static void provider_take(struct fab_net *net, const char *name, const struct fab_profile *profile)
-{
-	struct wish wish = { .provider = name };
-	struct ofi_info *list;
-
-	if (profile->refused) {
-		note("provider %s: %s", name, profile->refused);
-		return;
-	}
-	list = list_best(net, &wish, profile);
-	if (!list || !list_take(net, list, profile, &wish) || !wish.hmem || !fab_hmem_probe(&net->devs[0]))
-		return;
-	/* It would call CUDA by itself: asked again, for memory of the host only. */
-	fab_devices_drop(net);
-	wish = (struct wish){ .provider = name, .host_only = true };
-	list = list_best(net, &wish, profile);
-	if (list)
-		list_take(net, list, profile, &wish);
-}
-
-static const struct fab_profile *profile_of(const char *name)
-{
-	const struct fab_profile *p = profiles;
-
-	while (p->name && strcmp(p->name, name) != 0)
-		p++;
-	return p;
-}
-
-void fab_devices_find(struct fab_net *net)
-{
-	if (!fab_api())
-		return;
-	if (net->provider[0])
-		provider_take(net, net->provider, profile_of(net->provider));
-	for (int i = 0; i < PROFILES && !net->provider[0] && !net->count; i++)
-		if (profiles[i].found)
-			provider_take(net, profiles[i].name, &profiles[i]);
+	return EP_FAIL(EP_NET, error, "fabric: %s on %s of provider %s: %s%s", what, info->domain_attr->name,
+		       info->fabric_attr->prov_name, api.fi_strerror((int)-rc),
+		       error == ENOMEM ? "; raise the locked memory limit (ulimit -l)" : "");
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ranks meet. A handle names the endpoint of context 0 and a small page; connect puts a hello with immediate data
- * into everybody's page: it carries the names of the other endpoints, and shows that the way works before it is used.
+ * listen and connect. A handle holds the address of context 0 and of a small page. connect puts a hello with immediate
+ * data into every peer's page: it carries the addresses of the other contexts and proves that the path works.
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "net/fabric/fabric.h"
@@ -16,13 +15,13 @@
 #define MAGIC 0x46414231u
 
 struct fab_listener {
-	struct fab_comm *comm; /* NULL once it is the caller's */
-	uint64_t deadline;     /* of connect; 0: not begun */
-	void **requests;       /* [nranks] hellos on their way */
+	struct fab_comm *comm; /* NULL once the caller owns it */
+	uint64_t deadline;     /* of connect; 0: not started */
+	void **requests;       /* [nranks] hellos in flight */
 	bool *sent, *heard;    /* [nranks] */
 };
 
-/* Ranks with another provider are strangers. */
+/* Includes the provider: ranks with different providers cannot connect. */
 static uint32_t magic_of(const struct fab_dev *dev)
 {
 	uint32_t h = MAGIC;
@@ -35,49 +34,51 @@ static uint32_t magic_of(const struct fab_dev *dev)
 static int page_make(struct fab_comm *comm, struct fab_key *key)
 {
 	ncclEpNetMem_v1_t mem = { .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
+	uint8_t mine[NCCL_EP_NET_KEY_SIZE] = { 0 };
+	void *mr = NULL;
+	int rc;
 
-	mem.size = ((2 * (size_t)comm->nranks + 1) * sizeof(struct fab_hello) + 4095) / 4096 * 4096;
-	mem.ptr = comm->page = aligned_alloc(4096, mem.size);
+	mem.size = ((2 * (size_t)comm->base.nranks + 1) * sizeof(struct fab_hello) + 4095) / 4096 * 4096;
+	mem.ptr = comm->page = ep_base_pages("fabric", mem.size);
 	if (!mem.ptr)
-		return EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for %d ranks", comm->nranks);
-	memset(mem.ptr, 0, mem.size);
-	return fab_mr_open(comm, &mem, false, key, &comm->page_mr);
+		return -ENOMEM;
+	rc = fab_mr_open(comm, &mem, false, mine, &mr);
+	comm->page_mr = mr;
+	memcpy(key, mine, sizeof(*key));
+	return rc;
 }
 
 static int comm_make(const struct fab_dev *dev, int contexts, int nranks, struct fab_comm **out)
 {
-	struct fab_comm *comm = calloc(1, sizeof(*comm));
-	int rc = 0;
+	struct fab_comm *comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
+	int rc;
 
 	if (!comm)
-		return EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for %d ranks", nranks);
-	*comm = (struct fab_comm){ .dev = dev, .nranks = nranks, .next_key = 1 };
+		return -ENOMEM;
+	comm->dev = dev;
+	comm->next_key = 1;
 	comm->lost_ns = (uint64_t)ep_param_int(EP_P_PEER_LOST_MS) * 1000000ull;
-	comm->peers = calloc((size_t)nranks, sizeof(*comm->peers));
-	if (!comm->peers)
-		rc = EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for %d ranks", nranks);
+	rc = ep_base_comm_open(&comm->base, "fabric", nranks);
 	rc = rc ? rc : ep_watch_open(&comm->watch, nranks);
-	if (!rc && getrandom(&comm->nonce, sizeof(comm->nonce), 0) != (ssize_t)sizeof(comm->nonce))
-		rc = EP_FAIL(EP_NET, EIO, "fabric: the kernel gave no random number");
+	rc = rc ? rc : ep_base_random("fabric", &comm->nonce, sizeof(comm->nonce));
 	for (int i = 0; i < contexts && !rc; i++) {
 		rc = fab_ctx_open(comm, i, &comm->ctx[i]);
-		comm->contexts += !rc;
+		comm->base.contexts += !rc;
 	}
-	if (rc) {
+	if (rc)
 		fab_comm_free(comm);
-		return rc;
-	}
-	*out = comm;
-	return 0;
+	else
+		*out = comm;
+	return rc;
 }
 
 static int listener_make(struct fab_comm *comm, struct fab_listener **out)
 {
-	size_t n = (size_t)comm->nranks;
-	struct fab_listener *l = calloc(1, sizeof(*l) + n * (sizeof(*l->requests) + 2 * sizeof(*l->sent)));
+	size_t n = (size_t)comm->base.nranks, size = n * (sizeof(void *) + 2 * sizeof(bool));
+	struct fab_listener *l = EP_CALLOC(EP_NET, 1, sizeof(*l) + size, "a listener");
 
 	if (!l)
-		return EP_FAIL(EP_NET, ENOMEM, "fabric: no memory for %d ranks", comm->nranks);
+		return -ENOMEM;
 	l->comm = comm;
 	l->requests = (void **)(l + 1);
 	l->sent = (bool *)(l->requests + n);
@@ -94,11 +95,9 @@ int fab_listen(void *n, int dev, int nranks, void *handle, void **listener)
 	struct fab_handle mine;
 	struct fab_comm *comm = NULL;
 	struct fab_key key;
-	int rc;
+	int rc = ep_base_listen_check(&net->base, dev, nranks);
 
-	if (dev < 0 || dev >= net->count || nranks < 1 || nranks > 1 << 20)
-		return EP_FAIL(EP_NET, EP_EARG, "fabric: device %d, %d ranks", dev, nranks);
-	rc = comm_make(&net->devs[dev], (int)net->contexts, nranks, &comm);
+	rc = rc ? rc : comm_make(&net->devs[dev], (int)net->contexts, nranks, &comm);
 	if (rc)
 		return rc;
 	rc = page_make(comm, &key);
@@ -116,7 +115,7 @@ int fab_listen(void *n, int dev, int nranks, void *handle, void **listener)
 		.host = comm->watch.host,
 		.pid = getpid(),
 		.addr_len = (uint16_t)comm->ctx[0]->addr_len,
-		.contexts = (uint8_t)comm->contexts,
+		.contexts = (uint8_t)comm->base.contexts,
 	};
 	memcpy(mine.addr, comm->ctx[0]->addr, sizeof(mine.addr));
 	memcpy(handle, &mine, sizeof(mine));
@@ -126,15 +125,16 @@ int fab_listen(void *n, int dev, int nranks, void *handle, void **listener)
 
 static int handle_take(struct fab_comm *comm, int r, const void *handles, struct fab_handle *h)
 {
-	memcpy(h, (const uint8_t *)handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, sizeof(*h));
+	memcpy(h, ep_base_handle(handles, r), sizeof(*h));
 	if (h->magic != magic_of(comm->dev) || !h->addr_len || h->addr_len > sizeof(h->addr))
 		return EP_FAIL(EP_NET, EP_EREMOTE,
-			       "fabric: rank %d has no handle of this build's fabric net with provider %s; name the "
-			       "provider on all ranks by NCCL_EP_FABRIC_PROVIDER",
+			       "fabric: rank %d has another provider than %s, or another version of this library; set "
+			       "NCCL_EP_FABRIC_PROVIDER on all ranks",
 			       r, comm->dev->info->fabric_attr->prov_name);
-	if (h->nranks != (uint32_t)comm->nranks || h->contexts != comm->contexts)
-		return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: rank %d has %u ranks and %u contexts, rank %d %d and %d", r,
-			       h->nranks, h->contexts, comm->rank, comm->nranks, comm->contexts);
+	if (h->nranks != (uint32_t)comm->base.nranks || h->contexts != comm->base.contexts)
+		return EP_FAIL(EP_NET, EP_EREMOTE,
+			       "fabric: rank %d has %u ranks and %u contexts, rank %d has %d and %d", r, h->nranks,
+			       h->contexts, comm->base.rank, comm->base.nranks, comm->base.contexts);
 	return 0;
 }
 
@@ -144,31 +144,31 @@ static int meet_begin(struct fab_listener *l, const void *handles)
 	struct fab_handle h;
 	int rc;
 
-	for (int r = 0; r < comm->nranks; r++) {
-		struct fab_hello *out = &comm->page[comm->nranks + r];
+	for (int r = 0; r < comm->base.nranks; r++) {
+		struct fab_hello *out = &comm->page[comm->base.nranks + r];
 
 		rc = handle_take(comm, r, handles, &h);
 		rc = rc ? rc : fab_av_insert(comm->ctx[0], r, h.addr);
 		if (rc)
 			return rc;
 		comm->here += h.host == comm->watch.host && h.pid == getpid();
-		ep_watch_add(&comm->watch, r, h.host, h.pid);
+		ep_watch_add_on(&comm->watch, r, h.host, h.pid);
 		comm->group ^= h.nonce;
 		comm->page_mr->far[r].base = h.page_base;
 		comm->page_mr->far[r].key[0] = h.page_key;
-		*out = (struct fab_hello){ .nonce = h.nonce, .rank = (uint32_t)comm->rank };
-		out->contexts = (uint32_t)comm->contexts;
-		for (int i = 0; i < comm->contexts; i++) {
+		*out = (struct fab_hello){ .nonce = h.nonce, .rank = (uint32_t)comm->base.rank };
+		out->contexts = (uint32_t)comm->base.contexts;
+		for (int i = 0; i < comm->base.contexts; i++) {
 			out->addr_len[i] = (uint16_t)comm->ctx[i]->addr_len;
 			memcpy(out->addr[i], comm->ctx[i]->addr, FAB_ADDR);
 		}
 	}
-	comm->page_mr->shared = true;
+	comm->page_mr->base.shared = true;
 	l->deadline = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS));
 	return 0;
 }
 
-/* The word at the end is bye's, and no part of a hello: a late hello must not take back a bye. */
+/* The bye word at the end is not part of a hello: a late hello must not overwrite it. */
 static int hello_send(struct fab_listener *l, int r)
 {
 	struct fab_comm *comm = l->comm;
@@ -177,10 +177,11 @@ static int hello_send(struct fab_listener *l, int r)
 		.flags = NCCL_EP_NET_IMM,
 		.srcMr = comm->page_mr,
 		.dstMr = comm->page_mr,
-		.srcOffset = (uint64_t)(comm->nranks + r) * sizeof(struct fab_hello),
-		.dstOffset = (uint64_t)comm->rank * sizeof(struct fab_hello),
+		.srcOffset = (uint64_t)(comm->base.nranks + r) * sizeof(struct fab_hello),
+		.dstOffset = (uint64_t)comm->base.rank * sizeof(struct fab_hello),
 		.size = offsetof(struct fab_hello, bye),
 	};
+	const char *why = "";
 	int done = 0, rc = 0;
 
 	if (!l->sent[r]) {
@@ -192,21 +193,21 @@ static int hello_send(struct fab_listener *l, int r)
 		if (done)
 			l->requests[r] = NULL;
 	}
-	if (rc)
-		return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: connecting rank %d to rank %d: %s%s%s", comm->rank, r,
-			       comm->peers[r].why[0] ? comm->peers[r].why : "the provider refused the hello",
-			       comm->dev->profile->remedy ? "; " : "",
-			       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
-	return 0;
+	if (!rc)
+		return 0;
+	ep_base_queryLastError(comm, r, &why);
+	return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: connecting rank %d to rank %d: %s%s%s", comm->base.rank, r,
+		       why[0] ? why : "the provider refused the hello", comm->dev->profile->remedy ? "; " : "",
+		       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
 }
 
-/* How many hellos are still missing, either way; or an error. */
+/* The number of hellos outstanding, in either direction, or an error. */
 static int meet_step(struct fab_listener *l)
 {
 	struct fab_comm *comm = l->comm;
 	int missing = 0, first = -1, n, rc;
 
-	for (int r = 0; r < comm->nranks; r++) {
+	for (int r = 0; r < comm->base.nranks; r++) {
 		rc = hello_send(l, r);
 		if (rc)
 			return rc;
@@ -218,10 +219,10 @@ static int meet_step(struct fab_listener *l)
 	if (rc || !missing || ep_now_ns() < l->deadline)
 		return rc ? rc : missing;
 	return EP_FAIL(EP_NET, EP_ETIMEOUT,
-		       "fabric: %d of %d ranks, rank %d the first, did not answer rank %d in time "
-		       "(NCCL_EP_BOOTSTRAP_TIMEOUT_MS); rank %d %s%s%s",
-		       missing, comm->nranks, first, comm->rank, first,
-		       l->heard[first] ? "is heard but not reached" : "was not heard",
+		       "fabric: %d of %d ranks, the first is rank %d, did not connect to rank %d within "
+		       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS; rank %d %s%s%s",
+		       missing, comm->base.nranks, first, comm->base.rank, first,
+		       l->heard[first] ? "was heard but did not acknowledge" : "was not heard",
 		       comm->dev->profile->remedy ? "; " : "",
 		       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
 }
@@ -230,16 +231,18 @@ static int meet_end(struct fab_listener *l)
 {
 	struct fab_comm *comm = l->comm;
 
-	for (int r = 0; r < comm->nranks; r++) {
+	for (int r = 0; r < comm->base.nranks; r++) {
 		const struct fab_hello *in = &comm->page[r];
 
-		if (in->nonce != comm->nonce || in->rank != (uint32_t)r || in->contexts != (uint32_t)comm->contexts)
-			return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: the hello of rank %d is another's", r);
-		for (int i = 1; i < comm->contexts; i++) {
+		if (in->nonce != comm->nonce || in->rank != (uint32_t)r ||
+		    in->contexts != (uint32_t)comm->base.contexts)
+			return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: the hello of rank %d is of another comm", r);
+		for (int i = 1; i < comm->base.contexts; i++) {
 			int rc = in->addr_len[i] > FAB_ADDR ? -EP_EREMOTE : fab_av_insert(comm->ctx[i], r, in->addr[i]);
 
 			if (rc)
-				return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: no address of context %d of rank %d", i, r);
+				return EP_FAIL(EP_NET, EP_EREMOTE,
+					       "fabric: no usable address for context %d of rank %d", i, r);
 		}
 	}
 	comm->ctx[0]->heard = NULL;
@@ -251,12 +254,12 @@ int fab_connect(void *listener, const void *handles, int nranks, int rank, void 
 {
 	struct fab_listener *l = listener;
 	struct fab_comm *comm = l->comm;
-	int rc;
+	int rc = ep_base_connect_check("fabric", comm ? comm->base.nranks : 0, nranks, rank);
 
-	if (!comm || nranks != comm->nranks || rank < 0 || rank >= nranks)
-		return EP_FAIL(EP_NET, EP_EARG, "fabric: rank %d of %d does not fit this listener", rank, nranks);
+	if (rc)
+		return rc;
 	if (!l->deadline) {
-		comm->rank = rank;
+		comm->base.rank = rank;
 		rc = meet_begin(l, handles);
 		if (rc)
 			return rc;

@@ -1,37 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is still there. Providers tell of a broken connection, some of them, and of a peer's death on the same host none
- * does; so processes of this host are watched, a rank that closes says so, and what moves nothing for
- * NCCL_EP_PEER_LOST_MS is lost.
+ * Detecting lost peers. Some providers report a broken connection, none the end of a peer's process on the same host.
+ * So processes on this host are watched, a closing rank says bye, and a peer without progress for NCCL_EP_PEER_LOST_MS
+ * is lost.
  */
-#include <stdio.h>
-#include <string.h>
-
 #include "net/fabric/fabric.h"
-#include "util/clock.h"
-#include "util/error.h"
-
-#define STEP_MAX 1000000000ull /* a look's on the clock: that we were stopped is no reason to lose peers */
-
-int fab_peer_lost(struct fab_comm *comm, int peer, const char *what)
-{
-	struct fab_peer *p = &comm->peers[peer];
-	int none = 0;
-
-	if (!__atomic_compare_exchange_n(&p->failed, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return -EP_EREMOTE;
-	snprintf(p->why, sizeof(p->why), "fabric: rank %d %s", peer, what);
-	/* R1: pairs with A1 in fab_queryLastError (fabric.c). */
-	__atomic_store_n(&p->failed, EP_EREMOTE, __ATOMIC_RELEASE);
-	if (comm->closing) /* who goes first is no news */
-		return -EP_EREMOTE;
-	return EP_FAIL(EP_NET, EP_EREMOTE, "%s", p->why);
-}
-
-bool fab_peer_failed(const struct fab_comm *comm, int peer)
-{
-	return __atomic_load_n(&comm->peers[peer].failed, __ATOMIC_RELAXED);
-}
 
 bool fab_peer_left(const struct fab_comm *comm, int peer)
 {
@@ -41,52 +14,47 @@ bool fab_peer_left(const struct fab_comm *comm, int peer)
 static void process_gone(void *arg, int rank)
 {
 	if (!fab_peer_left(arg, rank))
-		fab_peer_lost(arg, rank, "is gone: its process ended");
+		ep_base_peer_lost(arg, rank, "its process ended");
 }
 
-/* What is open at the provider may never come back: it must not take the room of others. */
-void fab_lane_drop(struct fab_ctx *ctx, int peer)
+/* Its posted operations may never complete: they must not count against the limit of the others. */
+void fab_conn_drop(struct fab_ctx *ctx, int peer)
 {
-	struct fab_lane *lane = &ctx->lanes[peer];
+	struct fab_conn *conn = &ctx->conns[peer];
 
-	if (lane->dropped)
+	if (conn->dropped)
 		return;
-	lane->dropped = true;
-	ctx->live -= lane->open;
+	conn->dropped = true;
+	ctx->live -= conn->open;
 }
 
-static void lane_look(struct fab_ctx *ctx, int peer)
+static void conn_look(struct fab_ctx *ctx, int peer)
 {
-	struct fab_lane *lane = &ctx->lanes[peer];
+	struct fab_conn *conn = &ctx->conns[peer];
 	struct fab_comm *comm = ctx->comm;
-	char what[96];
 
-	if (fab_peer_failed(comm, peer)) {
-		fab_lane_drop(ctx, peer);
+	if (ep_base_is_lost(&comm->base, peer)) {
+		fab_conn_drop(ctx, peer);
 		return;
 	}
-	if (lane->open && fab_peer_left(comm, peer)) {
-		fab_peer_lost(comm, peer, "has closed its side");
+	if (conn->open && fab_peer_left(comm, peer)) {
+		ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
 		return;
 	}
-	/* No room may be another peer's doing, who is lost first: twice as long while anything is on its way. */
-	if ((lane->open && ctx->clock - lane->since > comm->lost_ns) ||
-	    (lane->refused && ctx->clock - (lane->refused - 1) > (ctx->live ? 2 : 1) * comm->lost_ns)) {
-		snprintf(what, sizeof(what), "has %s for %llu ms (NCCL_EP_PEER_LOST_MS)",
-			 lane->open ? "acknowledged nothing" : "taken nothing",
-			 (unsigned long long)(comm->lost_ns / 1000000));
-		fab_peer_lost(comm, peer, what);
-	}
+	/*
+	 * Another peer may be the cause of no room; it must be lost first: twice the time while anything is in flight.
+	 */
+	if ((conn->open && ctx->clock - conn->since > comm->lost_ns) ||
+	    (conn->refused && ctx->clock - (conn->refused - 1) > (ctx->live ? 2 : 1) * comm->lost_ns))
+		ep_base_peer_lost(&comm->base, peer, "it %s for %llu ms (NCCL_EP_PEER_LOST_MS)",
+				  conn->open ? "acknowledged nothing" : "accepted nothing",
+				  (unsigned long long)(comm->lost_ns / 1000000));
 }
 
 void fab_peers_look(struct fab_ctx *ctx)
 {
-	uint64_t now = ep_now_ns(), step = now - ctx->looked;
-
-	if (ctx->looked)
-		ctx->clock += step < STEP_MAX ? step : STEP_MAX;
-	ctx->looked = now;
+	ctx->clock += ep_base_clock_step(&ctx->looked);
 	ep_watch_look(&ctx->comm->watch, process_gone, ctx->comm);
-	for (int r = 0; r < ctx->comm->nranks; r++)
-		lane_look(ctx, r);
+	for (int r = 0; r < ctx->comm->base.nranks; r++)
+		conn_look(ctx, r);
 }

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of one host as if a network were between them: a put is a copy by the thread that drives the context, into
- * memory that this net has mapped itself. Nothing is queued but immediates, so requests are complete when they are
- * made. Options:
- *   unordered=1  it promises no order (it keeps it all the same), for layers that must not need it
- *   devices=N    so many devices, all alike, as if they were NICs beside each other
+ * The loopback transport: ranks of one host, without a NIC. A put is a memcpy by the calling thread into the peer's
+ * memory, which is mapped here. Only immediates are queued, so requests are complete at once. Options:
+ *   unordered=1  does not claim order (it keeps it all the same), to test layers that must not rely on it
+ *   devices=N    N identical devices, to test several NICs (1)
  */
 #include "net/loop/loop.h"
 
@@ -12,43 +11,42 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "net/option.h"
 #include "net/table.h"
 #include "util/error.h"
 
 #define DEVICES_MAX 16
 
 struct loop_net {
-	uint64_t unordered, devices;
+	struct ep_base_net base;
+	uint64_t unordered;
 	char name[DEVICES_MAX][16], path[DEVICES_MAX][32];
 };
 
 struct loop_listener {
-	struct loop_header *page; /* NULL once a comm has it */
+	struct loop_header *page; /* NULL once a comm owns it */
 	int fd;
 };
 
 static int loop_init(const ncclEpNetInit_v1_t *args, void **net)
 {
-	struct loop_net *loop = calloc(1, sizeof(*loop));
-	int rc;
-
-	if (!loop)
-		return EP_FAIL(EP_NET, ENOMEM, "loop: no memory");
+	uint64_t unordered = 0, devices = 1;
 	const struct ep_net_option options[] = {
-		{ "unordered", &loop->unordered, 1, NULL },
-		{ "devices", &loop->devices, DEVICES_MAX, NULL },
+		{ "unordered", &unordered, 1, NULL },
+		{ "devices", &devices, DEVICES_MAX, NULL },
 	};
+	int rc = ep_net_options("loop", args->options, options, sizeof(options) / sizeof(options[0]));
+	struct loop_net *loop;
 
-	loop->devices = 1;
-	rc = ep_net_options("loop", args->options, options, sizeof(options) / sizeof(options[0]));
-	if (rc) {
-		free(loop);
+	if (rc)
 		return rc;
-	}
+	loop = EP_CALLOC(EP_NET, 1, sizeof(*loop), "transport loop");
+	if (!loop)
+		return -ENOMEM;
+	loop->base = (struct ep_base_net){ .name = "loop", .count = (int)devices };
+	loop->unordered = unordered;
 	for (int i = 0; i < DEVICES_MAX; i++) {
 		snprintf(loop->name[i], sizeof(loop->name[i]), "loop%d", i);
 		snprintf(loop->path[i], sizeof(loop->path[i]), "/sys/devices/loop/%d", i);
@@ -63,23 +61,17 @@ static int loop_finalize(void *net)
 	return 0;
 }
 
-static int loop_devices(void *net, int *count)
-{
-	const struct loop_net *loop = net;
-
-	*count = (int)loop->devices;
-	return 0;
-}
-
 static int loop_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *props)
 {
 	const struct loop_net *loop = net;
+	bool many = loop->base.count > 1;
+	int rc = ep_base_dev_check(&loop->base, dev);
 
-	if (dev < 0 || (uint64_t)dev >= loop->devices)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: no device %d of %d", dev, (int)loop->devices);
+	if (rc)
+		return rc;
 	*props = (ncclEpNetProperties_v1_t){
-		.name = loop->devices > 1 ? loop->name[dev] : "loop",
-		.pciPath = loop->devices > 1 ? loop->path[dev] : NULL,
+		.name = many ? loop->name[dev] : "loop",
+		.pciPath = many ? loop->path[dev] : NULL,
 		.ordered = !loop->unordered,
 		.signals = NCCL_EP_NET_SIGNAL_WEAK | (loop->unordered ? 0 : NCCL_EP_NET_SIGNAL_STRONG),
 		.memKinds = NCCL_EP_NET_MEM_HOST,
@@ -99,13 +91,13 @@ static int loop_listen(void *net, int dev, int nranks, void *handle, void **list
 	const struct loop_net *loop = net;
 	struct loop_handle mine;
 	struct loop_listener *l;
-	int rc;
+	int rc = ep_base_listen_check(&loop->base, dev, nranks);
 
-	if (dev < 0 || (uint64_t)dev >= loop->devices || nranks < 1 || nranks > 1 << 20)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: device %d, %d ranks", dev, nranks);
-	l = calloc(1, sizeof(*l));
+	if (rc)
+		return rc;
+	l = EP_CALLOC(EP_NET, 1, sizeof(*l), "a listener");
 	if (!l)
-		return EP_FAIL(EP_NET, ENOMEM, "loop: no memory");
+		return -ENOMEM;
 	rc = loop_page_make(nranks, &mine, &l->page, &l->fd);
 	if (rc) {
 		free(l);
@@ -129,81 +121,70 @@ static int loop_closeListen(void *listener)
 	return 0;
 }
 
-/*
- * One descriptor per process, not per rank: a process of 32 ranks would use up a limit of 1024 otherwise. An old kernel
- * has no pidfd: then a death is learnt of from the bootstrap only.
- */
-static void peer_watch(struct loop_comm *comm, int peer, int pid)
-{
-	struct epoll_event event = { .events = EPOLLIN, .data.u32 = (uint32_t)peer };
-	struct loop_peer *p = &comm->peers[peer];
-
-	p->pid = pid;
-	p->pidfd = -1;
-	if (!p->views[0].mapped)
-		return;
-	for (int r = 0; r < peer; r++)
-		if (comm->peers[r].pid == pid)
-			return;
-	p->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-	if (p->pidfd >= 0)
-		epoll_ctl(comm->epoll, EPOLL_CTL_ADD, p->pidfd, &event);
-}
-
 static void comm_free(struct loop_comm *comm, int opened)
 {
-	for (int r = 0; r < opened; r++) {
+	for (int r = 0; r < opened; r++)
 		loop_page_close(comm->peers[r].header, comm->peers[r].views);
-		if (comm->peers[r].pidfd >= 0)
-			close(comm->peers[r].pidfd);
-	}
-	close(comm->epoll);
+	ep_watch_close(&comm->watch);
+	ep_base_comm_close(&comm->base);
 	free(comm->peers);
 	free(comm);
+}
+
+static int peer_open(struct loop_comm *comm, int r, const void *handles)
+{
+	struct loop_peer *peer = &comm->peers[r];
+	struct loop_handle h;
+	int rc;
+
+	memcpy(&h, ep_base_handle(handles, r), sizeof(h));
+	if (h.nranks != (uint32_t)comm->base.nranks)
+		return EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d was created with %u ranks, rank %d with %d", r,
+			       h.nranks, comm->base.rank, comm->base.nranks);
+	rc = loop_page_open(&h, r, comm->base.rank, &peer->header, peer->views);
+	/* Opening its segment proved that the process is on this host and in this pid namespace. */
+	if (!rc)
+		ep_watch_add(&comm->watch, r, h.object.pid);
+	return rc;
+}
+
+static int comm_make(const void *handles, int nranks, int rank, struct loop_comm **out)
+{
+	struct loop_comm *comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
+	int rc, opened = 0;
+
+	if (!comm)
+		return -ENOMEM;
+	rc = ep_base_comm_open(&comm->base, "loop", nranks);
+	rc = rc ? rc : ep_watch_open(&comm->watch, nranks);
+	comm->base.rank = rank;
+	comm->peers = EP_CALLOC(EP_NET, (size_t)nranks, sizeof(*comm->peers), "the peers of a comm");
+	rc = rc || comm->peers ? rc : -ENOMEM;
+	while (!rc && opened < nranks) {
+		rc = peer_open(comm, opened, handles);
+		opened += !rc;
+	}
+	if (rc)
+		comm_free(comm, opened);
+	else
+		*out = comm;
+	return rc;
 }
 
 static int loop_connect(void *listener, const void *handles, int nranks, int rank, void **out)
 {
 	struct loop_listener *l = listener;
-	struct loop_comm *comm;
-	struct loop_handle h;
-	int r, rc;
+	struct loop_comm *comm = NULL;
+	int rc = ep_base_connect_check("loop", l->page ? (int)l->page->nranks : 0, nranks, rank);
 
-	if (!l->page || nranks < 1 || (uint32_t)nranks != l->page->nranks || rank < 0 || rank >= nranks)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: rank %d of %d does not fit this listener", rank, nranks);
-	comm = calloc(1, sizeof(*comm));
-	if (!comm)
-		return EP_FAIL(EP_NET, ENOMEM, "loop: no memory for %d ranks", nranks);
-	comm->rank = rank;
-	comm->nranks = nranks;
-	comm->peers = calloc((size_t)nranks, sizeof(*comm->peers));
-	comm->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (!comm->peers || comm->epoll < 0) {
-		rc = EP_FAIL(EP_NET, comm->peers ? errno : ENOMEM, "loop: no memory for %d ranks", nranks);
-		free(comm->peers);
-		free(comm);
+	rc = rc ? rc : comm_make(handles, nranks, rank, &comm);
+	if (rc)
 		return rc;
-	}
-	for (r = 0; r < nranks; r++) {
-		struct loop_peer *peer = &comm->peers[r];
-
-		memcpy(&h, (const uint8_t *)handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, sizeof(h));
-		rc = h.nranks == (uint32_t)nranks
-			     ? loop_page_open(&h, r, rank, &peer->header, peer->views)
-			     : EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d has another number of ranks", r);
-		if (rc)
-			goto free_comm;
-		peer_watch(comm, r, h.object.pid);
-	}
 	comm->page = l->page;
 	comm->page_fd = l->fd;
 	l->page = NULL;
 	*out = comm;
 	return 0;
-
-free_comm:
-	comm_free(comm, r);
-	return rc;
 }
 
 static int loop_closeComm(void *c)
@@ -211,10 +192,10 @@ static int loop_closeComm(void *c)
 	struct loop_comm *comm = c;
 	struct loop_header *page = comm->page;
 
-	/* R1: pairs with A1 in peer_ok (loop_put.c): who sees it does not touch this rank's memory any more. */
+	/* R1: pairs with A1 in peer_check (put.c): a rank that sees it no longer touches this rank's memory. */
 	__atomic_store_n(&page->closed, 1, __ATOMIC_RELEASE);
 	close(comm->page_fd);
-	comm_free(comm, comm->nranks);
+	comm_free(comm, comm->base.nranks);
 	loop_page_leave(page);
 	return 0;
 }
@@ -225,20 +206,20 @@ static int loop_createContext(void *c, int index, void **out)
 	struct loop_ctx *ctx;
 
 	if (index < 0 || index >= LOOP_CONTEXTS)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: context %d of %d", index, LOOP_CONTEXTS);
-	ctx = calloc(1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]));
+		return EP_FAIL(EP_NET, EP_EARG, "loop: no context %d; the maximum is %d", index, LOOP_CONTEXTS);
+	ctx = EP_CALLOC(EP_NET, 1, sizeof(*ctx) + (size_t)comm->base.nranks * sizeof(ctx->conns[0]), "a context");
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "loop: no memory for a context");
+		return -ENOMEM;
 	ctx->comm = comm;
-	for (int r = 0; r < comm->nranks; r++) {
-		struct loop_lane *lane = &ctx->lanes[r];
+	for (int r = 0; r < comm->base.nranks; r++) {
+		struct loop_conn *conn = &ctx->conns[r];
 
-		lane->to = (struct loop_ring *)comm->peers[r].views[1].base + index;
-		lane->from = loop_rings(comm->page, r) + index;
-		/* A context may be made anew: it goes on where the last one of this index stopped. */
-		lane->tail = __atomic_load_n(&lane->to->tail, __ATOMIC_RELAXED);
-		lane->head_seen = __atomic_load_n(&lane->to->head, __ATOMIC_RELAXED);
-		lane->head = __atomic_load_n(&lane->from->head, __ATOMIC_RELAXED);
+		conn->to = (struct loop_ring *)comm->peers[r].views[1].base + index;
+		conn->from = loop_rings(comm->page, r) + index;
+		/* A context may be created again: it continues where the last one of this index stopped. */
+		conn->tail = __atomic_load_n(&conn->to->tail, __ATOMIC_RELAXED);
+		conn->head_seen = __atomic_load_n(&conn->to->head, __ATOMIC_RELAXED);
+		conn->head = __atomic_load_n(&conn->from->head, __ATOMIC_RELAXED);
 	}
 	*out = ctx;
 	return 0;
@@ -259,27 +240,29 @@ static int loop_regMr(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **o
 
 	if (mem->kind != NCCL_EP_NET_MEM_HOST)
 		return EP_FAIL(EP_NET, EP_EUSAGE,
-			       "loop: a processor copies, so only host memory can be registered; "
-			       "stage device memory through it");
-	if (!mem->ptr || !mem->size || (uintptr_t)mem->ptr + mem->size < mem->size)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: %zu bytes at %p cannot be registered", mem->size, mem->ptr);
+			       "loop: only host memory can be registered; stage device memory through it");
+	rc = ep_base_mem_check("loop", mem, false);
+	if (rc)
+		return rc;
 	if (mem->fd >= 0) {
-		/* The caller may close its own. */
+		/* The caller may close its descriptor. */
 		fd = fcntl(mem->fd, F_DUPFD_CLOEXEC, 0);
 		if (fd < 0)
-			return EP_FAIL(EP_NET, EP_EARG, "loop: descriptor %d: %s", mem->fd, strerror(errno));
+			return EP_FAIL(EP_NET, EP_EARG, "loop: cannot duplicate descriptor %d: %s", mem->fd,
+				       strerror(errno));
 	}
 	rc = loop_object_make(mem->ptr, mem->size, fd, mem->offset, &object);
 	if (rc)
 		goto close_fd;
-	mr = calloc(1, sizeof(*mr) + (size_t)comm->nranks * sizeof(mr->views[0]));
+	mr = EP_CALLOC(EP_NET, 1, sizeof(*mr) + (size_t)comm->base.nranks * sizeof(mr->views[0]), "a registration");
 	if (!mr) {
-		rc = EP_FAIL(EP_NET, ENOMEM, "loop: no memory for a registration");
+		rc = -ENOMEM;
 		goto close_fd;
 	}
-	*mr = (struct loop_mr){ .base = mem->ptr, .size = mem->size, .fd = fd, .nranks = comm->nranks };
-	memset(key, 0, NCCL_EP_NET_KEY_SIZE);
-	memcpy(key, &object, sizeof(object));
+	mr->base = (struct ep_base_mr){ .base = mem->ptr, .size = mem->size, .kind = mem->kind };
+	mr->fd = fd;
+	mr->nranks = comm->base.nranks;
+	ep_base_key_write(key, &object, sizeof(object));
 	*out = mr;
 	return 0;
 
@@ -295,26 +278,23 @@ static void mr_unshare(struct loop_mr *mr)
 		loop_view_close(&mr->views[r]);
 }
 
-static int loop_shareMr(void *c, void *m, const void *keys)
+static int key_take(struct ep_base_comm *c, struct ep_base_mr *m, int r, const void *key)
 {
-	struct loop_comm *comm = c;
+	struct loop_comm *comm = (struct loop_comm *)c;
+	struct loop_mr *mr = (struct loop_mr *)m;
 	struct loop_object object;
-	struct loop_mr *mr = m;
-	int rc = 0;
 
-	if (mr->shared)
-		return EP_FAIL(EP_NET, EP_EUSAGE, "loop: this registration is shared already");
-	for (int r = 0; r < comm->nranks && !rc; r++) {
-		memcpy(&object, (const uint8_t *)keys + (size_t)r * NCCL_EP_NET_KEY_SIZE, sizeof(object));
-		if (object.size != mr->size)
-			rc = EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d registered %llu bytes, rank %d %zu", r,
-				     (unsigned long long)object.size, comm->rank, mr->size);
-		else
-			rc = loop_object_open(&object, r, !comm->peers[r].views[0].mapped, &mr->views[r]);
-	}
-	if (rc)
+	memcpy(&object, key, sizeof(object));
+	return loop_object_open(&object, r, !comm->peers[r].views[0].mapped, &mr->views[r]);
+}
+
+static int loop_shareMr(void *comm, void *mr, const void *keys)
+{
+	bool shared = ((struct ep_base_mr *)mr)->shared;
+	int rc = ep_base_mr_share(comm, mr, keys, offsetof(struct loop_object, size), key_take);
+
+	if (rc && !shared)
 		mr_unshare(mr);
-	mr->shared = !rc;
 	return rc;
 }
 
@@ -330,36 +310,8 @@ static int loop_deregMr(void *comm, void *m)
 	return 0;
 }
 
-static int loop_queryLastError(void *c, int peer, const char **sentence)
-{
-	struct loop_comm *comm = c;
-	int failed;
-
-	if (peer < 0 || peer >= comm->nranks)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: rank %d of %d", peer, comm->nranks);
-	/* A2: pairs with R2 in peer_lost (loop_put.c): the sentence is complete. */
-	failed = __atomic_load_n(&comm->peers[peer].failed, __ATOMIC_ACQUIRE);
-	*sentence = failed > 0 ? comm->peers[peer].why : "";
-	return failed > 0 ? -failed : 0;
-}
-
 const ncclEpNet_v1_t ep_net_loop = {
-	.version = NCCL_EP_NET_VERSION,
-	.size = sizeof(ncclEpNet_v1_t),
-	.name = "loop",
-	.hot = &loop_hot,
-	.init = loop_init,
-	.finalize = loop_finalize,
-	.devices = loop_devices,
-	.getProperties = loop_getProperties,
-	.listen = loop_listen,
-	.connect = loop_connect,
-	.closeListen = loop_closeListen,
-	.closeComm = loop_closeComm,
-	.createContext = loop_createContext,
-	.destroyContext = loop_destroyContext,
-	.regMr = loop_regMr,
-	.shareMr = loop_shareMr,
-	.deregMr = loop_deregMr,
-	.queryLastError = loop_queryLastError,
+	EP_NET_OPS("loop", loop),
+	.devices = ep_base_devices,
+	.queryLastError = ep_base_queryLastError,
 };

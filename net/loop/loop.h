@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop net between its files: loop.c (cold), loop_put.c (hot), loop_map.c (memory). Each rank has a page of shared
- * memory: a header, then for every sender a slice with one ring of immediates per context. Ranks of one process use
- * each other's pointers (two mappings of one page would hide their synchronisation from race detectors, and cost page
- * table entries), others map by descriptor.
+ * Private to the loop net: loop.c (table, connections, registrations), put.c (hot path), map.c (shared memory). Each
+ * rank owns a segment of shared memory: a header, then for every sender a slice with one ring of immediates per
+ * context. Ranks of one process use each other's pointers (a second mapping would hide their synchronisation from race
+ * detectors and cost page table entries); others map the segment by its descriptor.
  */
 #ifndef EP_NET_LOOP_H
 #define EP_NET_LOOP_H
@@ -13,17 +13,19 @@
 #include <stdint.h>
 
 #include "nccl_ep_net.h"
+#include "net/base/base.h"
+#include "net/watch.h"
 
 #define LOOP_CONTEXTS 16
-/* Immediates a sender may be ahead of the receiver's polling. 2 KiB: a ring stays in the first-level cache. */
+/* Immediates a sender may be ahead of the receiver. 2 KiB: a ring stays in the L1 cache. */
 #define LOOP_RING 512u
 #define LOOP_LINE 64
 
-/* One sender, one receiver. Both counts grow for ever; the slot is the count modulo LOOP_RING. */
+/* Single producer, single consumer. Both counters only grow; the slot is the counter modulo LOOP_RING. */
 struct loop_ring {
-	uint32_t tail; /* sender's */
+	uint32_t tail; /* written by the sender */
 	uint8_t pad0[LOOP_LINE - 4];
-	uint32_t head; /* receiver's */
+	uint32_t head; /* written by the receiver */
 	uint8_t pad1[LOOP_LINE - 4];
 	uint32_t imm[LOOP_RING];
 };
@@ -32,26 +34,26 @@ _Static_assert(sizeof(struct loop_ring) == 2 * LOOP_LINE + 4 * LOOP_RING, "layou
 struct loop_header {
 	uint64_t nonce[2];
 	uint32_t nranks, closed;
-	uint32_t users; /* of this mapping, in the owner's process; the last one unmaps */
+	uint32_t users; /* of the mapping in the owner's process; the last one unmaps it */
 	uint32_t reserved;
 };
 
-/* Something of another process that can be opened by its descriptor number there; dev and ino prove that it is it. */
+/* Memory of another process, opened by its descriptor number there; dev and ino prove that it is the same file. */
 struct loop_object {
 	uint64_t dev, ino, offset, size;
 	int32_t pid, fd;
-	uint64_t address; /* for the owner's own process */
+	uint64_t address; /* valid in the owner's process */
 };
-_Static_assert(sizeof(struct loop_object) <= NCCL_EP_NET_KEY_SIZE, "a key holds it");
+_Static_assert(sizeof(struct loop_object) <= NCCL_EP_NET_KEY_SIZE, "must fit in a key");
 
 struct loop_handle {
 	struct loop_object object;
 	uint64_t nonce[2];
 	uint32_t magic, nranks;
 };
-_Static_assert(sizeof(struct loop_handle) <= NCCL_EP_NET_HANDLE_SIZE, "a handle holds it");
+_Static_assert(sizeof(struct loop_handle) <= NCCL_EP_NET_HANDLE_SIZE, "must fit in a handle");
 
-/* What is mapped of a peer, or pointed to when `mapped` is NULL. */
+/* Memory of a peer. mapped NULL: the peer is in this process, and base is its own pointer. */
 struct loop_view {
 	uint8_t *base;
 	void *mapped;
@@ -61,20 +63,18 @@ struct loop_view {
 struct loop_peer {
 	struct loop_header *header;
 	struct loop_view views[2];
-	int pid, pidfd; /* pidfd -1: in this process, or an earlier rank of that process has it */
-	int failed;	/* errno; written by any context, atomically */
-	char why[96];
 };
 
 struct loop_comm {
-	int rank, nranks;
-	int page_fd, epoll;
+	struct ep_base_comm base;
+	struct ep_watch watch;
+	int page_fd;
 	struct loop_header *page;
 	struct loop_peer *peers;
 };
 
-/* This context's ends of the rings to a peer and from it. */
-struct loop_lane {
+/* The rings of one context to and from a peer. */
+struct loop_conn {
 	struct loop_ring *to, *from;
 	uint32_t tail, head_seen, head;
 };
@@ -82,15 +82,13 @@ struct loop_lane {
 struct loop_ctx {
 	struct loop_comm *comm;
 	uint32_t calls;
-	int next; /* sender whose ring is looked at first, so that a busy one cannot starve the others */
-	struct loop_lane lanes[];
+	int next; /* sender whose ring is polled first: a busy one must not starve the others */
+	struct loop_conn conns[];
 };
 
 struct loop_mr {
-	uint8_t *base;
-	size_t size;
+	struct ep_base_mr base;
 	int fd, nranks;
-	bool shared;
 	struct loop_view views[]; /* by rank; all NULL before shareMr */
 };
 
@@ -99,18 +97,18 @@ extern const ncclEpNetHot_v1_t loop_hot;
 size_t loop_page_size(int nranks);
 struct loop_ring *loop_rings(void *page, int sender);
 
-/* The page of this rank; the descriptor is the caller's to close, after every peer has opened it. */
+/* Creates this rank's segment. The caller closes the descriptor after every peer has opened it. */
 int loop_page_make(int nranks, struct loop_handle *handle, struct loop_header **page, int *fd);
-/* A peer's header (views[0]) and the slice of sender `rank` in its page (views[1]). */
+/* Opens a peer's header (views[0]) and the slice of sender `rank` in its segment (views[1]). */
 int loop_page_open(const struct loop_handle *handle, int peer, int rank, struct loop_header **header,
 		   struct loop_view *views);
 void loop_page_close(struct loop_header *header, struct loop_view *views);
-/* The owner's, and any user's in its process, way out. */
+/* Drops one use of the mapping in the owner's process. */
 void loop_page_leave(struct loop_header *page);
 
-/* Describes [ptr, ptr + size) for others; fd -1: for this process only. */
+/* Describes [ptr, ptr + size) for peers. fd -1: usable in this process only. */
 int loop_object_make(void *ptr, size_t size, int fd, uint64_t offset, struct loop_object *out);
-/* same: the peer is of this process, as its page has proved; the number alone may be another pid namespace's. */
+/* same: the peer is in this process, as its segment proved; an equal pid may be of another pid namespace. */
 int loop_object_open(const struct loop_object *object, int peer, bool same, struct loop_view *out);
 void loop_view_close(struct loop_view *view);
 

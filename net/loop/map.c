@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ranks on one host come to each other's memory. Nothing a peer sends is believed before the descriptor proved it,
- * and nothing is mapped that its owner could shrink: a store behind the new end would be SIGBUS here.
+ * Shared memory between ranks of one host. What a peer sends is not trusted until its descriptor confirms it, and
+ * nothing is mapped that its owner could shrink: a store past the new end would raise SIGBUS here.
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "net/loop/loop.h"
 #include "util/error.h"
 
-#define LOOP_MAGIC 0x4c4f4f31u /* grows with the layout */
-/* Header and slices begin at multiples of it: no page size in use is larger, and memfds are sparse. */
+#define LOOP_MAGIC 0x4c4f4f31u /* changes with the layout */
+/* Header and slices are aligned to the largest page size in use; memfds are sparse. */
 #define LOOP_ALIGN ((size_t)65536)
 #define LOOP_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -46,7 +45,7 @@ struct loop_ring *loop_rings(void *page, int sender)
 
 static bool is_sealed(int fd)
 {
-	int seals = fcntl(fd, F_GET_SEALS); /* -1: no memory file at all */
+	int seals = fcntl(fd, F_GET_SEALS); /* -1: not a memfd */
 
 	return seals >= 0 && seals & F_SEAL_SHRINK;
 }
@@ -59,16 +58,13 @@ int loop_object_make(void *ptr, size_t size, int fd, uint64_t offset, struct loo
 	if (fd < 0)
 		return 0;
 	if (fstat(fd, &st))
-		return EP_FAIL(EP_NET, EP_EARG, "loop: the descriptor %d of the memory to register: %s", fd,
-			       strerror(errno));
+		return EP_FAIL(EP_NET, EP_EARG, "loop: fstat of descriptor %d: %s", fd, strerror(errno));
 	if (st.st_size < 0 || offset > (uint64_t)st.st_size || size > (uint64_t)st.st_size - offset)
-		return EP_FAIL(EP_NET, EP_EARG, "loop: descriptor %d has %lld bytes, not %zu at %llu", fd,
+		return EP_FAIL(EP_NET, EP_EARG, "loop: descriptor %d has %lld bytes; %zu at offset %llu do not fit", fd,
 			       (long long)st.st_size, size, (unsigned long long)offset);
 	if (!is_sealed(fd))
 		return EP_FAIL(EP_NET, EP_EARG,
-			       "loop: descriptor %d of the memory to register could shrink under its users: take a "
-			       "memfd "
-			       "and seal it with F_SEAL_SHRINK",
+			       "loop: descriptor %d is not sealed against shrinking; use a memfd with F_SEAL_SHRINK",
 			       fd);
 	out->dev = st.st_dev;
 	out->ino = st.st_ino;
@@ -77,7 +73,7 @@ int loop_object_make(void *ptr, size_t size, int fd, uint64_t offset, struct loo
 	return 0;
 }
 
-/* A number that another process has reused is another inode. */
+/* A descriptor number that was reused refers to another inode. */
 static bool is_object(const struct loop_object *object, int fd)
 {
 	struct stat st;
@@ -86,7 +82,7 @@ static bool is_object(const struct loop_object *object, int fd)
 	       object->offset <= (uint64_t)st.st_size && object->size <= (uint64_t)st.st_size - object->offset;
 }
 
-/* A descriptor of the very object. what: "memory" or "queues", for the sentence. */
+/* Opens the object and verifies it. what: "memory" or "queues", for the message. */
 static int object_fd(const struct loop_object *object, int peer, const char *what, int *out)
 {
 	char path[64];
@@ -96,17 +92,15 @@ static int object_fd(const struct loop_object *object, int peer, const char *wha
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 || !is_object(object, fd)) {
 		rc = EP_FAIL(EP_NET, EP_EREMOTE,
-			     "loop: the %s of rank %d (process %d) cannot be opened: %s; loop needs ranks of one user "
-			     "on "
-			     "one host that see each other in /proc",
-			     what, peer, object->pid, fd < 0 ? strerror(errno) : "something else has that number");
+			     "loop: cannot open the %s of rank %d (process %d): %s; loop needs ranks of one user on "
+			     "one "
+			     "host that see each other in /proc",
+			     what, peer, object->pid, fd < 0 ? strerror(errno) : "the descriptor is another file");
 		goto close_fd;
 	}
 	if (!is_sealed(fd)) {
 		rc = EP_FAIL(EP_NET, EP_EREMOTE,
-			     "loop: the %s of rank %d (process %d) could shrink under this rank: no F_SEAL_SHRINK on "
-			     "its "
-			     "descriptor",
+			     "loop: the %s of rank %d (process %d) are not sealed against shrinking (F_SEAL_SHRINK)",
 			     what, peer, object->pid);
 		goto close_fd;
 	}
@@ -141,8 +135,8 @@ int loop_object_open(const struct loop_object *object, int peer, bool same, stru
 	}
 	if (object->fd < 0)
 		return EP_FAIL(EP_NET, EP_EUSAGE,
-			       "loop: rank %d is another process and registered memory without a descriptor; "
-			       "register shared memory with its descriptor there",
+			       "loop: rank %d is in another process and registered memory without a descriptor; "
+			       "register shared memory with its descriptor",
 			       peer);
 	rc = object_fd(object, peer, "memory", &fd);
 	if (rc)
@@ -150,7 +144,7 @@ int loop_object_open(const struct loop_object *object, int peer, bool same, stru
 	rc = view_map(fd, object->offset, object->size, out);
 	close(fd);
 	if (rc)
-		return EP_FAIL(EP_NET, -rc, "loop: memory of rank %d cannot be mapped: %s", peer, strerror(-rc));
+		return EP_FAIL(EP_NET, -rc, "loop: cannot map the memory of rank %d: %s", peer, strerror(-rc));
 	return 0;
 }
 
@@ -168,23 +162,23 @@ int loop_page_make(int nranks, struct loop_handle *handle, struct loop_header **
 	int made = memfd_create("nccl_ep_loop", MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
 
 	if (made < 0)
-		return EP_FAIL(EP_NET, errno, "loop: no shared memory for the queues: %s", strerror(errno));
+		return EP_FAIL(EP_NET, errno, "loop: memfd_create: %s", strerror(errno));
 	if (ftruncate(made, (off_t)size) || fcntl(made, F_ADD_SEALS, LOOP_SEALS)) {
-		rc = EP_FAIL(EP_NET, errno, "loop: %zu bytes of shared memory: %s", size, strerror(errno));
+		rc = EP_FAIL(EP_NET, errno, "loop: cannot size or seal %zu bytes of shared memory: %s", size,
+			     strerror(errno));
 		goto close_fd;
 	}
 	header = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
 	if (header == MAP_FAILED) {
-		rc = EP_FAIL(EP_NET, errno, "loop: mapping %zu bytes of queues: %s", size, strerror(errno));
+		rc = EP_FAIL(EP_NET, errno, "loop: cannot map %zu bytes of queues: %s", size, strerror(errno));
 		goto close_fd;
 	}
 	header->nranks = (uint32_t)nranks;
 	header->users = 1;
 	*handle = (struct loop_handle){ .magic = LOOP_MAGIC, .nranks = (uint32_t)nranks };
-	if (getrandom(header->nonce, sizeof(header->nonce), 0) != (ssize_t)sizeof(header->nonce)) {
-		rc = EP_FAIL(EP_NET, EIO, "loop: the kernel gave no random number");
+	rc = ep_base_random("loop", header->nonce, sizeof(header->nonce));
+	if (rc)
 		goto unmap_page;
-	}
 	memcpy(handle->nonce, header->nonce, sizeof(handle->nonce));
 	rc = loop_object_make(header, size, made, 0, &handle->object);
 	if (rc)
@@ -200,7 +194,7 @@ close_fd:
 	return rc;
 }
 
-/* Views: [0] the header, [1] the slice. In the owner's process both point into its mapping. */
+/* views: [0] the header, [1] the slice. In the owner's process both point into its own mapping. */
 static int views_map(int fd, const struct loop_handle *handle, int rank, struct loop_view *views)
 {
 	size_t slice = slice_offset(rank);
@@ -230,19 +224,20 @@ int loop_page_open(const struct loop_handle *handle, int peer, int rank, struct 
 
 	if (handle->magic != LOOP_MAGIC || handle->object.offset ||
 	    handle->object.size != loop_page_size((int)handle->nranks))
-		return EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d sent no handle of this build's loop net", peer);
+		return EP_FAIL(EP_NET, EP_EREMOTE,
+			       "loop: the handle of rank %d is not of this version of transport loop", peer);
 	rc = object_fd(&handle->object, peer, "queues", &fd);
 	if (rc)
 		return rc;
 	if (pread(fd, nonce, sizeof(nonce), 0) != (ssize_t)sizeof(nonce) ||
 	    memcmp(nonce, handle->nonce, sizeof(nonce)) != 0) {
-		rc = EP_FAIL(EP_NET, EP_EREMOTE, "loop: what rank %d (process %d) calls its queues is something else",
-			     peer, handle->object.pid);
+		rc = EP_FAIL(EP_NET, EP_EREMOTE, "loop: the queues of rank %d (process %d) have another nonce", peer,
+			     handle->object.pid);
 		goto close_fd;
 	}
 	rc = views_map(fd, handle, rank, views);
 	if (rc)
-		rc = EP_FAIL(EP_NET, -rc, "loop: the queues of rank %d cannot be mapped: %s", peer, strerror(-rc));
+		rc = EP_FAIL(EP_NET, -rc, "loop: cannot map the queues of rank %d: %s", peer, strerror(-rc));
 	else
 		*header = (struct loop_header *)views[0].base;
 close_fd:
@@ -252,8 +247,7 @@ close_fd:
 
 void loop_page_leave(struct loop_header *page)
 {
-	/* R0: what this user did with the page is before the unmapping by the last one; A0 is the same operation there.
-	 */
+	/* R0, and A0 of the last user: all uses of the segment are before its unmapping. */
 	if (__atomic_sub_fetch(&page->users, 1, __ATOMIC_ACQ_REL) == 0)
 		munmap(page, loop_page_size((int)page->nranks));
 }

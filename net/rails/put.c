@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hot half of rails. Puts to a peer go in bursts: while the caller says that more follows they stay on one rail,
- * quiet and behind one doorbell, up to BURST bytes; the last of a burst asks for a completion, and the next begins on
- * the next rail. So nothing quiet is left uncovered on a rail that the caller's own covering put does not take, and
- * that put ends when all of these have. A burst does not leave its rail where that has no room: it waits.
+ * The hot path of rails. Puts to a peer form bursts: while NCCL_EP_NET_MORE and _QUIET are set they stay on one rail
+ * and share a doorbell, up to BURST bytes. The last put of a burst is not quiet on its rail, and the next burst uses
+ * the next rail. So no quiet put is left uncovered on a rail that the caller's covering put does not use, and that put
+ * completes when all of them have. A burst does not change its rail when that has no room: it waits.
  */
 #include <stdlib.h>
 
 #include "net/rails/rails.h"
+#include "net/table.h"
 #include "util/error.h"
 
-#define BURST 32768u /* four rows of 7 KiB: a doorbell is shared, and eight rows are on two rails already */
+#define BURST 32768u /* four rows of 7 KiB share a doorbell, and eight rows already use two rails */
 #define SLAB 64
 
 enum kind { OP_PUT, OP_SIGNAL, OP_GET };
@@ -23,12 +24,13 @@ struct slab {
 static int slab_add(struct rails_ctx *ctx)
 {
 	void **slabs = realloc(ctx->slabs, (ctx->nslabs + 1) * sizeof(*slabs));
-	struct slab *slab = slabs ? calloc(1, sizeof(*slab)) : NULL;
+	struct slab *slab = slabs ? EP_CALLOC(EP_NET, 1, sizeof(*slab), "requests of a context") : NULL;
 
-	if (slabs)
-		ctx->slabs = slabs;
+	if (!slabs)
+		return EP_FAIL(EP_NET, ENOMEM, "rails: out of memory: requests of a context");
+	ctx->slabs = slabs;
 	if (!slab)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a put");
+		return -ENOMEM;
 	ctx->slabs[ctx->nslabs++] = slab;
 	for (int i = 0; i < SLAB; i++) {
 		slab->ops[i].next = ctx->free_ops;
@@ -39,7 +41,7 @@ static int slab_add(struct rails_ctx *ctx)
 	return 0;
 }
 
-/* So that what is taken from the lists after a put was given to a rail is there. */
+/* Called before a put is given to a rail, so that op_take and req_take cannot fail afterwards. */
 static int nodes_ready(struct rails_ctx *ctx)
 {
 	return ctx->free_ops && ctx->free_reqs ? 0 : slab_add(ctx);
@@ -63,7 +65,7 @@ static struct rails_req *req_take(struct rails_ctx *ctx, int peer, int rc)
 	return req;
 }
 
-/* Whether it has ended; *rc is how, where that is no success. */
+/* Whether it is done; an error is stored in *rc, the first one only. */
 static bool op_test(struct rails_ctx *ctx, struct rails_op *op, int *rc)
 {
 	int done = 0, one;
@@ -82,7 +84,7 @@ static bool op_test(struct rails_ctx *ctx, struct rails_op *op, int *rc)
 	return true;
 }
 
-/* Takes out of the list what has ended, or only from its front. */
+/* Removes completed requests from the list; front: only from its head. */
 static void ops_test(struct rails_ctx *ctx, struct rails_op **at, bool front, int *rc)
 {
 	while (*at) {
@@ -100,19 +102,19 @@ static void ops_test(struct rails_ctx *ctx, struct rails_op **at, bool front, in
 	}
 }
 
-static void lane_fail(struct rails_lane *lane, int rc)
+static void conn_fail(struct rails_conn *conn, int rc)
 {
 	if (rc == -EP_EREMOTE)
-		lane->failed = rc;
+		conn->failed = rc;
 }
 
-/* A caller that covers late does not make the list grow. */
-static void lane_reap(struct rails_ctx *ctx, struct rails_lane *lane)
+/* Keeps the list short when the caller puts quiet ones for long. */
+static void conn_reap(struct rails_ctx *ctx, struct rails_conn *conn)
 {
-	ops_test(ctx, &lane->first, true, &lane->quiet_rc);
-	if (!lane->first)
-		lane->end = &lane->first;
-	lane_fail(lane, lane->quiet_rc);
+	ops_test(ctx, &conn->first, true, &conn->quiet_rc);
+	if (!conn->first)
+		conn->end = &conn->first;
+	conn_fail(conn, conn->quiet_rc);
 }
 
 static void *inner_mr(void *mr, int rail)
@@ -138,18 +140,18 @@ static int rail_give(struct rails_ctx *ctx, int rail, enum kind kind, const nccl
 	return ctx->hot->iputSignal(ctx->inner[rail], &inner, &inner_signal, request);
 }
 
-/* On the lane's rail or, at the start of a burst, on the first after it that has room. */
-static int lane_give(struct rails_ctx *ctx, struct rails_lane *lane, enum kind kind, const ncclEpNetPut_v1_t *put,
+/* On the current rail or, at the start of a burst, on the next one that has room. */
+static int conn_give(struct rails_ctx *ctx, struct rails_conn *conn, enum kind kind, const ncclEpNetPut_v1_t *put,
 		     const ncclEpNetSignal_v1_t *signal, void **request)
 {
-	int rc = rail_give(ctx, lane->rail, kind, put, signal, request);
+	int rc = rail_give(ctx, conn->rail, kind, put, signal, request);
 
-	for (int i = 1; i < ctx->n && !rc && !*request && !lane->open; i++) {
-		int rail = (lane->rail + i) % ctx->n;
+	for (int i = 1; i < ctx->n && !rc && !*request && !conn->open; i++) {
+		int rail = (conn->rail + i) % ctx->n;
 
 		rc = rail_give(ctx, rail, kind, put, signal, request);
 		if (*request)
-			lane->rail = rail;
+			conn->rail = rail;
 	}
 	return rc;
 }
@@ -158,7 +160,7 @@ static int op_start(struct rails_ctx *ctx, enum kind kind, const ncclEpNetPut_v1
 		    const ncclEpNetSignal_v1_t *signal, void **request)
 {
 	const uint32_t more = NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE;
-	struct rails_lane *lane;
+	struct rails_conn *conn;
 	ncclEpNetPut_v1_t inner = *put;
 	struct rails_req *req;
 	bool last;
@@ -166,38 +168,38 @@ static int op_start(struct rails_ctx *ctx, enum kind kind, const ncclEpNetPut_v1
 
 	*request = NULL;
 	if (__builtin_expect((unsigned)put->peer >= (unsigned)ctx->comm->nranks, 0))
-		return EP_FAIL(EP_NET, EP_EARG, "rails: rank %d of %d", put->peer, ctx->comm->nranks);
-	lane = &ctx->lanes[put->peer];
-	if (__builtin_expect(lane->failed, 0))
-		return lane->failed;
+		return EP_FAIL(EP_NET, EP_EARG, "rails: no rank %d; there are %d", put->peer, ctx->comm->nranks);
+	conn = &ctx->conns[put->peer];
+	if (__builtin_expect(conn->failed, 0))
+		return conn->failed;
 	rc = nodes_ready(ctx);
 	if (rc)
 		return rc;
-	last = (put->flags & more) != more || put->size >= BURST - lane->bytes;
+	last = (put->flags & more) != more || put->size >= BURST - conn->bytes;
 	if (last)
 		inner.flags &= ~more;
-	rc = lane_give(ctx, lane, kind, &inner, signal, request);
+	rc = conn_give(ctx, conn, kind, &inner, signal, request);
 	if (rc)
-		lane_fail(lane, rc);
+		conn_fail(conn, rc);
 	if (rc || !*request)
 		return rc;
-	lane->open = !last;
-	lane->bytes = last ? 0 : lane->bytes + put->size;
+	conn->open = !last;
+	conn->bytes = last ? 0 : conn->bytes + put->size;
 	if (!last)
 		return 0;
-	*lane->end = op_take(ctx, lane->rail, *request);
-	lane->end = &(*lane->end)->next;
-	lane->rail = lane->rail + 1 < ctx->n ? lane->rail + 1 : 0;
+	*conn->end = op_take(ctx, conn->rail, *request);
+	conn->end = &(*conn->end)->next;
+	conn->rail = conn->rail + 1 < ctx->n ? conn->rail + 1 : 0;
 	if (put->flags & NCCL_EP_NET_QUIET) {
 		*request = NCCL_EP_NET_QUIET_REQUEST;
-		lane_reap(ctx, lane);
+		conn_reap(ctx, conn);
 		return 0;
 	}
-	req = req_take(ctx, put->peer, lane->quiet_rc);
-	req->first = lane->first;
-	lane->quiet_rc = 0;
-	lane->first = NULL;
-	lane->end = &lane->first;
+	req = req_take(ctx, put->peer, conn->quiet_rc);
+	req->first = conn->first;
+	conn->quiet_rc = 0;
+	conn->first = NULL;
+	conn->end = &conn->first;
 	*request = req;
 	return 0;
 }
@@ -211,7 +213,7 @@ static int rails_iputSignal(void *ctx, const ncclEpNetPut_v1_t *put, const ncclE
 {
 	*request = NULL;
 	if (signal->strength != NCCL_EP_NET_SIGNAL_WEAK)
-		return EP_FAIL(EP_NET, ENOTSUP, "rails: no strong signals, as rails overtake each other");
+		return EP_FAIL(EP_NET, ENOTSUP, "rails: no strong signals: rails are unordered");
 	return op_start(ctx, OP_SIGNAL, put, signal, request);
 }
 
@@ -220,7 +222,7 @@ static int rails_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request)
 	return op_start(ctx, OP_GET, get, NULL, request);
 }
 
-/* What arrived by every rail. */
+/* Flushes every rail. */
 static int rails_iflush(void *c, void *m, void **request)
 {
 	struct rails_ctx *ctx = c;
@@ -262,14 +264,14 @@ static int rails_test(void *c, void *request, int *done)
 		return 0;
 	rc = req->rc;
 	if (req->peer >= 0)
-		lane_fail(&ctx->lanes[req->peer], rc);
+		conn_fail(&ctx->conns[req->peer], rc);
 	req->next = ctx->free_reqs;
 	ctx->free_reqs = req;
 	*done = 1;
 	return rc;
 }
 
-/* All of them, whatever room is left: a rail that nobody drives holds up its peers. */
+/* All rails, even when max is reached: a rail without progress stalls its peers. */
 static int rails_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 {
 	struct rails_ctx *ctx = c;
@@ -288,11 +290,4 @@ static int rails_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 	return rc;
 }
 
-const ncclEpNetHot_v1_t rails_hot = {
-	.iput = rails_iput,
-	.iputSignal = rails_iputSignal,
-	.iget = rails_iget,
-	.iflush = rails_iflush,
-	.test = rails_test,
-	.progress = rails_progress,
-};
+const ncclEpNetHot_v1_t rails_hot = { EP_NET_HOT_OPS(rails), .iputSignal = rails_iputSignal };

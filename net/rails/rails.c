@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several devices of a net as one: NCCL_EP_NET="rails(verbs):n=2". Puts go over them in turn, so there is no order, and
- * what they carry is a number in the immediate. Options:
- *   n=N              rails of a device (2). Device i is i and the N - 1 that follow it, round the end
- *   devices=A+B+...  there is one device, made of these: names, or numbers
+ * Several devices of a net used as one: NCCL_EP_NET="rails(verbs):n=2". Puts alternate between them, so the net is
+ * unordered, and puts are numbered by their immediate data. Options:
+ *   n=N              rails per device (2): device i consists of i and the N - 1 after it, modulo the number of devices
+ *   devices=A+B+...  a single device consisting of these, by name or number
  *
- * Handles and keys of the rails travel in one of this net's, each without the zeros at its end. The alternative, to
- * carry all but the first over the first rail, needs memory registered before ranks have met.
+ * The handles and keys of all rails are packed into one, each without its trailing zeroes. The alternative, to send all
+ * but the first over the first rail, would need memory registered before ranks are connected.
  */
 #include "net/rails/rails.h"
 
@@ -14,14 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/option.h"
 #include "net/table.h"
 #include "util/error.h"
 
 #define PACK_MAGIC 0x5b
 
-/* ---- several in one ---- */
+/* ---- packed handles and keys ---- */
 
-/* A number, how many there are, then for each its length (2 bytes) and so many bytes. */
+/* PACK_MAGIC, the number of parts, then each part with its length in front (2 bytes, little endian). */
 struct pack {
 	uint8_t *out;
 	size_t size, used;
@@ -48,7 +49,7 @@ static int pack_add(struct pack *pack, const uint8_t *part, size_t size)
 	return 0;
 }
 
-/* The parts of one rank, each of `size` bytes and `stride` behind the one before. */
+/* Unpacks the parts of one rank to `size` bytes each, `stride` bytes apart. */
 static int pack_open(const uint8_t *in, size_t size, int n, uint8_t *out, size_t stride)
 {
 	size_t at = 2, length;
@@ -66,21 +67,20 @@ static int pack_open(const uint8_t *in, size_t size, int n, uint8_t *out, size_t
 	return 0;
 }
 
-/* Those of all ranks, by rail: [n][nranks]. */
+/* Unpacks those of all ranks to [n][nranks]. */
 static int packs_open(const void *packs, size_t size, int n, int nranks, uint8_t **out)
 {
-	uint8_t *parts = calloc((size_t)n * (size_t)nranks, size);
+	uint8_t *parts = EP_CALLOC(EP_NET, (size_t)n * (size_t)nranks, size, "handles or keys of rails");
 
 	if (!parts)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for %d ranks", nranks);
+		return -ENOMEM;
 	for (int r = 0; r < nranks; r++)
 		if (pack_open((const uint8_t *)packs + (size_t)r * size, size, n, parts + (size_t)r * size,
 			      (size_t)nranks * size)) {
 			free(parts);
 			return EP_FAIL(EP_NET, EP_EREMOTE,
-				       "rails: what rank %d sent is not of %d rails: NCCL_EP_NET has to name as many "
-				       "on all ranks",
-				       r, n);
+				       "rails: rank %d does not use %d rails; set NCCL_EP_NET alike on all ranks", r,
+				       n);
 		}
 	*out = parts;
 	return 0;
@@ -114,8 +114,7 @@ static int devices_named(struct rails_net *net, int count, const char *names)
 		n = strcspn(names, "+");
 		i = device_find(net, count, names, n);
 		if (i < 0)
-			return EP_FAIL(EP_NET, EP_EARG,
-				       "rails: the net %s has no device \"%.*s\"; ep_info -n lists them",
+			return EP_FAIL(EP_NET, EP_EARG, "rails: transport %s has no device \"%.*s\"; see ep_info -n",
 				       net->inner->name, (int)n, names);
 		if (net->n == RAILS_MAX)
 			return EP_FAIL(EP_NET, EP_EARG, "rails: more than %d devices", RAILS_MAX);
@@ -144,8 +143,8 @@ static int device_name(struct rails_net *net, struct rails_dev *dev)
 			return rc;
 		if (props.immBits < 32)
 			return EP_FAIL(EP_NET, EP_EUSAGE,
-				       "rails: %s of %s carries no immediate data, by which puts of several rails are "
-				       "put in order",
+				       "rails: %s of transport %s has no immediate data, which rails need to order "
+				       "puts",
 				       props.name, net->inner->name);
 		if (used < sizeof(dev->name))
 			used += (size_t)snprintf(dev->name + used, sizeof(dev->name) - used, "%s%s", k ? "+" : "",
@@ -165,7 +164,7 @@ static int rails_finalize(void *n)
 
 static int rails_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct rails_net *net = calloc(1, sizeof(*net));
+	struct rails_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "transport rails");
 	char names[256] = "";
 	uint64_t n = 2;
 	int count = 0, rc;
@@ -175,28 +174,26 @@ static int rails_init(const ncclEpNetInit_v1_t *args, void **out)
 	};
 
 	if (!net)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+		return -ENOMEM;
 	net->inner = args->inner;
 	net->net = args->innerNet;
 	rc = ep_net_options("rails", args->options, options, sizeof(options) / sizeof(options[0]));
-	rc = rc || n ? rc : EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: rails needs at least one");
+	rc = rc || n ? rc : EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: rails: n must be at least 1");
 	net->n = (int)n;
 	rc = rc ? rc : net->inner->devices(net->net, &count);
-	net->devs = calloc((size_t)count + 1, sizeof(*net->devs));
-	if (!rc && !net->devs)
-		rc = EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+	net->devs = EP_CALLOC(EP_NET, (size_t)count + 1, sizeof(*net->devs), "devices");
+	rc = rc || net->devs ? rc : -ENOMEM;
 	if (!rc && names[0])
 		rc = devices_named(net, count, names);
 	else if (!rc)
 		devices_all(net, count);
 	for (int i = 0; i < net->count && !rc; i++)
 		rc = device_name(net, &net->devs[i]);
-	if (rc) {
+	if (rc)
 		rails_finalize(net);
-		return rc;
-	}
-	*out = net;
-	return 0;
+	else
+		*out = net;
+	return rc;
 }
 
 static int rails_devices(void *n, int *count)
@@ -215,7 +212,7 @@ static void flow_add(ncclEpNetFlow_v1_t *to, const ncclEpNetFlow_v1_t *flow)
 
 #define LEAST(field) (to->field = p->field < to->field ? p->field : to->field)
 
-/* What all rails can do, and as much as they can together. */
+/* The common capabilities of all rails, and the sum of their limits. */
 static void props_join(ncclEpNetProperties_v1_t *to, const ncclEpNetProperties_v1_t *p)
 {
 	to->signals &= p->signals;
@@ -239,7 +236,7 @@ static int rails_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *props
 	int rc;
 
 	if (dev < 0 || dev >= net->count)
-		return EP_FAIL(EP_NET, EP_EARG, "rails: no device %d of %d", dev, net->count);
+		return EP_FAIL(EP_NET, EP_EARG, "rails: no device %d; there are %d", dev, net->count);
 	rc = net->inner->getProperties(net->net, net->devs[dev].inner[0], &all);
 	for (int k = 1; k < net->n && !rc; k++) {
 		rc = net->inner->getProperties(net->net, net->devs[dev].inner[k], &one);
@@ -255,7 +252,7 @@ static int rails_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *props
 	return 0;
 }
 
-/* ---- meeting ---- */
+/* ---- connections ---- */
 
 static int rails_closeListen(void *l)
 {
@@ -282,10 +279,10 @@ static int rails_listen(void *n, int dev, int nranks, void *handle, void **out)
 	int rc = 0;
 
 	if (dev < 0 || dev >= net->count)
-		return EP_FAIL(EP_NET, EP_EARG, "rails: no device %d of %d", dev, net->count);
-	l = calloc(1, sizeof(*l));
+		return EP_FAIL(EP_NET, EP_EARG, "rails: no device %d; there are %d", dev, net->count);
+	l = EP_CALLOC(EP_NET, 1, sizeof(*l), "a listener");
 	if (!l)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+		return -ENOMEM;
 	l->net = net;
 	l->nranks = nranks;
 	pack_begin(&pack, packed, sizeof(packed), net->n);
@@ -294,8 +291,8 @@ static int rails_listen(void *n, int dev, int nranks, void *handle, void **out)
 		rc = net->inner->listen(net->net, net->devs[dev].inner[k], nranks, mine, &l->inner[k]);
 		if (!rc && pack_add(&pack, mine, sizeof(mine)))
 			rc = EP_FAIL(EP_NET, EP_EUSAGE,
-				     "rails: the handles of %d rails of %s do not fit into %zu bytes: take %d", net->n,
-				     net->inner->name, sizeof(packed), k);
+				     "rails: the handles of %d rails of transport %s exceed %zu bytes; use n=%d",
+				     net->n, net->inner->name, sizeof(packed), k);
 	}
 	if (rc) {
 		rails_closeListen(l);
@@ -314,7 +311,9 @@ static int rails_connect(void *l, const void *handles, int nranks, int rank, voi
 	int rc = 0, missing = 0;
 
 	if (nranks != listener->nranks || rank < 0 || rank >= nranks)
-		return EP_FAIL(EP_NET, EP_EARG, "rails: rank %d of %d does not fit this listener", rank, nranks);
+		return EP_FAIL(EP_NET, EP_EARG,
+			       "rails: connecting as rank %d of %d; the listener has another number of ranks", rank,
+			       nranks);
 	if (!listener->handles)
 		rc = packs_open(handles, NCCL_EP_NET_HANDLE_SIZE, net->n, nranks, &listener->handles);
 	for (int k = 0; k < net->n && !rc; k++) {
@@ -327,9 +326,9 @@ static int rails_connect(void *l, const void *handles, int nranks, int rank, voi
 	}
 	if (rc || missing)
 		return rc;
-	comm = calloc(1, sizeof(*comm));
+	comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
 	if (!comm)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory");
+		return -ENOMEM;
 	*comm = (struct rails_comm){ .net = net, .rank = rank, .nranks = nranks };
 	memcpy(comm->inner, listener->comm, sizeof(comm->inner));
 	memset(listener->comm, 0, sizeof(listener->comm));
@@ -371,11 +370,12 @@ static int rails_destroyContext(void *c)
 static int rails_createContext(void *c, int index, void **out)
 {
 	struct rails_comm *comm = c;
-	struct rails_ctx *ctx = calloc(1, sizeof(*ctx) + (size_t)comm->nranks * sizeof(ctx->lanes[0]));
+	size_t size = sizeof(struct rails_ctx) + (size_t)comm->nranks * sizeof(struct rails_conn);
+	struct rails_ctx *ctx = EP_CALLOC(EP_NET, 1, size, "a context");
 	int rc = 0;
 
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a context");
+		return -ENOMEM;
 	ctx->comm = comm;
 	ctx->hot = comm->net->inner->hot;
 	for (int k = 0; k < comm->net->n && !rc; k++) {
@@ -386,16 +386,16 @@ static int rails_createContext(void *c, int index, void **out)
 		rails_destroyContext(ctx);
 		return rc;
 	}
-	/* Apart at the start: many peers with one put each are to use all rails. */
+	/* Staggered: many peers with one put each should use all rails. */
 	for (int r = 0; r < comm->nranks; r++) {
-		ctx->lanes[r].rail = (comm->rank + r) % ctx->n;
-		ctx->lanes[r].end = &ctx->lanes[r].first;
+		ctx->conns[r].rail = (comm->rank + r) % ctx->n;
+		ctx->conns[r].end = &ctx->conns[r].first;
 	}
 	*out = ctx;
 	return 0;
 }
 
-/* ---- memory ---- */
+/* ---- registrations ---- */
 
 static int rails_deregMr(void *c, void *m)
 {
@@ -416,19 +416,19 @@ typedef int (*reg_fn)(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void 
 static int mr_make(struct rails_comm *comm, reg_fn reg, const ncclEpNetMem_v1_t *mem, void *key, void **out)
 {
 	uint8_t mine[NCCL_EP_NET_KEY_SIZE], packed[NCCL_EP_NET_KEY_SIZE];
-	struct rails_mr *mr = calloc(1, sizeof(*mr));
+	struct rails_mr *mr = EP_CALLOC(EP_NET, 1, sizeof(*mr), "a registration");
 	struct pack pack;
 	int rc = 0;
 
 	if (!mr)
-		return EP_FAIL(EP_NET, ENOMEM, "rails: no memory for a registration");
+		return -ENOMEM;
 	pack_begin(&pack, packed, sizeof(packed), comm->net->n);
 	for (int k = 0; k < comm->net->n && !rc; k++) {
 		memset(mine, 0, sizeof(mine));
 		rc = reg(comm->inner[k], mem, mine, &mr->inner[k]);
 		if (!rc && pack_add(&pack, mine, sizeof(mine)))
 			rc = EP_FAIL(EP_NET, EP_EUSAGE,
-				     "rails: the keys of %d rails of %s do not fit into %zu bytes: take %d",
+				     "rails: the keys of %d rails of transport %s exceed %zu bytes; use n=%d",
 				     comm->net->n, comm->net->inner->name, sizeof(packed), k);
 	}
 	if (rc) {
@@ -470,35 +470,20 @@ static int rails_shareMr(void *c, void *m, const void *keys)
 	return rc;
 }
 
-/* A peer that is lost on one rail is lost: its puts are spread over all of them. */
-static int rails_queryLastError(void *c, int peer, const char **sentence)
+/* A peer that is lost on one rail is lost: puts to it use all of them. */
+static int rails_queryLastError(void *c, int peer, const char **message)
 {
 	struct rails_comm *comm = c;
 	int rc = 0;
 
 	for (int k = 0; k < comm->net->n && !rc; k++)
-		rc = comm->net->inner->queryLastError(comm->inner[k], peer, sentence);
+		rc = comm->net->inner->queryLastError(comm->inner[k], peer, message);
 	return rc;
 }
 
 const ncclEpNet_v1_t ep_net_rails = {
-	.version = NCCL_EP_NET_VERSION,
-	.size = sizeof(ncclEpNet_v1_t),
-	.name = "rails",
-	.hot = &rails_hot,
-	.init = rails_init,
-	.finalize = rails_finalize,
+	EP_NET_OPS("rails", rails),
 	.devices = rails_devices,
-	.getProperties = rails_getProperties,
-	.listen = rails_listen,
-	.connect = rails_connect,
-	.closeListen = rails_closeListen,
-	.closeComm = rails_closeComm,
-	.createContext = rails_createContext,
-	.destroyContext = rails_destroyContext,
-	.regMr = rails_regMr,
 	.regMrDmaBuf = rails_regMrDmaBuf,
-	.shareMr = rails_shareMr,
-	.deregMr = rails_deregMr,
 	.queryLastError = rails_queryLastError,
 };

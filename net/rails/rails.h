@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The net rails between its files: rails.c (devices, meeting, memory), rails_put.c (hot). Everything there is of the
- * inner net is there once for each rail: a listener, a comm, contexts, registrations.
+ * Private to the net rails: rails.c (devices, connections, registrations), put.c (hot path). Every object of the inner
+ * net exists once per rail: listener, comm, contexts, registrations.
  */
 #ifndef EP_NET_RAILS_H
 #define EP_NET_RAILS_H
@@ -14,7 +14,7 @@
 
 #define RAILS_MAX 8
 
-/* A device of this net: so many of the inner one. */
+/* A device of this net: several of the inner one. */
 struct rails_dev {
 	int inner[RAILS_MAX];
 	char name[128];
@@ -32,7 +32,7 @@ struct rails_listener {
 	int nranks;
 	void *inner[RAILS_MAX];
 	void *comm[RAILS_MAX]; /* those that are connected, until all are */
-	uint8_t *handles;      /* [rails][nranks], taken apart; NULL before the first connect */
+	uint8_t *handles;      /* [rails][nranks], unpacked; NULL before the first connect */
 };
 
 struct rails_comm {
@@ -49,26 +49,26 @@ struct rails_mr {
 struct rails_op {
 	struct rails_op *next;
 	void *request;
-	void *mr; /* of a flush that its rail has not taken yet, else NULL */
+	void *mr; /* of a flush that its rail has not accepted yet, else NULL */
 	int rail;
 };
 
-/* A request of this one: done when all of these are. */
+/* A request of this net: done when all its inner requests are. */
 struct rails_req {
-	struct rails_req *next; /* free ones */
+	struct rails_req *next; /* free list */
 	struct rails_op *first;
 	int peer; /* -1: a flush */
 	int rc;
 };
 
-/* A peer, as one context sees it. */
-struct rails_lane {
+/* The state of one peer in one context. */
+struct rails_conn {
 	int rail;		       /* of the next put */
-	bool open;		       /* there are quiet puts on that rail which the next one there has to cover */
-	uint64_t bytes;		       /* of those */
-	int failed;		       /* errno, negative: nothing more goes there */
-	int quiet_rc;		       /* what quiet puts came to, for the request that covers them */
-	struct rails_op *first, **end; /* they end with these, and belong to the request to come */
+	bool open;		       /* quiet puts are on that rail: the next put must go there too and cover them */
+	uint64_t bytes;		       /* of these quiet puts */
+	int failed;		       /* negative errno: the peer is lost */
+	int quiet_rc;		       /* result of quiet puts, for the request that covers them */
+	struct rails_op *first, **end; /* inner requests that the next request waits for */
 };
 
 struct rails_ctx {
@@ -80,7 +80,7 @@ struct rails_ctx {
 	struct rails_req *free_reqs;
 	void **slabs;
 	size_t nslabs;
-	struct rails_lane lanes[];
+	struct rails_conn conns[];
 };
 
 extern const ncclEpNetHot_v1_t rails_hot;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What we need to know of libibverbs' interface, version 1.1 of its symbols, in our own words: the build wants no
- * header of it, and one binary serves machines with and without it. Enumerations are plain unsigned (that is their
- * ABI). Objects that the library makes are declared as far as they are read; operations that are never called are
- * IB_UNUSED places.
+ * The part of libibverbs' ABI (symbol version IBVERBS_1.1) that is used here, declared by ourselves: the build needs no
+ * header of it, and one binary serves hosts with and without it. Enumerations are plain unsigned, as in the ABI.
+ * Objects that the library allocates are declared as far as they are read; operations that are never called are
+ * IB_UNUSED.
  */
 #ifndef EP_NET_VERBS_API_H
 #define EP_NET_VERBS_API_H
@@ -19,8 +19,8 @@ enum ib_constant {
 };
 
 #define IB_UNUSED(name) void (*name)(void)
-#define IB_NAME 64  /* bytes of a device's name */
-#define IB_PATH 256 /* bytes of a path in sysfs */
+#define IB_NAME 64  /* bytes of a device name */
+#define IB_PATH 256 /* bytes of a sysfs path */
 
 struct ib_context;
 struct ib_send_wr;
@@ -81,7 +81,7 @@ struct ib_device_attr {
 	uint8_t ack_delay, ports;
 };
 
-/* As the symbol of version 1.1 fills it: newer headers have two bytes more, by another way. */
+/* As filled by symbol version 1.1; two bytes that newer headers add are filled by another function. */
 struct ib_port_attr {
 	unsigned state, max_mtu, active_mtu;
 	int gids;
@@ -220,7 +220,7 @@ struct ib_event {
 	unsigned type;
 };
 
-/* By name from the library; the optional ones may be NULL. Those that return int say a positive errno, or -1. */
+/* Filled by vb_api; optional ones may be NULL. Those that return int return a positive errno, or -1 with errno. */
 struct ib_api {
 	struct ib_device **(*get_device_list)(int *count);
 	void (*free_device_list)(struct ib_device **list);

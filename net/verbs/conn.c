@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue pairs of a context to one peer, from the first put to the end. */
+/* The RC queue pairs of a context to one peer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,9 +8,9 @@
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 
-#define DEPTH 512u     /* of a send queue */
-#define RNR_TIMER 12   /* 0.64 ms until a receiver without receives is tried again */
-#define RNR_FOR_EVER 7 /* what does not move for NCCL_EP_PEER_LOST_MS ends by the clock */
+#define DEPTH 512u     /* of the send queue */
+#define RNR_TIMER 12   /* 0.64 ms until the sender retries after RNR NAK */
+#define RNR_FOR_EVER 7 /* unlimited; NCCL_EP_PEER_LOST_MS ends it */
 #define HOPS 64
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -18,13 +18,13 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
-/* Memory for a thousand peers: the NIC's queue of 512 puts with 64 bytes inline takes 64 KiB. */
+/* Less with many peers: a send queue of 512 entries with 64 bytes inline takes 64 KiB. */
 static uint32_t depth_wanted(const struct vb_comm *comm)
 {
 	uint32_t most = (uint32_t)comm->dev->attr.max_qp_wr, want = DEPTH;
 
-	/* A power of two: numbers wrap around, and places in the queue with them. */
-	for (int n = comm->nranks; (n > 64 && want > 64) || want > most; n /= 2)
+	/* A power of two: counters wrap around, and with them the index in the queue. */
+	for (int n = comm->base.nranks; (n > 64 && want > 64) || want > most; n /= 2)
 		want /= 2;
 	return want ? want : 1;
 }
@@ -48,23 +48,23 @@ struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer)
 	return attr;
 }
 
-/* From the upper bits of a product: numbers of queue pairs may come in steps. */
+/* Upper bits of a product: queue pair numbers may have a stride. */
 static uint32_t sender_place(const struct vb_ctx *ctx, uint32_t qpn)
 {
 	return (uint32_t)(qpn * 0x9e3779b97f4a7c15ull >> 32) & ctx->senders_mask;
 }
 
-struct vb_lane *vb_lane_of(struct vb_ctx *ctx, uint32_t qpn)
+struct vb_conn *vb_conn_of(struct vb_ctx *ctx, uint32_t qpn)
 {
 	uint32_t i = sender_place(ctx, qpn);
 
-	for (; ctx->senders[i].lane; i = (i + 1) & ctx->senders_mask)
+	for (; ctx->senders[i].conn; i = (i + 1) & ctx->senders_mask)
 		if (ctx->senders[i].qpn == qpn)
-			return ctx->senders[i].lane;
+			return ctx->senders[i].conn;
 	return NULL;
 }
 
-/* Numbers in the context, for completions, and by the NIC's number, for what arrives. */
+/* Enters it by index, for completions, and by queue pair number, for received immediates. */
 static int qp_enter(struct vb_ctx *ctx, struct vb_qp *qp)
 {
 	uint32_t i = sender_place(ctx, qp->qp->qp_num);
@@ -80,21 +80,21 @@ static int qp_enter(struct vb_ctx *ctx, struct vb_qp *qp)
 	}
 	qp->index = ctx->qps_count++;
 	ctx->qps[qp->index] = qp;
-	while (ctx->senders[i].lane)
+	while (ctx->senders[i].conn)
 		i = (i + 1) & ctx->senders_mask;
 	ctx->senders[i].qpn = qp->qp->qp_num;
-	ctx->senders[i].lane = qp->lane;
+	ctx->senders[i].conn = qp->conn;
 	return 0;
 }
 
-static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
+static int qp_make(struct vb_conn *conn, struct vb_qp *qp, uint32_t depth)
 {
-	struct vb_comm *comm = lane->ctx->comm;
+	struct vb_comm *comm = conn->ctx->comm;
 	struct ib_qp_init init = {
 		.own = qp,
-		.send_cq = lane->ctx->cq,
-		.recv_cq = lane->ctx->cq,
-		.srq = lane->ctx->srq,
+		.send_cq = conn->ctx->cq,
+		.recv_cq = conn->ctx->cq,
+		.srq = conn->ctx->srq,
 		.cap = { .max_send_wr = depth, .max_send_sge = 1, .max_inline = comm->max_inline },
 		.type = IB_QPT_RC,
 	};
@@ -106,102 +106,102 @@ static int qp_make(struct vb_lane *lane, struct vb_qp *qp, uint32_t depth)
 	};
 	int rc;
 
-	*qp = (struct vb_qp){ .lane = lane, .depth = depth };
-	qp->slots = calloc(depth, sizeof(*qp->slots));
+	*qp = (struct vb_qp){ .conn = conn, .depth = depth };
+	qp->slots = EP_CALLOC(EP_NET, depth, sizeof(*qp->slots), "requests of a queue pair");
 	if (!qp->slots || getrandom(&qp->psn, sizeof(qp->psn), 0) != (ssize_t)sizeof(qp->psn))
 		return -ENOMEM;
 	qp->psn &= 0xffffff;
 	errno = EIO;
 	qp->qp = vb_api()->create_qp(comm->pd, &init);
 	if (!qp->qp && comm->max_inline && errno == EINVAL) {
-		init.cap.max_inline = 0; /* more than the NIC has: registered slots then */
+		init.cap.max_inline = 0; /* more than the NIC supports: use registered buffers */
 		qp->qp = vb_api()->create_qp(comm->pd, &init);
 	}
 	if (!qp->qp)
 		return -errno;
-	lane->max_inline = least(lane->max_inline, init.cap.max_inline);
+	conn->max_inline = least(conn->max_inline, init.cap.max_inline);
 	rc = vb_api()->modify_qp(qp->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS);
-	return rc ? -(rc < 0 ? errno : rc) : qp_enter(lane->ctx, qp);
+	return rc ? -(rc < 0 ? errno : rc) : qp_enter(conn->ctx, qp);
 }
 
-/* A slot for every place in the send queue: its value stays there as long as the put is at the NIC. */
-static int bytes_make(struct vb_lane *lane, uint32_t depth)
+/* One buffer per send queue entry: the value must stay until the work request completes. */
+static int bytes_make(struct vb_conn *conn, uint32_t depth)
 {
-	size_t size = (size_t)lane->count * depth * VB_INLINE;
+	size_t size = (size_t)conn->count * depth * VB_INLINE;
 	uint8_t *bytes;
 
-	if (lane->max_inline >= VB_INLINE)
+	if (conn->max_inline >= VB_INLINE)
 		return 0;
-	bytes = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
+	bytes = ep_base_pages("verbs", size);
 	if (!bytes)
 		return -ENOMEM;
 	errno = EIO;
-	lane->bytes = vb_api()->reg_mr(lane->ctx->comm->pd, bytes, size, IB_ACCESS_LOCAL_WRITE);
-	if (!lane->bytes) {
+	conn->bytes = vb_api()->reg_mr(conn->ctx->comm->pd, bytes, size, IB_ACCESS_LOCAL_WRITE);
+	if (!conn->bytes) {
 		free(bytes);
 		return -errno;
 	}
-	for (int k = 0; k < lane->count; k++)
-		lane->qp[k].bytes = bytes + (size_t)k * depth * VB_INLINE;
+	for (int k = 0; k < conn->count; k++)
+		conn->qp[k].bytes = bytes + (size_t)k * depth * VB_INLINE;
 	return 0;
 }
 
-int vb_lane_open(struct vb_lane *lane)
+int vb_conn_open(struct vb_conn *conn)
 {
-	struct vb_comm *comm = lane->ctx->comm;
-	uint32_t theirs = comm->peers[lane->peer].handle.qps, depth = depth_wanted(comm);
+	struct vb_comm *comm = conn->ctx->comm;
+	uint32_t theirs = comm->peers[conn->peer].handle.qps, depth = depth_wanted(comm);
 	int count = (int)least(theirs, comm->qps), rc = 0;
 	char why[160];
 
-	if (lane->qp)
-		return lane->dropped ? -EP_EREMOTE : 0;
-	lane->max_inline = comm->max_inline;
-	lane->qp = calloc((size_t)count, sizeof(*lane->qp));
-	if (!lane->qp)
+	if (conn->qp)
+		return conn->dropped ? -EP_EREMOTE : 0;
+	conn->max_inline = comm->max_inline;
+	conn->qp = EP_CALLOC(EP_NET, (size_t)count, sizeof(*conn->qp), "queue pairs to a peer");
+	if (!conn->qp)
 		rc = -ENOMEM;
-	while (!rc && lane->count < count) {
-		rc = qp_make(lane, &lane->qp[lane->count], depth);
-		lane->count++;
+	while (!rc && conn->count < count) {
+		rc = qp_make(conn, &conn->qp[conn->count], depth);
+		conn->count++;
 	}
-	rc = rc ? rc : bytes_make(lane, depth);
+	rc = rc ? rc : bytes_make(conn, depth);
 	if (!rc)
 		return 0;
-	lane->dropped = true;
-	return vb_peer_lost(comm, lane->peer, "gets no queue pair on %s: %s", comm->dev->name,
-			    vb_reason(-rc, why, sizeof(why)));
+	conn->dropped = true;
+	return ep_base_peer_lost(&comm->base, conn->peer, "cannot create queue pairs on %s: %s", comm->dev->name,
+				 vb_reason(-rc, why, sizeof(why)));
 }
 
-/* NULL pointers of any state are accepted. */
-void vb_lane_close(struct vb_lane *lane)
+/* Accepts what a failed open left. */
+void vb_conn_close(struct vb_conn *conn)
 {
-	for (int k = 0; lane->qp && k < lane->count; k++)
-		if (lane->qp[k].qp)
-			vb_api()->destroy_qp(lane->qp[k].qp);
-	if (lane->bytes) {
-		void *bytes = lane->bytes->addr;
+	for (int k = 0; conn->qp && k < conn->count; k++)
+		if (conn->qp[k].qp)
+			vb_api()->destroy_qp(conn->qp[k].qp);
+	if (conn->bytes) {
+		void *bytes = conn->bytes->addr;
 
-		vb_api()->dereg_mr(lane->bytes);
+		vb_api()->dereg_mr(conn->bytes);
 		free(bytes);
 	}
-	for (int k = 0; lane->qp && k < lane->count; k++)
-		free(lane->qp[k].slots);
-	free(lane->qp);
-	if (lane->ah)
-		vb_api()->destroy_ah(lane->ah);
-	*lane = (struct vb_lane){ .ctx = lane->ctx, .peer = lane->peer };
+	for (int k = 0; conn->qp && k < conn->count; k++)
+		free(conn->qp[k].slots);
+	free(conn->qp);
+	if (conn->ah)
+		vb_api()->destroy_ah(conn->ah);
+	*conn = (struct vb_conn){ .ctx = conn->ctx, .peer = conn->peer };
 }
 
 static int qp_aim(struct vb_qp *qp, uint32_t qpn, uint32_t psn)
 {
-	struct vb_comm *comm = qp->lane->ctx->comm;
-	const struct vb_handle *mine = &comm->peers[comm->rank].handle, *to = &comm->peers[qp->lane->peer].handle;
+	struct vb_comm *comm = qp->conn->ctx->comm;
+	const struct vb_handle *mine = &comm->peers[comm->base.rank].handle, *to = &comm->peers[qp->conn->peer].handle;
 	int limit = comm->dev->attr.max_qp_init_rd_atom;
 	struct ib_qp_attr attr = {
 		.state = IB_QPS_RTR,
 		.path_mtu = least(mine->mtu, to->mtu),
 		.rq_psn = psn,
 		.dest_qp_num = qpn,
-		.ah = vb_route(comm, qp->lane->peer),
+		.ah = vb_route(comm, qp->conn->peer),
 		.max_dest_rd_atomic = mine->reads,
 		.min_rnr_timer = RNR_TIMER,
 	};
@@ -224,64 +224,30 @@ static int qp_aim(struct vb_qp *qp, uint32_t qpn, uint32_t psn)
 					   IB_QP_MAX_QP_RD_ATOMIC);
 }
 
-int vb_lane_aim(struct vb_lane *lane, const uint32_t *qpn, const uint32_t *psn)
+int vb_conn_aim(struct vb_conn *conn, const uint32_t *qpn, const uint32_t *psn)
 {
-	struct vb_comm *comm = lane->ctx->comm;
+	struct vb_comm *comm = conn->ctx->comm;
 	int rc = 0;
 
-	for (int k = 0; !rc && k < lane->count; k++)
-		rc = qp_aim(&lane->qp[k], qpn[k] & 0xffffff, psn[k] & 0xffffff);
+	for (int k = 0; !rc && k < conn->count; k++)
+		rc = qp_aim(&conn->qp[k], qpn[k] & 0xffffff, psn[k] & 0xffffff);
 	if (rc)
-		return vb_peer_lost(comm, lane->peer,
-				    "cannot be connected to from %s: %s; check routes and addresses of its NIC",
-				    comm->dev->name, strerror(rc < 0 ? errno : rc));
-	lane->have = true;
+		return ep_base_peer_lost(&comm->base, conn->peer,
+					 "cannot connect queue pairs of %s: %s; check routes and addresses of its NIC",
+					 comm->dev->name, strerror(rc < 0 ? errno : rc));
+	conn->have = true;
 	return 0;
 }
 
-/* A queue pair that is its own other end. */
-static int lane_aim_home(struct vb_lane *lane)
-{
-	uint32_t qpn[VB_QPS], psn[VB_QPS];
-	int rc;
-
-	for (int k = 0; k < lane->count; k++) {
-		qpn[k] = lane->qp[k].qp->qp_num;
-		psn[k] = lane->qp[k].psn;
-	}
-	rc = vb_lane_aim(lane, qpn, psn);
-	lane->ready = !rc;
-	return rc;
-}
-
-int vb_lane_want(struct vb_lane *lane)
-{
-	struct vb_ctx *ctx = lane->ctx;
-	int rc;
-
-	if (lane->asking)
-		return 0;
-	rc = vb_lane_open(lane);
-	if (rc)
-		return rc;
-	if (lane->peer == ctx->comm->rank)
-		return lane_aim_home(lane);
-	lane->asking = true;
-	lane->asked = ctx->clock;
-	lane->next_asking = ctx->asking;
-	ctx->asking = lane;
-	return vb_hello_send(lane);
-}
-
-/* What is at the NIC comes back at once, and not when the NIC gives up. */
-void vb_lane_drop(struct vb_lane *lane)
+/* In the error state work requests complete at once, not after the NIC's retries. */
+void vb_conn_drop(struct vb_conn *conn)
 {
 	struct ib_qp_attr attr = { .state = IB_QPS_ERR };
 
-	if (lane->dropped)
+	if (conn->dropped)
 		return;
-	lane->dropped = true;
-	lane->ready = false;
-	for (int k = 0; lane->qp && k < lane->count; k++)
-		vb_api()->modify_qp(lane->qp[k].qp, &attr, IB_QP_STATE);
+	conn->dropped = true;
+	conn->ready = false;
+	for (int k = 0; conn->qp && k < conn->count; k++)
+		vb_api()->modify_qp(conn->qp[k].qp, &attr, IB_QP_STATE);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * IB_CONST(name, libibverbs' name, value): what we need of its enumerations and flags; included several times, so no
- * guard. test/net/verbs_decl.c compares.
+ * IB_CONST(name, libibverbs' name, value): the constants of libibverbs that are used here. Included several times, so
+ * no guard. test/net/verbs_decl.c verifies them.
  */
 /* clang-format off */
 IB_CONST(TRANSPORT_IB, IBV_TRANSPORT_IB, 0)

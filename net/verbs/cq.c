@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hot half of the verbs net that receives: completions, immediates and errors from the completion queue. */
+/* The completion side of the hot path: completions, immediates and errors. */
 #include <arpa/inet.h>
 
 #include "net/verbs/verbs.h"
@@ -18,33 +18,34 @@ static void slot_end(struct vb_ctx *ctx, struct vb_slot *slot, int rc)
 }
 
 /*
- * A queue pair completes in order: this number, and all before it. Of those only quiet ones can still be open, and they
- * went well, or their own errors would have come first.
+ * A queue pair completes in order: this work request and all before it. Those still open are quiet ones that succeeded:
+ * their errors would have been reported first.
  */
 static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 {
 	uint32_t index = (uint32_t)(wc->wr_id >> 32), number = (uint32_t)wc->wr_id;
 	struct vb_qp *qp = index < ctx->qps_count ? ctx->qps[index] : NULL;
 	uint32_t n = qp ? number + 1 - qp->completed : 0;
-	struct vb_lane *lane;
+	struct vb_conn *conn;
 	struct vb_slot **slot;
 
 	if (__builtin_expect(!qp || !n || n > qp->posted - qp->completed, 0)) {
-		EP_INFO(EP_NET, "verbs: a completion of no put of ours, %#llx, dropped", (unsigned long long)wc->wr_id);
+		EP_INFO(EP_NET, "verbs: ignored completion %#llx of an unknown work request",
+			(unsigned long long)wc->wr_id);
 		return;
 	}
-	lane = qp->lane;
+	conn = qp->conn;
 	qp->completed += n;
-	lane->open -= n;
-	lane->since = ctx->clock;
+	conn->open -= n;
+	conn->since = ctx->clock;
 	ctx->open -= n;
 	if (__builtin_expect(wc->status, 0)) {
-		vb_peer_lost(ctx->comm, lane->peer, "%s%s [status %u, vendor %#x]",
-			     wc->status == IB_WC_RETRY_EXC_ERR || wc->status == IB_WC_RNR_RETRY_EXC_ERR
-				     ? ""
-				     : "failed a put: ",
-			     vb_status_text(wc->status), wc->status, wc->vendor_err);
-		vb_lane_drop(lane);
+		ep_base_peer_lost(&ctx->comm->base, conn->peer, "%s%s [status %u, vendor %#x]",
+				  wc->status == IB_WC_RETRY_EXC_ERR || wc->status == IB_WC_RNR_RETRY_EXC_ERR
+					  ? ""
+					  : "a put failed: ",
+				  vb_status_text(wc->status), wc->status, wc->vendor_err);
+		vb_conn_drop(conn);
 	}
 	slot = &qp->slots[number % qp->depth];
 	if (*slot)
@@ -52,18 +53,18 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 	*slot = NULL;
 }
 
-/* The receive is given back when the immediate is handed out: a caller that takes none holds its senders up. */
+/* The receive is reposted after the immediate was returned: a caller that takes none throttles its senders. */
 static void imm_take(struct vb_ctx *ctx, const struct ib_wc *wc)
 {
-	struct vb_lane *lane = vb_lane_of(ctx, wc->qp_num);
+	struct vb_conn *conn = vb_conn_of(ctx, wc->qp_num);
 
-	if (__builtin_expect(wc->status || !(wc->flags & IB_WC_WITH_IMM) || !lane, 0)) {
-		EP_INFO(EP_NET, "verbs: a receive without immediate data, dropped: %s",
-			wc->status ? vb_status_text(wc->status) : "of no peer");
+	if (__builtin_expect(wc->status || !(wc->flags & IB_WC_WITH_IMM) || !conn, 0)) {
+		EP_INFO(EP_NET, "verbs: dropped a receive without immediate data: %s",
+			wc->status ? vb_status_text(wc->status) : "unknown queue pair");
 		ctx->spent++;
 		return;
 	}
-	ctx->imms[ctx->tail] = (ncclEpNetImm_v1_t){ .peer = lane->peer, .imm = ntohl(wc->imm) };
+	ctx->imms[ctx->tail] = (ncclEpNetImm_v1_t){ .peer = conn->peer, .imm = ntohl(wc->imm) };
 	ctx->tail = ctx->tail + 1 == ctx->receives ? 0 : ctx->tail + 1;
 	ctx->waiting++;
 }
@@ -97,7 +98,7 @@ int vb_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 		rc = vb_look(ctx);
 	n = ctx->ops->poll_cq(ctx->cq, VB_BATCH, wc);
 	if (__builtin_expect(n < 0, 0))
-		rc = rc ? rc : vb_fail(ctx->comm->dev, EIO, "reading a completion queue");
+		rc = rc ? rc : vb_fail(ctx->comm->dev, EIO, "ibv_poll_cq");
 	for (int i = 0; i < n; i++)
 		wc_take(ctx, &wc[i]);
 	while (given < max && ctx->waiting) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queues of a context, and the requests of its puts. */
+/* The queues of a context, and its requests. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ struct vb_slot *vb_slot_take(struct vb_ctx *ctx)
 		void **slabs = realloc(ctx->slabs, (ctx->slabs_count + 1) * sizeof(*slabs));
 
 		ctx->slabs = slabs ? slabs : ctx->slabs;
-		slot = slabs ? calloc(SLAB, sizeof(*slot)) : NULL;
+		slot = slabs ? EP_CALLOC(EP_NET, SLAB, sizeof(*slot), "requests of a context") : NULL;
 		if (!slot)
 			return NULL;
 		ctx->slabs[ctx->slabs_count++] = slot;
@@ -37,7 +37,7 @@ void vb_slot_give(struct vb_ctx *ctx, struct vb_slot *slot)
 	ctx->free = slot;
 }
 
-/* They carry no memory: an immediate comes with bytes that are elsewhere. */
+/* Receives have no buffer: the bytes of a put with immediate data go to its destination. */
 int vb_receives_post(struct vb_ctx *ctx)
 {
 	struct ib_recv_wr wr[RECEIVES_AT_ONCE], *bad;
@@ -51,7 +51,7 @@ int vb_receives_post(struct vb_ctx *ctx)
 		wr[n - 1].next = NULL;
 		rc = ctx->ops->post_srq_recv(ctx->srq, wr, &bad);
 		if (rc)
-			return vb_fail(ctx->comm->dev, rc, "giving back receives");
+			return vb_fail(ctx->comm->dev, rc, "ibv_post_srq_recv");
 		ctx->spent -= n;
 	}
 	return 0;
@@ -61,69 +61,67 @@ static int queues_open(struct vb_ctx *ctx)
 {
 	struct vb_comm *comm = ctx->comm;
 	struct ib_srq_attr srq = { .max_wr = comm->srq, .max_sge = 1 };
+	int rc;
 
 	errno = EIO;
 	ctx->cq = vb_api()->create_cq(comm->context, (int)comm->cq, ctx, NULL, 0);
 	if (!ctx->cq)
-		return vb_fail(comm->dev, errno, "making a completion queue");
+		return vb_fail(comm->dev, errno, "ibv_create_cq");
 	ctx->srq = vb_api()->create_srq(comm->pd, &srq);
 	if (!ctx->srq)
-		return vb_fail(comm->dev, errno, "making a shared receive queue");
-	/* Not what was given, which may be more: the completion queue is made for what was asked. */
+		return vb_fail(comm->dev, errno, "ibv_create_srq");
+	/* Not srq.max_wr, which may be more than requested: the completion queue is sized for the request. */
 	ctx->receives = ctx->spent = comm->srq;
-	/* A doorbell each would cost more than the immediate itself; a small queue must not run dry meanwhile. */
+	/* A doorbell per receive would cost more than the immediate itself; a small queue must not run empty. */
 	ctx->give_back = comm->srq < 4 * RECEIVES_AT_ONCE ? comm->srq / 4 : RECEIVES_AT_ONCE;
 	ctx->give_back += !ctx->give_back;
-	return vb_receives_post(ctx);
+	rc = vb_receives_post(ctx);
+	return rc ? rc : vb_ud_open(ctx);
 }
 
-/* At most half full, so that a search is short. */
+/* At most half full, to keep probes short. */
 static int senders_make(struct vb_ctx *ctx)
 {
-	uint64_t want = 2ull * (uint64_t)ctx->comm->nranks * ctx->comm->qps, n = 16;
+	uint64_t want = 2ull * (uint64_t)ctx->comm->base.nranks * ctx->comm->qps, n = 16;
 
 	while (n < want)
 		n *= 2;
-	ctx->senders = calloc(n, sizeof(*ctx->senders));
+	ctx->senders = EP_CALLOC(EP_NET, n, sizeof(*ctx->senders), "the hash of queue pairs");
 	ctx->senders_mask = (uint32_t)(n - 1);
 	return ctx->senders ? 0 : -ENOMEM;
 }
 
 int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out)
 {
-	struct vb_ctx *ctx = calloc(1, sizeof(*ctx));
+	struct vb_ctx *ctx = EP_CALLOC(EP_NET, 1, sizeof(*ctx), "a context");
 	int rc;
 
 	if (!ctx)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for a context");
+		return -ENOMEM;
 	ctx->comm = comm;
 	ctx->ops = &comm->context->ops;
 	ctx->index = index;
 	ctx->limit = VB_PUTS;
-	ctx->lanes = calloc((size_t)comm->nranks, sizeof(*ctx->lanes));
-	ctx->imms = calloc(comm->srq, sizeof(*ctx->imms));
-	rc = ctx->lanes && ctx->imms ? senders_make(ctx) : -ENOMEM;
-	if (rc)
-		EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for a context of %d ranks", comm->nranks);
-	for (int r = 0; !rc && r < comm->nranks; r++)
-		ctx->lanes[r] = (struct vb_lane){ .ctx = ctx, .peer = r };
+	ctx->conns = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->conns), "the peers of a context");
+	ctx->imms = EP_CALLOC(EP_NET, comm->srq, sizeof(*ctx->imms), "immediate data");
+	rc = ctx->conns && ctx->imms ? senders_make(ctx) : -ENOMEM;
+	for (int r = 0; !rc && r < comm->base.nranks; r++)
+		ctx->conns[r] = (struct vb_conn){ .ctx = ctx, .peer = r };
 	rc = rc ? rc : queues_open(ctx);
-	rc = rc ? rc : vb_ud_open(ctx);
-	if (rc) {
+	if (rc)
 		vb_ctx_close(ctx);
-		return rc;
-	}
-	*out = ctx;
-	return 0;
+	else
+		*out = ctx;
+	return rc;
 }
 
-/* Queue pairs first: what they still had on its way needs the rest until they are gone. NULL is accepted. */
+/* Queue pairs first: their work requests in flight need the rest. NULL is accepted. */
 void vb_ctx_close(struct vb_ctx *ctx)
 {
 	if (!ctx)
 		return;
-	for (int r = 0; ctx->lanes && r < ctx->comm->nranks; r++)
-		vb_lane_close(&ctx->lanes[r]);
+	for (int r = 0; ctx->conns && r < ctx->comm->base.nranks; r++)
+		vb_conn_close(&ctx->conns[r]);
 	vb_ud_close(ctx);
 	if (ctx->srq)
 		vb_api()->destroy_srq(ctx->srq);
@@ -135,6 +133,6 @@ void vb_ctx_close(struct vb_ctx *ctx)
 	free(ctx->qps);
 	free(ctx->senders);
 	free(ctx->imms);
-	free(ctx->lanes);
+	free(ctx->conns);
 	free(ctx);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices: each port of each NIC that is up, allowed and able. Which one is near is the caller's to say. */
+/* Devices: every port of every NIC that is active, allowed and usable. The caller chooses the nearest. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "net/base/lib.h"
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -41,7 +42,7 @@ bool vb_name_allowed(const char *filter, const char *name, int port)
 	return found != except;
 }
 
-/* The kernel's driver. That of soft-RoCE has a file that names its interface; below it may be any NIC. */
+/* The kernel driver. soft-RoCE is recognised by the file that names its interface, which may be any NIC. */
 static void driver_read(const char *name, char *out, size_t size)
 {
 	char path[IB_PATH], link[IB_PATH];
@@ -60,7 +61,7 @@ static void driver_read(const char *name, char *out, size_t size)
 	snprintf(out, size, "%s", base ? base + 1 : "");
 }
 
-/* The nearest PCI function above it, or "". */
+/* The nearest PCI function above the device, or "". */
 static void pci_read(const char *name, char *out)
 {
 	char path[IB_PATH], real[4096];
@@ -111,8 +112,8 @@ static const char *port_refused(const struct vb_dev *dev, const struct ib_device
 {
 	static const char *const states[] = { "unknown",
 					      "DOWN",
-					      "INIT: the subnet manager has not seen it",
-					      "ARMED: the subnet manager has not activated it",
+					      "INIT (not yet configured by the subnet manager)",
+					      "ARMED (not yet activated by the subnet manager)",
 					      "ACTIVE",
 					      "DEFERRED" };
 	static _Thread_local char text[96];
@@ -122,15 +123,15 @@ static const char *port_refused(const struct vb_dev *dev, const struct ib_device
 		return dev->profile->refused;
 	if (device->transport != IB_TRANSPORT_IB)
 		return device->transport == IB_TRANSPORT_IWARP ? "iWARP carries no immediate data"
-							       : "it has no queue pairs of the kind needed here";
+							       : "it has no RC queue pairs";
 	if (state == IB_PORT_ACTIVE)
 		return NULL;
-	snprintf(text, sizeof(text), "the port is %s: check the cable or ip link",
+	snprintf(text, sizeof(text), "the port is %s; check the cable or ip link",
 		 states[state < sizeof(states) / sizeof(states[0]) ? state : 0]);
 	return text;
 }
 
-/* What memory can be registered, asked once. */
+/* Which memory can be registered; probed once. */
 static void memory_probe(struct ib_context *context, struct vb_dev *dev)
 {
 	struct ib_pd *pd = vb_api()->alloc_pd(context);
@@ -148,28 +149,28 @@ static int port_take(struct vb_net *net, struct ib_context *context, const struc
 
 	rc = vb_api()->query_port(context, dev->port, &dev->link);
 	if (rc) {
-		vb_note("%s is left out: its port cannot be asked: %s", dev->name, strerror(rc));
+		ep_base_note("verbs", "%s is left out: ibv_query_port: %s", dev->name, strerror(rc));
 		return 0;
 	}
 	why = port_refused(dev, device);
 	if (why) {
-		vb_note("%s is left out: %s", dev->name, why);
+		ep_base_note("verbs", "%s is left out: %s", dev->name, why);
 		return 0;
 	}
-	if (!dev->link.max_msg_sz) /* not every driver says it; the specification has twice as much */
+	if (!dev->link.max_msg_sz) /* not every driver reports it; the specification allows 2 GiB */
 		dev->link.max_msg_sz = 1u << 30;
 	dev->roce = dev->link.link_layer == IB_LINK_ETHERNET;
 	rc = vb_gid_find(context, dev, net->gid ? (int)net->gid - 1 : (int)ep_param_int(EP_P_IB_GID_INDEX));
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;
 	memory_probe(context, dev);
-	EP_INFO(EP_NET, "verbs: device %d is %s: %s, %s, MTU %u, %d queue pairs, GPU memory by %s", net->count,
+	EP_INFO(EP_NET, "verbs: device %d: %s: %s, %s, MTU %u, %d queue pairs, device memory by %s", net->base.count,
 		dev->name, dev->profile->family, dev->roce ? "RoCE" : "InfiniBand", 128u << dev->link.active_mtu,
 		dev->attr.max_qp,
 		dev->dmabuf			     ? "dma-buf"
-		: dev->kinds == NCCL_EP_NET_MEM_HOST ? "the host"
+		: dev->kinds == NCCL_EP_NET_MEM_HOST ? "staging"
 						     : "peermem");
-	net->devs[net->count++] = *dev;
+	net->devs[net->base.count++] = *dev;
 	return 0;
 }
 
@@ -187,18 +188,18 @@ static int device_take(struct vb_net *net, struct ib_device *device, const char 
 	dev.profile = ep_verbs_profile_of(net->profile[0] ? net->profile : driver);
 	context = vb_device_open(&dev);
 	if (!context) {
-		vb_note("%s is left out: it cannot be opened: %s; is /dev/infiniband in this container?", dev.name,
-			strerror(errno));
+		ep_base_note("verbs", "%s is left out: ibv_open_device: %s; is /dev/infiniband in this container?",
+			     dev.name, strerror(errno));
 		return 0;
 	}
 	rc = vb_api()->query_device(context, &dev.attr);
 	if (rc)
-		vb_note("%s is left out: it cannot be asked: %s", device->name, strerror(rc));
-	for (int port = 1; !rc && port <= dev.attr.ports && net->count < DEVICES; port++) {
+		ep_base_note("verbs", "%s is left out: ibv_query_device: %s", device->name, strerror(rc));
+	for (int port = 1; !rc && port <= dev.attr.ports && net->base.count < DEVICES; port++) {
 		dev.port = (uint8_t)port;
 		snprintf(dev.name, sizeof(dev.name), "%s:%d", device->name, port);
 		if (!vb_name_allowed(filter, device->name, port)) {
-			vb_note("%s is left out: NCCL_EP_IB_HCA=%s", dev.name, filter);
+			ep_base_note("verbs", "%s is left out: NCCL_EP_IB_HCA=%s", dev.name, filter);
 			continue;
 		}
 		rc = port_take(net, context, device, &dev);
@@ -220,21 +221,20 @@ int vb_devices_find(struct vb_net *net)
 
 	if (!vb_api())
 		return 0;
-	net->devs = calloc(DEVICES, sizeof(*net->devs));
+	net->devs = EP_CALLOC(EP_NET, DEVICES, sizeof(*net->devs), "devices");
 	if (!net->devs)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for devices");
+		return -ENOMEM;
 	list = vb_api()->get_device_list(&n);
 	if (!list || !n)
-		vb_note("no RDMA device here; look at /sys/class/infiniband, and whether the driver and ib_uverbs are "
-			"loaded");
-	/* In the order of their names on every host; the library's own order is that of discovery. */
+		ep_base_note("verbs", "no RDMA device; check /sys/class/infiniband, the NIC driver and ib_uverbs");
+	/* By name, the same on every host; the library's order is that of discovery. */
 	if (list && n > 0)
 		qsort(list, (size_t)n, sizeof(list[0]), device_compare);
 	for (int i = 0; list && i < n && !rc; i++)
 		rc = device_take(net, list[i], filter);
 	if (list)
 		vb_api()->free_device_list(list);
-	if (net->count) /* why others were left out is no reason for anything */
+	if (net->base.count) /* why others were left out is no error */
 		ep_last_error_set("");
 	return rc;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which entry of a port's GID table is used, and why. */
+/* The choice of an entry of a port's GID table. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "net/base/lib.h"
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 #include "util/param.h"
 
-#define TABLE 256 /* entries looked at */
+#define TABLE 256 /* entries read */
 
 static bool gid_is_ipv4(const union ib_gid *gid)
 {
@@ -37,7 +38,7 @@ static const char *gid_text(const union ib_gid *gid, char *text, socklen_t n)
 	return s ? s : "?";
 }
 
-/* The higher the better; 0: not to be used. */
+/* Higher is better; 0: not usable. */
 static int entry_score(const struct ib_gid_entry *e, const struct vb_gid_wish *wish)
 {
 	bool v4 = gid_is_ipv4(&e->gid);
@@ -51,15 +52,15 @@ static int entry_score(const struct ib_gid_entry *e, const struct vb_gid_wish *w
 	return (e->type == IB_GID_ROCE_V2 ? 4 : 1) + (v4 ? 2 : gid_is_local(&e->gid) ? 0 : 1);
 }
 
-static const char *const score_text[] = { "it is all there is",
-					  "RoCE v1: nothing better is there",
-					  "RoCE v1 with an IPv6 address: no v2 is there",
-					  "RoCE v1 with an IPv4 address: no v2 is there",
-					  "RoCE v2, link-local: no address of another kind is there",
+static const char *const score_text[] = { "the only one",
+					  "RoCE v1; no better entry",
+					  "RoCE v1 with an IPv6 address; no RoCE v2 entry",
+					  "RoCE v1 with an IPv4 address; no RoCE v2 entry",
+					  "RoCE v2, link-local; no routable address",
 					  "RoCE v2 with an IPv6 address",
 					  "RoCE v2 with an IPv4 address" };
 
-/* The table in words, as far as there is room. */
+/* The table as text, truncated to the buffer. */
 static void table_text(const struct ib_gid_entry *table, int n, char *text, size_t size)
 {
 	size_t at = 0;
@@ -85,13 +86,13 @@ static int index_pick(const struct ib_gid_entry *table, int n, const struct vb_g
 		if (!entry_score(&table[i], wish))
 			break;
 		*out = (struct vb_gid_choice){ .gid = table[i].gid, .index = wish->index, .type = table[i].type };
-		snprintf(out->why, sizeof(out->why), "it was asked for (%s)", type_name(table[i].type));
+		snprintf(out->why, sizeof(out->why), "requested (%s)", type_name(table[i].type));
 		return 0;
 	}
 	table_text(table, n, list, sizeof(list));
 	return EP_FAIL(EP_NET, EP_EARG,
-		       "verbs: GID %d (NCCL_EP_IB_GID_INDEX) is empty or of a type that cannot be used; there are %s",
-		       wish->index, n ? list : "none");
+		       "verbs: GID %d (NCCL_EP_IB_GID_INDEX) is empty or of an unusable type; the table has %s",
+		       wish->index, n ? list : "no entries");
 }
 
 int vb_gid_pick(const struct ib_gid_entry *table, int n, const struct vb_gid_wish *wish, struct vb_gid_choice *out)
@@ -115,11 +116,11 @@ int vb_gid_pick(const struct ib_gid_entry *table, int n, const struct vb_gid_wis
 		.index = (int)table[best].index,
 		.type = table[best].type,
 	};
-	snprintf(out->why, sizeof(out->why), "%s", wish->roce ? score_text[score] : "InfiniBand: the first");
+	snprintf(out->why, sizeof(out->why), "%s", wish->roce ? score_text[score] : "InfiniBand, first entry");
 	return 0;
 }
 
-/* Where the library is too old to say it. */
+/* For libibverbs without ibv_query_gid_ex. */
 static uint32_t type_read(const struct vb_dev *dev, int index)
 {
 	char path[IB_PATH + 64], text[32] = "";
@@ -176,7 +177,7 @@ int vb_gid_find(struct ib_context *context, struct vb_dev *dev, int index)
 
 	wish.family = family_wanted();
 	if (wish.family < 0)
-		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_IB_ADDR_FAMILY is AF_INET, AF_INET6 or empty");
+		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_IB_ADDR_FAMILY must be AF_INET, AF_INET6 or empty");
 	for (int i = 0; i < dev->link.gids && n < TABLE; i++)
 		n += entry_read(context, dev, i, &table[n]);
 	rc = vb_gid_pick(table, n, &wish, &dev->gid);
@@ -185,9 +186,10 @@ int vb_gid_find(struct ib_context *context, struct vb_dev *dev, int index)
 			gid_text(&dev->gid.gid, gid, sizeof(gid)), dev->gid.why);
 	} else if (rc == -ENOENT) {
 		table_text(table, n, list, sizeof(list));
-		vb_note("%s is left out: no GID of RoCE v2%s: give its interface an address (ip addr add); there are "
-			"%s",
-			dev->name, wish.family ? " of that family" : "", n ? list : "none");
+		ep_base_note("verbs",
+			     "%s is left out: no RoCE v2 GID%s; give its interface an address (ip addr add); the table "
+			     "has %s",
+			     dev->name, wish.family ? " of that family" : "", n ? list : "no entries");
 	}
 	return rc;
 }

@@ -1,29 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libibverbs itself: opened once, by the versions of its symbols that net/verbs/api.h describes. */
-#include <dlfcn.h>
+/* libibverbs, loaded at run time with the symbol versions that api.h declares. */
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
+#include "net/base/lib.h"
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 
-/* Never closed: its providers keep state that outlives our last use. */
-static struct {
-	pthread_once_t once;
-	bool loaded;
-	struct ib_api api;
-	char why[256];
-} lib = { .once = PTHREAD_ONCE_INIT };
+/* Loaded once per process. */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct ep_base_lib lib = {
+	.net = "verbs",
+	.file = "libibverbs.so.1",
+	.remedy = "install libibverbs1 and ibverbs-providers (rdma-core)",
+};
+static struct ib_api api;
 
-/* Version 1.0 of most of these has other structs under the same name, so a plain dlsym would be luck. */
-static const struct {
-	const char *name, *version;
-	size_t slot;
-	bool optional;
-} symbols[] = {
+/* IBVERBS_1.0 has different structs under the same names, so a plain dlsym is not safe. */
+static const struct ep_base_symbol symbols[] = {
 #define SYMBOL(name) { "ibv_" #name, "IBVERBS_1.1", offsetof(struct ib_api, name), false }
 	SYMBOL(get_device_list),
 	SYMBOL(free_device_list),
@@ -54,52 +50,16 @@ static const struct {
 
 static void lib_load(void)
 {
-	void *handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-	const char *why;
-
-	if (!handle) {
-		why = dlerror();
-		snprintf(lib.why, sizeof(lib.why),
-			 "no libibverbs: %s; install libibverbs1 and ibverbs-providers (rdma-core) to use it",
-			 why ? why : "libibverbs.so.1 cannot be opened");
-		return;
-	}
-	for (size_t i = 0; i < sizeof(symbols) / sizeof(symbols[0]); i++) {
-		void *symbol = dlvsym(handle, symbols[i].name, symbols[i].version);
-
-		if (!symbol && !symbols[i].optional) {
-			snprintf(lib.why, sizeof(lib.why),
-				 "libibverbs.so.1 has no %s of version %s; install rdma-core's", symbols[i].name,
-				 symbols[i].version);
-			return;
-		}
-		memcpy((char *)&lib.api + symbols[i].slot, &symbol, sizeof(symbol));
-	}
-	lib.loaded = true;
-}
-
-void vb_note(const char *fmt, ...)
-{
-	char text[256];
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
-	EP_INFO(EP_NET, "verbs: %s", text);
-	ep_last_error_set(text);
+	ep_base_lib_load(&lib, symbols, sizeof(symbols) / sizeof(symbols[0]), &api);
 }
 
 const struct ib_api *vb_api(void)
 {
-	pthread_once(&lib.once, lib_load);
-	if (lib.loaded)
-		return &lib.api;
-	vb_note("%s", lib.why);
-	return NULL;
+	pthread_once(&once, lib_load);
+	return ep_base_lib_check(&lib) ? &api : NULL;
 }
 
-/* Locked memory, as the kernel counts it: queues of most devices, and everything registered. */
+/* ENOMEM usually means the limit of locked memory, which queues and registrations count against. */
 const char *vb_reason(int error, char *text, size_t n)
 {
 	struct rlimit limit;
@@ -107,11 +67,10 @@ const char *vb_reason(int error, char *text, size_t n)
 	if (error != ENOMEM)
 		snprintf(text, n, "%s", strerror(error));
 	else if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
-		snprintf(text, n, "%s; locked memory is not limited here, so NIC or machine have no more",
+		snprintf(text, n, "%s; locked memory is not limited: the NIC or the host is out of resources",
 			 strerror(error));
 	else
-		snprintf(text, n,
-			 "%s; the limit of locked memory (memlock) is %llu KiB: raise it by ulimit -l unlimited",
+		snprintf(text, n, "%s; the locked memory limit (memlock) is %llu KiB; raise it by ulimit -l unlimited",
 			 strerror(error), (unsigned long long)limit.rlim_cur / 1024);
 	return text;
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How ranks meet, and part. A handle says where a rank's datagrams go; connect only looks whether all handles fit, so
- * that it takes no time with a thousand ranks, and the first put to a peer finds out whether the way works.
+ * listen, connect and close. A handle holds the address of a rank's UD queue pairs. connect only checks the handles, so
+ * it is fast with a thousand ranks; the first put to a peer finds out whether the path works.
  */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "net/verbs/verbs.h"
@@ -14,15 +13,15 @@
 #include "util/error.h"
 #include "util/param.h"
 
-#define MAGIC 0x56423031u /* the last byte is the version */
-#define READS 16	  /* of a queue pair at once */
-#define BYE_MS 10	  /* a courtesy: whoever does not get it learns of the end in another way */
+#define MAGIC 0x56423031u /* the last digit is the version */
+#define READS 16	  /* outstanding per queue pair */
+#define BYE_MS 10	  /* best effort: a peer that misses the bye detects the end otherwise */
 #define NOTES_MIN 64
 #define NOTES_MAX 1024
 #define PAGE 4096
 
 struct vb_listener {
-	struct vb_comm *comm; /* NULL once it is the caller's */
+	struct vb_comm *comm; /* NULL once the caller owns it */
 };
 
 static uint32_t clamp(uint64_t n, uint32_t low, uint32_t high)
@@ -30,7 +29,7 @@ static uint32_t clamp(uint64_t n, uint32_t low, uint32_t high)
 	return n < low ? low : n > high ? high : (uint32_t)n;
 }
 
-/* Queue pairs to a peer: all ranks' share of the NIC's, which other comms and processes use too. */
+/* Queue pairs per peer: at most a quarter of the NIC's, which other comms and processes share. */
 static uint32_t qps_share(const struct vb_net *net, const struct vb_dev *dev, int nranks)
 {
 	uint64_t share = (uint64_t)dev->attr.max_qp / 4 / (net->contexts * (uint64_t)nranks);
@@ -38,13 +37,13 @@ static uint32_t qps_share(const struct vb_net *net, const struct vb_dev *dev, in
 	return clamp(share, 1, (uint32_t)net->qps);
 }
 
-/* The completion queue holds all that may be in flight either way; where the NIC has none so large, less is. */
+/* The completion queue has room for all that may be in flight; if the NIC's maximum is smaller, less is in flight. */
 static void sizes_set(struct vb_comm *comm, const struct vb_net *net)
 {
 	const struct ib_device_attr *attr = &comm->dev->attr;
 	uint32_t most, rest;
 
-	comm->notes = clamp(2 * (uint64_t)comm->nranks, NOTES_MIN, NOTES_MAX);
+	comm->notes = clamp(2 * (uint64_t)comm->base.nranks, NOTES_MIN, NOTES_MAX);
 	rest = VB_PUTS + VB_NOTES_OUT + comm->notes;
 	most = attr->max_cqe > 0 ? (uint32_t)attr->max_cqe : 0;
 	comm->srq = net->srq ? (uint32_t)net->srq : VB_SRQ;
@@ -53,10 +52,10 @@ static void sizes_set(struct vb_comm *comm, const struct vb_net *net)
 		comm->srq = most > rest + NOTES_MIN ? most - rest : NOTES_MIN;
 	comm->cq = net->cq ? (uint32_t)net->cq : comm->srq + rest;
 	comm->max_inline = net->inlines ? comm->dev->profile->max_inline : 0;
-	comm->qps = qps_share(net, comm->dev, comm->nranks);
+	comm->qps = qps_share(net, comm->dev, comm->base.nranks);
 }
 
-/* Of any state. */
+/* Accepts what a failed open left. */
 static void comm_free(struct vb_comm *comm)
 {
 	for (int i = 0; i < VB_CONTEXTS; i++)
@@ -68,21 +67,25 @@ static void comm_free(struct vb_comm *comm)
 	if (comm->context)
 		vb_api()->close_device(comm->context);
 	ep_watch_close(&comm->watch);
+	ep_base_comm_close(&comm->base);
 	free(comm->peers);
 	free(comm);
 }
 
-/* Where a flush reads to: one byte, which nobody looks at. */
+/* The destination of flush reads: one byte, never used. */
 static int page_make(struct vb_comm *comm)
 {
 	ncclEpNetMem_v1_t mem = { .size = PAGE, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
-	struct vb_key key;
+	uint8_t key[NCCL_EP_NET_KEY_SIZE];
+	void *mr = NULL;
+	int rc;
 
-	mem.ptr = comm->page_bytes = aligned_alloc(PAGE, PAGE);
+	mem.ptr = comm->page_bytes = ep_base_pages("verbs", PAGE);
 	if (!mem.ptr)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for %d ranks", comm->nranks);
-	memset(mem.ptr, 0, PAGE);
-	return vb_mr_open(comm, &mem, false, &key, &comm->page);
+		return -ENOMEM;
+	rc = vb_mr_open(comm, &mem, false, key, &mr);
+	comm->page = mr;
+	return rc;
 }
 
 static int device_enter(struct vb_comm *comm)
@@ -91,23 +94,24 @@ static int device_enter(struct vb_comm *comm)
 
 	comm->context = vb_device_open(comm->dev);
 	if (!comm->context)
-		return vb_fail(comm->dev, errno, "opening the device");
+		return vb_fail(comm->dev, errno, "ibv_open_device");
 	flags = fcntl(comm->context->async_fd, F_GETFL);
 	if (flags < 0 || fcntl(comm->context->async_fd, F_SETFL, flags | O_NONBLOCK))
-		return vb_fail(comm->dev, errno, "asking for events");
+		return vb_fail(comm->dev, errno, "making async_fd non-blocking");
 	errno = EIO;
 	comm->pd = vb_api()->alloc_pd(comm->context);
-	return comm->pd ? 0 : vb_fail(comm->dev, errno, "making a protection domain");
+	return comm->pd ? 0 : vb_fail(comm->dev, errno, "ibv_alloc_pd");
 }
 
 static int comm_make(const struct vb_net *net, const struct vb_dev *dev, int nranks, struct vb_comm **out)
 {
-	struct vb_comm *comm = calloc(1, sizeof(*comm));
-	int rc = 0;
+	struct vb_comm *comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
+	int rc;
 
 	if (!comm)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for %d ranks", nranks);
-	*comm = (struct vb_comm){ .dev = dev, .nranks = nranks };
+		return -ENOMEM;
+	rc = ep_base_comm_open(&comm->base, "verbs", nranks);
+	comm->dev = dev;
 	comm->lost_ns = (uint64_t)ep_param_int(EP_P_PEER_LOST_MS) * 1000000ull;
 	comm->path = (struct vb_path){
 		.tc = (uint8_t)ep_param_int(EP_P_IB_TC),
@@ -117,26 +121,23 @@ static int comm_make(const struct vb_net *net, const struct vb_dev *dev, int nra
 		.pkey = (uint16_t)ep_param_int(EP_P_IB_PKEY),
 	};
 	sizes_set(comm, net);
-	comm->peers = calloc((size_t)nranks, sizeof(*comm->peers));
-	if (!comm->peers)
-		rc = EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for %d ranks", nranks);
+	comm->peers = EP_CALLOC(EP_NET, (size_t)nranks, sizeof(*comm->peers), "the peers of a comm");
+	rc = rc || comm->peers ? rc : -ENOMEM;
 	rc = rc ? rc : ep_watch_open(&comm->watch, nranks);
-	if (!rc && (getrandom(&comm->nonce, sizeof(comm->nonce), 0) != (ssize_t)sizeof(comm->nonce) ||
-		    getrandom(&comm->qkey, sizeof(comm->qkey), 0) != (ssize_t)sizeof(comm->qkey)))
-		rc = EP_FAIL(EP_NET, EIO, "verbs: the kernel gave no random number");
-	comm->qkey &= 0x7fffffff; /* the highest bit is for the privileged */
+	rc = rc ? rc : ep_base_random("verbs", &comm->nonce, sizeof(comm->nonce));
+	rc = rc ? rc : ep_base_random("verbs", &comm->qkey, sizeof(comm->qkey));
+	comm->qkey &= 0x7fffffff; /* the highest bit marks privileged Q_Keys */
 	rc = rc ? rc : device_enter(comm);
 	rc = rc ? rc : page_make(comm);
 	for (int i = 0; i < (int)net->contexts && !rc; i++) {
 		rc = vb_ctx_open(comm, i, &comm->ctx[i]);
-		comm->contexts += !rc;
+		comm->base.contexts += !rc;
 	}
-	if (rc) {
+	if (rc)
 		comm_free(comm);
-		return rc;
-	}
-	*out = comm;
-	return 0;
+	else
+		*out = comm;
+	return rc;
 }
 
 static uint8_t mtu_wanted(const struct vb_dev *dev)
@@ -156,14 +157,14 @@ int vb_listen(void *n, int d, int nranks, void *handle, void **listener)
 	struct vb_handle mine;
 	struct vb_comm *comm = NULL;
 	const struct vb_dev *dev;
-	int rc;
+	int rc = ep_base_listen_check(&net->base, d, nranks);
 
-	if (d < 0 || d >= net->count || nranks < 1 || nranks > 1 << 20)
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: device %d, %d ranks", d, nranks);
+	if (rc)
+		return rc;
 	dev = &net->devs[d];
-	l = calloc(1, sizeof(*l));
+	l = EP_CALLOC(EP_NET, 1, sizeof(*l), "a listener");
 	if (!l)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for %d ranks", nranks);
+		return -ENOMEM;
 	rc = comm_make(net, dev, nranks, &comm);
 	if (rc) {
 		free(l);
@@ -180,12 +181,12 @@ int vb_listen(void *n, int d, int nranks, void *handle, void **listener)
 		.lid = dev->link.lid,
 		.roce = dev->roce,
 		.mtu = mtu_wanted(dev),
-		.contexts = (uint8_t)comm->contexts,
+		.contexts = (uint8_t)comm->base.contexts,
 		.qps = (uint8_t)comm->qps,
 		.reads = (uint8_t)clamp((uint64_t)(dev->attr.max_qp_rd_atom > 0 ? dev->attr.max_qp_rd_atom : 1), 1,
 					READS),
 	};
-	for (int i = 0; i < comm->contexts; i++)
+	for (int i = 0; i < comm->base.contexts; i++)
 		mine.ud_qpn[i] = comm->ctx[i]->ud.qp->qp_num;
 	memcpy(handle, &mine, sizeof(mine));
 	l->comm = comm;
@@ -196,15 +197,17 @@ int vb_listen(void *n, int d, int nranks, void *handle, void **listener)
 static int handle_check(const struct vb_comm *comm, int r, const struct vb_handle *h)
 {
 	if (h->magic != MAGIC || h->mtu < IB_MTU_256 || h->mtu > IB_MTU_4096 || !h->qps || h->qps > VB_QPS || !h->reads)
-		return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d has no handle of this build's net verbs", r);
-	if (h->nranks != (uint32_t)comm->nranks || h->contexts != comm->contexts)
-		return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d has %u ranks and %u contexts, rank %d %d and %d", r,
-			       h->nranks, h->contexts, comm->rank, comm->nranks, comm->contexts);
+		return EP_FAIL(EP_NET, EP_EREMOTE,
+			       "verbs: the handle of rank %d is not of this version of transport verbs", r);
+	if (h->nranks != (uint32_t)comm->base.nranks || h->contexts != comm->base.contexts)
+		return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d has %u ranks and %u contexts, rank %d has %d and %d",
+			       r, h->nranks, h->contexts, comm->base.rank, comm->base.nranks, comm->base.contexts);
 	if (h->roce != comm->dev->roce)
 		return EP_FAIL(EP_NET, EP_EREMOTE,
-			       "verbs: the NIC of rank %d is on %s and %s of rank %d is not: name NICs of one network "
-			       "by NCCL_EP_IB_HCA",
-			       r, h->roce ? "Ethernet" : "InfiniBand", comm->dev->name, comm->rank);
+			       "verbs: the NIC of rank %d is on %s, %s of rank %d is not; choose NICs of one network "
+			       "by "
+			       "NCCL_EP_IB_HCA",
+			       r, h->roce ? "Ethernet" : "InfiniBand", comm->dev->name, comm->base.rank);
 	return 0;
 }
 
@@ -212,18 +215,18 @@ int vb_connect(void *listener, const void *handles, int nranks, int rank, void *
 {
 	struct vb_listener *l = listener;
 	struct vb_comm *comm = l->comm;
-	int rc = 0;
+	int rc = ep_base_connect_check("verbs", comm ? comm->base.nranks : 0, nranks, rank);
 
-	if (!comm || nranks != comm->nranks || rank < 0 || rank >= nranks)
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: rank %d of %d does not fit this listener", rank, nranks);
-	comm->rank = rank;
+	if (rc)
+		return rc;
+	comm->base.rank = rank;
 	for (int r = 0; r < nranks && !rc; r++) {
 		struct vb_handle *h = &comm->peers[r].handle;
 
-		memcpy(h, (const uint8_t *)handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, sizeof(*h));
+		memcpy(h, ep_base_handle(handles, r), sizeof(*h));
 		rc = handle_check(comm, r, h);
 		if (!rc)
-			ep_watch_add(&comm->watch, r, h->host, h->pid);
+			ep_watch_add_on(&comm->watch, r, h->host, h->pid);
 	}
 	if (rc)
 		return rc;
@@ -242,7 +245,7 @@ int vb_closeListen(void *listener)
 	return 0;
 }
 
-/* Until no more than `most` datagrams are on their way. */
+/* Waits until at most `most` datagrams are in flight. */
 static void notes_await(struct vb_ctx *ctx, uint32_t most, uint64_t end)
 {
 	int n;
@@ -251,22 +254,22 @@ static void notes_await(struct vb_ctx *ctx, uint32_t most, uint64_t end)
 		;
 }
 
-/* Tells those that are connected: whoever puts to this rank later is told so at once. */
+/* Tells connected peers, so that later puts to this rank fail at once. */
 static void bye_say(struct vb_comm *comm)
 {
 	uint64_t end = ep_deadline_ms(BYE_MS);
 
-	comm->closing = true;
-	for (int i = 0; i < comm->contexts; i++) {
+	comm->base.closing = true;
+	for (int i = 0; i < comm->base.contexts; i++) {
 		struct vb_ctx *ctx = comm->ctx[i];
 
 		for (uint32_t k = 0; k < ctx->qps_count; k++) {
-			struct vb_lane *lane = ctx->qps[k]->lane;
+			struct vb_conn *conn = ctx->qps[k]->conn;
 
-			if (!lane->have || lane->dropped || lane->peer == comm->rank || ctx->qps[k] != lane->qp)
+			if (!conn->have || conn->dropped || conn->peer == comm->base.rank || ctx->qps[k] != conn->qp)
 				continue;
 			notes_await(ctx, VB_NOTES_OUT - 1, end);
-			vb_bye_send(lane);
+			vb_bye_send(conn);
 		}
 		notes_await(ctx, 0, end);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory, registered once for all contexts. Never with relaxed ordering: what the net says of order would not hold, and
- * a flag of 8 bytes could show before its rows.
+ * Registrations, one for all contexts. Never with relaxed ordering: the net would not be `ordered`, and a flag could
+ * become visible before its rows.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 #define ACCESS (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ)
 
-/* With no descriptor at all: who can import dma-bufs says that it is none, who cannot says so first. */
+/* Registers an invalid descriptor: a driver without dma-buf support fails with EOPNOTSUPP, others differently. */
 bool vb_dmabuf_probe(struct ib_pd *pd)
 {
 	struct ib_mr *mr;
@@ -26,7 +26,7 @@ bool vb_dmabuf_probe(struct ib_pd *pd)
 	return mr || (errno != EOPNOTSUPP && errno != EPROTONOSUPPORT && errno != ENOSYS);
 }
 
-/* Modules that let a NIC register memory of GPUs by its address. */
+/* Kernel modules that allow registering device memory by address. */
 uint32_t vb_kinds_probe(bool dmabuf)
 {
 	static const struct {
@@ -51,46 +51,46 @@ static int mem_check(const struct vb_dev *dev, const ncclEpNetMem_v1_t *mem, boo
 {
 	if (dmabuf && !dev->dmabuf)
 		return EP_FAIL(EP_NET, ENOTSUP,
-			       "verbs: %s takes no dma-bufs: that needs libibverbs of rdma-core 34, Linux 5.12 and a "
-			       "driver that imports them",
+			       "verbs: %s does not support dma-bufs: rdma-core 34, Linux 5.12 and a driver that "
+			       "imports "
+			       "them needed",
 			       dev->name);
 	if (!(mem->kind & dev->kinds))
 		return EP_FAIL(EP_NET, EP_EUSAGE,
-			       "verbs: %s takes only host memory: load %s, or stage through the host", dev->name,
+			       "verbs: %s accepts host memory only; load %s, or stage through host memory", dev->name,
 			       mem->kind == NCCL_EP_NET_MEM_HIP ? "amdgpu with peer memory" : "nvidia_peermem");
-	if (!mem->ptr || !mem->size || (uintptr_t)mem->ptr + mem->size < mem->size || (dmabuf && mem->fd < 0))
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: %zu bytes at %p cannot be registered", mem->size, mem->ptr);
-	return 0;
+	return ep_base_mem_check("verbs", mem, dmabuf);
 }
 
 static int mem_refused(const struct vb_dev *dev, const ncclEpNetMem_v1_t *mem, bool dmabuf, int error)
 {
 	if (dmabuf && error != ENOMEM)
 		return EP_FAIL(EP_NET, error == EOPNOTSUPP ? ENOTSUP : EIO,
-			       "verbs: %s does not register %zu bytes of a dma-buf: %s; %s", dev->name, mem->size,
+			       "verbs: %s cannot register %zu bytes of a dma-buf: %s; %s", dev->name, mem->size,
 			       strerror(error),
-			       error == EOPNOTSUPP ? "the driver of the NIC or the kernel does not import dma-bufs"
-			       : error == EINVAL   ? "the range must be in whole pages of the device"
-						   : "the driver of the GPU may not allow it (BAR too small, IOMMU)");
+			       error == EOPNOTSUPP ? "the NIC driver or the kernel does not import dma-bufs"
+			       : error == EINVAL   ? "the range must be whole pages of the device"
+						   : "check the GPU driver (BAR size, IOMMU)");
 	if (mem->kind != NCCL_EP_NET_MEM_HOST && error != ENOMEM)
 		return EP_FAIL(EP_NET, EIO,
-			       "verbs: %s does not register %zu bytes of a GPU by their address: %s; load %s",
+			       "verbs: %s cannot register %zu bytes of device memory by address: %s; load %s",
 			       dev->name, mem->size, strerror(error),
 			       mem->kind == NCCL_EP_NET_MEM_HIP ? "amdgpu's peer memory" : "nvidia_peermem");
-	return vb_fail(dev, error, "registering memory");
+	return vb_fail(dev, error, "ibv_reg_mr");
 }
 
-int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, struct vb_key *key, struct vb_mr **out)
+int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out)
 {
+	struct vb_key mine;
 	struct vb_mr *mr;
 	int rc = mem_check(comm->dev, mem, dmabuf);
 
 	if (rc)
 		return rc;
-	mr = calloc(1, sizeof(*mr) + (size_t)comm->nranks * sizeof(mr->far[0]));
+	mr = EP_CALLOC(EP_NET, 1, sizeof(*mr) + (size_t)comm->base.nranks * sizeof(mr->far[0]), "a registration");
 	if (!mr)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for a registration");
-	*mr = (struct vb_mr){ .base = mem->ptr, .size = mem->size, .kind = mem->kind };
+		return -ENOMEM;
+	mr->base = (struct ep_base_mr){ .base = mem->ptr, .size = mem->size, .kind = mem->kind };
 	errno = EIO;
 	mr->mr =
 		dmabuf ? vb_api()->reg_dmabuf_mr(comm->pd, mem->offset, mem->size, (uintptr_t)mem->ptr, mem->fd, ACCESS)
@@ -100,27 +100,27 @@ int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, 
 		free(mr);
 		return rc;
 	}
-	*key = (struct vb_key){ .size = mem->size, .addr = (uintptr_t)mem->ptr, .rkey = mr->mr->rkey };
-	mr->far[comm->rank] = (struct vb_far){ .addr = key->addr, .rkey = key->rkey }; /* for flushes, shared or not */
+	mine = (struct vb_key){ .size = mem->size, .addr = (uintptr_t)mem->ptr, .rkey = mr->mr->rkey };
+	mr->far[comm->base.rank] =
+		(struct vb_far){ .addr = mine.addr, .rkey = mine.rkey }; /* for flushes, even if never shared */
+	ep_base_key_write(key, &mine, sizeof(mine));
 	*out = mr;
 	return 0;
 }
 
-int vb_mr_share(struct vb_comm *comm, struct vb_mr *mr, const void *keys)
+static int key_take(struct ep_base_comm *comm, struct ep_base_mr *mr, int r, const void *data)
 {
 	struct vb_key key;
 
-	if (mr->shared)
-		return EP_FAIL(EP_NET, EP_EUSAGE, "verbs: this registration is shared already");
-	for (int r = 0; r < comm->nranks; r++) {
-		memcpy(&key, (const uint8_t *)keys + (size_t)r * NCCL_EP_NET_KEY_SIZE, sizeof(key));
-		if (key.size != mr->size)
-			return EP_FAIL(EP_NET, EP_EREMOTE, "verbs: rank %d registered %llu bytes, rank %d %zu", r,
-				       (unsigned long long)key.size, comm->rank, mr->size);
-		mr->far[r] = (struct vb_far){ .addr = key.addr, .rkey = key.rkey };
-	}
-	mr->shared = true;
+	(void)comm;
+	memcpy(&key, data, sizeof(key));
+	((struct vb_mr *)mr)->far[r] = (struct vb_far){ .addr = key.addr, .rkey = key.rkey };
 	return 0;
+}
+
+int vb_shareMr(void *comm, void *mr, const void *keys)
+{
+	return ep_base_mr_share(comm, mr, keys, offsetof(struct vb_key, size), key_take);
 }
 
 /* NULL is accepted. */
@@ -130,4 +130,21 @@ void vb_mr_close(struct vb_mr *mr)
 		return;
 	vb_api()->dereg_mr(mr->mr);
 	free(mr);
+}
+
+int vb_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	return vb_mr_open(comm, mem, false, key, mr);
+}
+
+int vb_regMrDmaBuf(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
+{
+	return vb_mr_open(comm, mem, true, key, mr);
+}
+
+int vb_deregMr(void *comm, void *mr)
+{
+	(void)comm;
+	vb_mr_close(mr);
+	return 0;
 }

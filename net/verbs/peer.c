@@ -1,40 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is still there. A NIC tells of a peer that does not acknowledge, after its retries; a closing rank says so; ends
- * of processes on this host are watched; and what moves nothing for NCCL_EP_PEER_LOST_MS is lost, whatever the NIC
- * hopes for. Events of the device are read here too.
+ * Detecting lost peers, and device events. The NIC reports a peer that does not acknowledge, after its retries; a
+ * closing rank says bye; processes on this host are watched; and a peer without progress for NCCL_EP_PEER_LOST_MS is
+ * lost, whatever retries the NIC has left.
  */
-#include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "net/verbs/verbs.h"
-#include "util/clock.h"
 #include "util/error.h"
 
-#define STEP_MAX 1000000000ull /* of a look, on the clock: that we were stopped is no reason to lose peers */
 #define SWEEP_NS 5000000ull
-
-int vb_peer_lost(struct vb_comm *comm, int peer, const char *fmt, ...)
-{
-	struct vb_peer *p = &comm->peers[peer];
-	char text[256];
-	int none = 0;
-	va_list args;
-
-	/* Formatted first: an argument may be ep_last_error(). */
-	va_start(args, fmt);
-	vsnprintf(text, sizeof(text), fmt, args);
-	va_end(args);
-	if (!__atomic_compare_exchange_n(&p->failed, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return -EP_EREMOTE;
-	snprintf(p->why, sizeof(p->why), "verbs: rank %d %s", peer, text);
-	/* R1: pairs with A1 in vb_queryLastError (verbs.c). */
-	__atomic_store_n(&p->failed, EP_EREMOTE, __ATOMIC_RELEASE);
-	if (comm->closing) /* who goes first is no news */
-		return -EP_EREMOTE;
-	return EP_FAIL(EP_NET, EP_EREMOTE, "%s", p->why);
-}
 
 const char *vb_status_text(unsigned status)
 {
@@ -42,41 +17,41 @@ const char *vb_status_text(unsigned status)
 		unsigned status;
 		const char *text;
 	} texts[] = {
-		{ IB_WC_LOC_LEN_ERR, "a put is longer than the NIC allows" },
-		{ IB_WC_LOC_QP_OP_ERR, "the NIC found its own queue pair inconsistent" },
-		{ IB_WC_LOC_PROT_ERR, "a put's source is not registered any more (local protection)" },
-		{ IB_WC_WR_FLUSH_ERR, "the queue pair was flushed after an earlier error" },
-		{ IB_WC_BAD_RESP_ERR, "the answer made no sense" },
-		{ IB_WC_LOC_ACCESS_ERR, "the local memory does not allow it" },
-		{ IB_WC_REM_INV_REQ_ERR, "the peer's NIC calls the request invalid" },
+		{ IB_WC_LOC_LEN_ERR, "local length error: the put is longer than the NIC allows" },
+		{ IB_WC_LOC_QP_OP_ERR, "local queue pair operation error" },
+		{ IB_WC_LOC_PROT_ERR, "local protection error: the source is no longer registered" },
+		{ IB_WC_WR_FLUSH_ERR, "flushed after an earlier error" },
+		{ IB_WC_BAD_RESP_ERR, "bad response" },
+		{ IB_WC_LOC_ACCESS_ERR, "local access error" },
+		{ IB_WC_REM_INV_REQ_ERR, "remote invalid request" },
 		{ IB_WC_REM_ACCESS_ERR,
-		  "the peer's memory refused it (bad rkey or range): its registration is gone, or was never this" },
-		{ IB_WC_REM_OP_ERR, "the peer's NIC could not carry it out" },
+		  "remote access error (bad rkey or range): the registration is gone or another one" },
+		{ IB_WC_REM_OP_ERR, "remote operation error" },
 		{ IB_WC_RETRY_EXC_ERR,
-		  "does not acknowledge (retries exceeded): it or the path is gone: check its process, cable, PFC/ECN, "
-		  "GID; NCCL_EP_IB_TIMEOUT, NCCL_EP_IB_RETRY_CNT" },
-		{ IB_WC_RNR_RETRY_EXC_ERR, "has no receives posted (RNR retries exceeded): it is stuck" },
-		{ IB_WC_REM_ABORT_ERR, "the peer aborted it" },
-		{ IB_WC_FATAL_ERR, "the NIC failed" },
-		{ IB_WC_RESP_TIMEOUT_ERR, "the answer did not come in time" },
-		{ IB_WC_GENERAL_ERR, "the NIC says only that it failed" },
+		  "it does not acknowledge (retries exceeded); check its process, cable, PFC/ECN, GID; "
+		  "NCCL_EP_IB_TIMEOUT, NCCL_EP_IB_RETRY_CNT" },
+		{ IB_WC_RNR_RETRY_EXC_ERR, "it has no receives posted (RNR retries exceeded); its engine is stuck" },
+		{ IB_WC_REM_ABORT_ERR, "remote abort" },
+		{ IB_WC_FATAL_ERR, "fatal error of the NIC" },
+		{ IB_WC_RESP_TIMEOUT_ERR, "response timeout" },
+		{ IB_WC_GENERAL_ERR, "general error" },
 	};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		if (texts[i].status == status)
 			return texts[i].text;
-	return "an error without a name";
+	return "unknown status";
 }
 
-/* Nothing goes on, in no context of the comm. */
+/* Fails all contexts of the comm. */
 static void comm_break(struct vb_comm *comm, const char *why)
 {
 	int none = 0;
 
 	if (!__atomic_compare_exchange_n(&comm->broken, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		return;
-	snprintf(comm->why, sizeof(comm->why), "verbs: rank %d: %s: %s", comm->rank, comm->dev->name, why);
-	/* R2: pairs with A2 in vb_look: the sentence is complete. */
+	snprintf(comm->why, sizeof(comm->why), "verbs: rank %d: %s: %s", comm->base.rank, comm->dev->name, why);
+	/* R2: pairs with A2 in vb_look: the message is complete. */
 	__atomic_store_n(&comm->broken, EIO, __ATOMIC_RELEASE);
 }
 
@@ -86,38 +61,39 @@ static void event_take(struct vb_comm *comm, const struct ib_event *event)
 
 	switch (event->type) {
 	case IB_EVENT_CQ_ERR:
-		comm_break(comm, "a completion queue has overrun: completions are lost (option cq= is too small?)");
+		comm_break(comm, "completion queue overrun; is option cq= too small?");
 		break;
 	case IB_EVENT_SRQ_ERR:
-		comm_break(comm, "a shared receive queue has failed");
+		comm_break(comm, "shared receive queue failed");
 		break;
 	case IB_EVENT_DEVICE_FATAL:
-		comm_break(comm, "the device has failed: look at the kernel's log");
+		comm_break(comm, "device fatal error; see the kernel log");
 		break;
 	case IB_EVENT_QP_FATAL:
 	case IB_EVENT_QP_REQ_ERR:
 	case IB_EVENT_QP_ACCESS_ERR:
 		qp = event->element.qp->own;
 		if (qp)
-			vb_peer_lost(comm, qp->lane->peer, "broke its queue pair: %s",
-				     event->type == IB_EVENT_QP_ACCESS_ERR ? "it put to where it may not"
-									   : "the NIC reports an error of it");
+			ep_base_peer_lost(&comm->base, qp->conn->peer, "queue pair error: %s",
+					  event->type == IB_EVENT_QP_ACCESS_ERR
+						  ? "it accessed memory that is not registered for it"
+						  : "reported by the NIC");
 		break;
 	case IB_EVENT_PORT_ERR:
-		if (event->element.port == comm->dev->port) /* retries may outlast it, so nobody is lost yet */
-			EP_WARN(EP_NET, "verbs: rank %d: port %s went down: check the cable or ip link", comm->rank,
+		if (event->element.port == comm->dev->port) /* retries may outlast it: no peer is lost yet */
+			EP_WARN(EP_NET, "verbs: rank %d: port %s is down; check the cable or ip link", comm->base.rank,
 				comm->dev->name);
 		break;
 	case IB_EVENT_PORT_ACTIVE:
 		if (event->element.port == comm->dev->port)
-			EP_INFO(EP_NET, "verbs: rank %d: port %s is up", comm->rank, comm->dev->name);
+			EP_INFO(EP_NET, "verbs: rank %d: port %s is up", comm->base.rank, comm->dev->name);
 		break;
 	default:
 		break;
 	}
 }
 
-/* The descriptor does not block. */
+/* The descriptor is non-blocking. */
 static void events_read(struct vb_comm *comm)
 {
 	struct ib_event event;
@@ -133,54 +109,51 @@ static void process_gone(void *arg, int rank)
 	struct vb_comm *comm = arg;
 
 	if (!__atomic_load_n(&comm->peers[rank].left, __ATOMIC_RELAXED))
-		vb_peer_lost(comm, rank, "is gone: its process ended");
+		ep_base_peer_lost(&comm->base, rank, "its process ended");
 }
 
-static void lane_look(struct vb_ctx *ctx, struct vb_lane *lane)
+static void conn_look(struct vb_ctx *ctx, struct vb_conn *conn)
 {
 	struct vb_comm *comm = ctx->comm;
-	int peer = lane->peer;
+	int peer = conn->peer;
 
-	if (vb_peer_failed(comm, peer))
-		vb_lane_drop(lane);
-	else if (lane->open && __atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED))
-		vb_peer_lost(comm, peer, "has closed its side");
-	else if (lane->open && ctx->clock - lane->since > comm->lost_ns)
-		vb_peer_lost(comm, peer, "has acknowledged nothing for %llu ms (NCCL_EP_PEER_LOST_MS)",
-			     (unsigned long long)(comm->lost_ns / 1000000));
+	if (ep_base_is_lost(&comm->base, peer))
+		vb_conn_drop(conn);
+	else if (conn->open && __atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED))
+		ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
+	else if (conn->open && ctx->clock - conn->since > comm->lost_ns)
+		ep_base_peer_lost(&comm->base, peer, "it acknowledged nothing for %llu ms (NCCL_EP_PEER_LOST_MS)",
+				  (unsigned long long)(comm->lost_ns / 1000000));
 }
 
 static void asking_look(struct vb_ctx *ctx)
 {
 	struct vb_comm *comm = ctx->comm;
 
-	for (struct vb_lane **at = &ctx->asking, *lane; (lane = *at);) {
-		if (lane->ready || vb_peer_failed(comm, lane->peer)) {
-			*at = lane->next_asking;
-			lane->asking = false;
+	for (struct vb_conn **at = &ctx->asking, *conn; (conn = *at);) {
+		if (conn->ready || ep_base_is_lost(&comm->base, conn->peer)) {
+			*at = conn->next_asking;
+			conn->asking = false;
 			continue;
 		}
-		at = &lane->next_asking;
-		if (ctx->clock - lane->asked > comm->lost_ns)
-			vb_peer_lost(comm, lane->peer,
-				     "did not answer from %s for %llu ms (NCCL_EP_PEER_LOST_MS): check routes, "
-				     "firewalls "
-				     "(UDP 4791) and NCCL_EP_IB_GID_INDEX",
-				     comm->dev->name, (unsigned long long)(comm->lost_ns / 1000000));
-		else if (ctx->clock >= lane->ask_next)
-			vb_hello_send(lane);
+		at = &conn->next_asking;
+		if (ctx->clock - conn->asked > comm->lost_ns)
+			ep_base_peer_lost(&comm->base, conn->peer,
+					  "it did not answer %s for %llu ms (NCCL_EP_PEER_LOST_MS); check routes, "
+					  "firewalls "
+					  "(UDP 4791) and NCCL_EP_IB_GID_INDEX",
+					  comm->dev->name, (unsigned long long)(comm->lost_ns / 1000000));
+		else if (ctx->clock >= conn->ask_next)
+			vb_hello_send(conn);
 	}
 }
 
 int vb_look(struct vb_ctx *ctx)
 {
 	struct vb_comm *comm = ctx->comm;
-	uint64_t now = ep_now_ns(), step = now - ctx->looked;
 	int none = 0, broken;
 
-	if (ctx->looked)
-		ctx->clock += step < STEP_MAX ? step : STEP_MAX;
-	ctx->looked = now;
+	ctx->clock += ep_base_clock_step(&ctx->looked);
 	if (ctx->asking)
 		asking_look(ctx);
 	if (ctx->clock - ctx->swept < SWEEP_NS)
@@ -192,7 +165,7 @@ int vb_look(struct vb_ctx *ctx)
 		__atomic_store_n(&comm->looking, 0, __ATOMIC_RELEASE);
 	}
 	for (uint32_t i = 0; i < ctx->qps_count; i++)
-		lane_look(ctx, ctx->qps[i]->lane);
+		conn_look(ctx, ctx->qps[i]->conn);
 	/* A2: pairs with R2 in comm_break. */
 	broken = __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE);
 	return broken > 0 ? EP_FAIL(EP_NET, broken, "%s", comm->why) : 0;

@@ -7,9 +7,9 @@
 #define KIB(n) ((uint64_t)(n) << 10)
 
 /*
- * Limits: without pacing Thor-2 falls from 49 to 4 GB/s in an all-to-all over RoCE, by what its users measured, and
- * then completes with retries exceeded; 1.5 MiB and 32 puts, for Pollara 2 MiB and 32, are where it does not. Others
- * pace themselves, or their fabrics do.
+ * Limits: without pacing Thor-2 falls from 49 to 4 GB/s in an all-to-all over RoCE, as its users report, and then fails
+ * with retries exceeded. 1.5 MiB and 32 puts avoid that; for Pollara 2 MiB and 32. Other NICs or their fabrics pace
+ * themselves.
  */
 static const struct ep_verbs_profile profiles[] = {
 	{ .driver = "bnxt_re bnxt_en",
@@ -19,35 +19,35 @@ static const struct ep_verbs_profile profiles[] = {
 	  .ordered = true,
 	  .v2_only = true,
 	  .max_inline = 64,
-	  .note = "needs PFC or ECN on its priority (NCCL_EP_IB_TC); v1 and v2 GIDs of an address stand side by side" },
+	  .note = "needs PFC or ECN on its priority (NCCL_EP_IB_TC); has v1 and v2 GIDs for every address" },
 	{ .driver = "mlx5_core mlx5_ib",
 	  .family = "NVIDIA ConnectX",
 	  .ordered = true,
 	  .max_inline = 64,
-	  .note = "with adaptive routing that places out of order set ordered=0" },
+	  .note = "set ordered=0 with adaptive routing that delivers out of order" },
 	{ .driver = "ionic ionic_rdma",
 	  .family = "AMD Pollara",
 	  .lowLatency = { .maxBytes = KIB(2048), .maxPuts = 32 },
 	  .throughput = { .maxBytes = KIB(2048), .maxPuts = 32 },
 	  .v2_only = true,
 	  .max_inline = 32,
-	  .note = "sprays packets over paths: taken as unordered" },
+	  .note = "sprays packets over paths, so it is used as unordered" },
 	{ .driver = "irdma ice idpf i40e",
 	  .family = "Intel E800",
 	  .ordered = true,
 	  .v2_only = true,
 	  .max_inline = 64,
-	  .note = "RoCE v2 has to be enabled (irdma: roce_ena=1); iWARP carries no immediate data" },
+	  .note = "enable RoCE v2 (irdma: roce_ena=1); iWARP has no immediate data" },
 	{ .driver = "rdma_rxe",
 	  .family = "soft-RoCE",
 	  .ordered = true,
 	  .v2_only = true,
 	  .max_inline = 64,
-	  .note = "for tests: packets by processors" },
+	  .note = "software, for tests" },
 	{ .driver = "efa",
 	  .family = "AWS EFA",
-	  .refused = "it has no queue pairs of the kind needed here; use NCCL_EP_NET=fabric",
-	  .note = "SRD, through libfabric" },
+	  .refused = "it has no RC queue pairs; use NCCL_EP_NET=fabric",
+	  .note = "SRD, used through libfabric" },
 	{ .driver = NULL, .family = "any other", .ordered = true, .max_inline = 64 },
 };
 #define PROFILES ((int)(sizeof(profiles) / sizeof(profiles[0])))

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The hot half of the verbs net that sends. A queue pair completes in order, so a quiet put asks for no completion: the
- * next one that does covers it. With several queue pairs to a peer a run of quiet puts and the one that covers it take
- * the same, and the next run the next one: spread put by put, each would have to complete by itself.
+ * The send side of the hot path. A queue pair completes in order, so a quiet put is unsignaled: the next signaled one
+ * covers it. With several queue pairs per peer, a run of quiet puts and the put that covers it use the same one, and
+ * the next run the next one: if single puts alternated, each would need its own completion.
  *
- * Everything at the NIC is counted, quiet or not: a queue pair that fails completes all it has, and the completion
- * queue has room for that.
+ * All posted work requests are counted, quiet or not: a failed queue pair completes all of them, and the completion
+ * queue must have room for that.
  */
 #include <arpa/inet.h>
 #include <string.h>
@@ -13,53 +13,36 @@
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 
-static char vb_done; /* the request of what is done at once */
+static char vb_done; /* the request of an operation that is done at once */
 
 static int peer_check(struct vb_ctx *ctx, int peer)
 {
 	struct vb_comm *comm = ctx->comm;
+	int rc = ep_base_peer_check(&comm->base, peer);
 
-	if (__builtin_expect((unsigned)peer >= (unsigned)comm->nranks, 0))
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: rank %d of %d", peer, comm->nranks);
-	if (__builtin_expect(vb_peer_failed(comm, peer), 0)) {
-		vb_lane_drop(&ctx->lanes[peer]);
-		return -EP_EREMOTE;
+	if (__builtin_expect(rc, 0)) {
+		if (rc == -EP_EREMOTE)
+			vb_conn_drop(&ctx->conns[peer]);
+		return rc;
 	}
 	if (__builtin_expect(__atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED), 0))
-		return vb_peer_lost(comm, peer, "has closed its side");
+		return ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
 	return 0;
-}
-
-static bool mr_holds(const struct vb_mr *mr, uint64_t offset, uint64_t size)
-{
-	return mr && offset <= mr->size && size <= mr->size - offset;
 }
 
 static int ends_check(struct vb_ctx *ctx, const ncclEpNetPut_v1_t *put)
 {
-	const struct vb_mr *dst = put->dstMr, *src = put->srcMr;
+	struct vb_comm *comm = ctx->comm;
 	int rc = peer_check(ctx, put->peer);
 
-	if (__builtin_expect(rc, 0))
-		return rc;
-	if (__builtin_expect(!mr_holds(dst, put->dstOffset, put->size) || !dst->shared, 0))
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: %llu bytes at %llu are not in a shared registration",
-			       (unsigned long long)put->size, (unsigned long long)put->dstOffset);
-	if (put->flags & NCCL_EP_NET_INLINE) {
-		if (__builtin_expect(put->size > VB_INLINE, 0))
-			return EP_FAIL(EP_NET, EP_EARG, "verbs: %llu bytes inline; %u is the most",
-				       (unsigned long long)put->size, VB_INLINE);
-	} else if (__builtin_expect(!mr_holds(src, put->srcOffset, put->size), 0)) {
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: %llu bytes at %llu are not in the source's registration",
-			       (unsigned long long)put->size, (unsigned long long)put->srcOffset);
-	}
-	if (__builtin_expect(put->size > ctx->comm->dev->link.max_msg_sz, 0))
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: a put of %llu bytes; %u is the most",
-			       (unsigned long long)put->size, ctx->comm->dev->link.max_msg_sz);
-	return 0;
+	rc = rc ? rc : ep_base_put_check(&comm->base, put, put->dstMr, put->srcMr, VB_INLINE);
+	if (__builtin_expect(!rc && put->size > comm->dev->link.max_msg_sz, 0))
+		return EP_FAIL(EP_NET, EP_EARG, "verbs: put of %llu bytes; the maximum of %s is %u",
+			       (unsigned long long)put->size, comm->dev->name, comm->dev->link.max_msg_sz);
+	return rc;
 }
 
-/* The NIC took those before `bad`; the others end here, and their peer with them. */
+/* The NIC accepted the work requests before `bad`; the others fail here, and the peer is lost. */
 static void chain_refused(struct vb_ctx *ctx, const struct ib_send_wr *bad, int error)
 {
 	struct vb_chain *chain = &ctx->chain;
@@ -68,8 +51,8 @@ static void chain_refused(struct vb_ctx *ctx, const struct ib_send_wr *bad, int 
 
 	if (bad >= chain->wr && bad < chain->wr + chain->count)
 		left = chain->count - (uint32_t)(bad - chain->wr);
-	vb_peer_lost(ctx->comm, qp->lane->peer, "gets no more: %s refuses puts: %s", ctx->comm->dev->name,
-		     strerror(error < 0 ? errno : error));
+	ep_base_peer_lost(&ctx->comm->base, qp->conn->peer, "ibv_post_send on %s: %s", ctx->comm->dev->name,
+			  strerror(error < 0 ? errno : error));
 	for (uint32_t i = 0; i < left; i++) {
 		struct vb_slot **slot = &qp->slots[--qp->posted % qp->depth];
 
@@ -81,7 +64,7 @@ static void chain_refused(struct vb_ctx *ctx, const struct ib_send_wr *bad, int 
 		}
 		*slot = NULL;
 	}
-	qp->lane->open -= left;
+	qp->conn->open -= left;
 	ctx->open -= left;
 }
 
@@ -98,7 +81,7 @@ void vb_chain_post(struct vb_ctx *ctx)
 	chain->count = 0;
 }
 
-/* What the NIC reads: the caller's memory, or a copy of the caller's value. */
+/* What the NIC reads: registered memory, or a copy of an inline put. */
 static void source_fill(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut_v1_t *put, struct ib_send_wr *wr)
 {
 	struct vb_chain *chain = &ctx->chain;
@@ -110,24 +93,24 @@ static void source_fill(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut
 	wr->num_sge = put->size ? 1 : 0;
 	sge->length = (uint32_t)put->size;
 	if (!(put->flags & NCCL_EP_NET_INLINE)) {
-		sge->addr = (uintptr_t)src->base + put->srcOffset;
+		sge->addr = (uintptr_t)src->base.base + put->srcOffset;
 		sge->lkey = src->mr->lkey;
 		return;
 	}
-	if (put->size <= qp->lane->max_inline) {
+	if (put->size <= qp->conn->max_inline) {
 		wr->flags |= IB_SEND_INLINE;
 		sge->lkey = 0;
 	} else {
 		bytes = qp->bytes + (size_t)(qp->posted % qp->depth) * VB_INLINE;
-		sge->lkey = qp->lane->bytes->lkey;
+		sge->lkey = qp->conn->bytes->lkey;
 	}
 	memcpy(bytes, put->src, put->size);
 	sge->addr = (uintptr_t)bytes;
 }
 
 /*
- * Quiet puts ask for a completion too when many of them stand behind each other, or when the context is half full: what
- * is beyond half completes by itself, so there is always room again.
+ * Quiet puts are signaled too after a long run of them, or when the context is half full: so room becomes free without
+ * another put.
  */
 static bool put_signals(const struct vb_ctx *ctx, const struct vb_qp *qp, bool quiet)
 {
@@ -158,8 +141,8 @@ static void op_post(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut_v1_
 	}
 	source_fill(ctx, qp, put, wr);
 	qp->slots[qp->posted++ % qp->depth] = slot;
-	if (!qp->lane->open++)
-		qp->lane->since = ctx->clock;
+	if (!qp->conn->open++)
+		qp->conn->since = ctx->clock;
 	ctx->open++;
 	if (++chain->count == VB_CHAIN || !(put->flags & NCCL_EP_NET_MORE))
 		vb_chain_post(ctx);
@@ -167,28 +150,28 @@ static void op_post(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut_v1_
 
 static int op_start(struct vb_ctx *ctx, const ncclEpNetPut_v1_t *put, unsigned opcode, void **request)
 {
-	struct vb_lane *lane = &ctx->lanes[put->peer];
+	struct vb_conn *conn = &ctx->conns[put->peer];
 	struct vb_slot *slot = NULL;
 	struct vb_qp *qp;
 
-	if (__builtin_expect(!lane->ready, 0))
-		return vb_lane_want(lane);
-	qp = &lane->qp[lane->turn];
+	if (__builtin_expect(!conn->ready, 0))
+		return vb_conn_want(conn);
+	qp = &conn->qp[conn->turn];
 	if (ctx->open >= ctx->limit || qp->posted - qp->completed >= qp->depth)
 		return 0;
 	if (!(put->flags & NCCL_EP_NET_QUIET)) {
 		slot = vb_slot_take(ctx);
 		if (__builtin_expect(!slot, 0))
-			return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for a put");
+			return -ENOMEM;
 		slot->peer = put->peer;
-		lane->turn = (uint8_t)(lane->turn + 1 == lane->count ? 0 : lane->turn + 1);
+		conn->turn = (uint8_t)(conn->turn + 1 == conn->count ? 0 : conn->turn + 1);
 	}
 	op_post(ctx, qp, put, opcode, slot);
 	*request = slot ? (void *)slot : NCCL_EP_NET_QUIET_REQUEST;
 	return 0;
 }
 
-static int vb_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
+int vb_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 {
 	struct vb_ctx *ctx = c;
 	int rc;
@@ -198,35 +181,33 @@ static int vb_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 	return rc ? rc : op_start(ctx, put, IB_WR_RDMA_WRITE, request);
 }
 
-static int vb_iget(void *c, const ncclEpNetPut_v1_t *get, void **request)
+int vb_iget(void *c, const ncclEpNetPut_v1_t *get, void **request)
 {
 	struct vb_ctx *ctx = c;
-	int rc;
+	int rc = ep_base_get_check(&ctx->comm->base, get);
 
 	*request = NULL;
-	if (get->flags & (NCCL_EP_NET_INLINE | NCCL_EP_NET_IMM))
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: a get has no immediate and goes to registered memory");
-	rc = ends_check(ctx, get);
+	rc = rc ? rc : ends_check(ctx, get);
 	return rc ? rc : op_start(ctx, get, IB_WR_RDMA_READ, request);
 }
 
-/* A read of the NIC from the GPU's memory pushes its writes before it; what a processor reads needs no push. */
-static int vb_iflush(void *c, void *m, void **request)
+/* A read by the NIC from device memory pushes its earlier writes. Host memory needs no flush. */
+int vb_iflush(void *c, void *m, void **request)
 {
 	struct vb_ctx *ctx = c;
 	struct vb_mr *mr = m;
-	ncclEpNetPut_v1_t get = { .peer = ctx->comm->rank, .srcMr = ctx->comm->page, .dstMr = mr, .size = 1 };
+	ncclEpNetPut_v1_t get = { .peer = ctx->comm->base.rank, .srcMr = ctx->comm->page, .dstMr = mr, .size = 1 };
 	int rc;
 
 	*request = &vb_done;
-	if (mr->kind == NCCL_EP_NET_MEM_HOST)
+	if (mr->base.kind == NCCL_EP_NET_MEM_HOST)
 		return 0;
 	*request = NULL;
 	rc = peer_check(ctx, get.peer);
 	return rc ? rc : op_start(ctx, &get, IB_WR_RDMA_READ, request);
 }
 
-static int vb_test(void *c, void *request, int *done)
+int vb_test(void *c, void *request, int *done)
 {
 	struct vb_ctx *ctx = c;
 	struct vb_slot *slot = request;
@@ -240,19 +221,11 @@ static int vb_test(void *c, void *request, int *done)
 		vb_slot_give(ctx, slot);
 		return rc;
 	}
-	if (__builtin_expect(vb_peer_failed(ctx->comm, slot->peer), 0)) {
-		vb_lane_drop(&ctx->lanes[slot->peer]);
+	if (__builtin_expect(ep_base_is_lost(&ctx->comm->base, slot->peer), 0)) {
+		vb_conn_drop(&ctx->conns[slot->peer]);
 		slot->orphan = true;
 		return -EP_EREMOTE;
 	}
 	*done = 0;
 	return 0;
 }
-
-const ncclEpNetHot_v1_t vb_hot = {
-	.iput = vb_iput,
-	.iget = vb_iget,
-	.iflush = vb_iflush,
-	.test = vb_test,
-	.progress = vb_progress,
-};

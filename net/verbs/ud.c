@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Datagrams by which queue pairs are connected, when the first put to a peer comes and not before: of a thousand ranks
- * most never talk to each other.
+ * Connects queue pairs by UD datagrams when the first put to a peer is posted: with a thousand ranks most pairs never
+ * communicate.
  *
- * Each side makes its queue pairs once, whoever asks first, so two that ask at once do the same as one after the other.
- * A hello carries the sender's numbers and says how far it is: `got` (it has yours, and takes your packets), `done` (it
- * knows that you have its own). Who hears a hello takes the numbers, and answers unless the sender is done. A rank puts
- * when the peer has said `got`. Datagrams get lost: who has puts to make asks again until then; who has none need not.
+ * Each side creates its queue pairs once, no matter which side asks first, so simultaneous hellos are no special case.
+ * A hello carries the sender's queue pair numbers and its state: `got` (it has yours and accepts your packets), `done`
+ * (it knows that you have its own). The receiver of a hello takes the numbers and answers unless the sender is done. A
+ * rank posts puts once the peer has said `got`. Datagrams may be lost: a rank with puts pending repeats its hello until
+ * then.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 
 #define MAGIC 0x56424e31u
 #define SIZE 256u  /* of a buffer */
-#define HEADER 40u /* what comes before a datagram that was received */
+#define HEADER 40u /* GRH in front of a received datagram */
 #define ASK_NS 20000000ull
 #define ASK_MAX_NS 500000000ull
 
@@ -26,10 +27,10 @@ struct note {
 	uint32_t magic;
 	uint8_t kind, got, done, count;
 	uint32_t from, context;
-	uint64_t mine, yours; /* nonces: what comes from another comm, by a number that was used before, is dropped */
+	uint64_t mine, yours; /* nonces: a datagram for an earlier owner of the queue pair number is dropped */
 	uint32_t qpn[VB_QPS], psn[VB_QPS];
 };
-_Static_assert(sizeof(struct note) + HEADER <= SIZE, "a buffer holds it");
+_Static_assert(sizeof(struct note) + HEADER <= SIZE, "must fit in a buffer");
 
 static uint8_t *buffer(const struct vb_ud *ud, uint32_t i)
 {
@@ -62,7 +63,7 @@ static int ud_start(struct vb_ctx *ctx)
 	rc = rc ? rc : vb_api()->modify_qp(ctx->ud.qp, &attr, IB_QP_STATE);
 	attr.state = IB_QPS_RTS;
 	rc = rc ? rc : vb_api()->modify_qp(ctx->ud.qp, &attr, IB_QP_STATE | IB_QP_SQ_PSN);
-	return rc ? vb_fail(comm->dev, rc < 0 ? errno : rc, "starting the queue pair of datagrams") : 0;
+	return rc ? vb_fail(comm->dev, rc < 0 ? errno : rc, "activating the UD queue pair") : 0;
 }
 
 int vb_ud_open(struct vb_ctx *ctx)
@@ -78,17 +79,16 @@ int vb_ud_open(struct vb_ctx *ctx)
 	size_t bytes = (size_t)(comm->notes + VB_NOTES_OUT) * SIZE;
 
 	ud->receives = init.cap.max_recv_wr = comm->notes;
-	ud->bytes = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+	ud->bytes = ep_base_pages("verbs", bytes);
 	if (!ud->bytes)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory for datagrams");
-	memset(ud->bytes, 0, bytes);
+		return -ENOMEM;
 	errno = EIO;
 	ud->mr = vb_api()->reg_mr(comm->pd, ud->bytes, bytes, IB_ACCESS_LOCAL_WRITE);
 	if (!ud->mr)
-		return vb_fail(comm->dev, errno, "registering memory for datagrams");
+		return vb_fail(comm->dev, errno, "registering the buffers of datagrams");
 	ud->qp = vb_api()->create_qp(comm->pd, &init);
 	if (!ud->qp)
-		return vb_fail(comm->dev, errno, "making a queue pair of datagrams");
+		return vb_fail(comm->dev, errno, "creating the UD queue pair");
 	return ud_start(ctx);
 }
 
@@ -101,28 +101,29 @@ void vb_ud_close(struct vb_ctx *ctx)
 	free(ctx->ud.bytes);
 }
 
-/* The kernel may ask the network for the peer's address here: that takes a while where the peer is gone. */
-static int lane_address(struct vb_lane *lane)
+/* The kernel may resolve the peer's address here, which takes a while if the peer is down. */
+static int conn_address(struct vb_conn *conn)
 {
-	struct vb_comm *comm = lane->ctx->comm;
-	struct ib_ah_attr attr = vb_route(comm, lane->peer);
+	struct vb_comm *comm = conn->ctx->comm;
+	struct ib_ah_attr attr = vb_route(comm, conn->peer);
 
-	if (lane->ah)
+	if (conn->ah)
 		return 0;
 	errno = EIO;
-	lane->ah = vb_api()->create_ah(comm->pd, &attr);
-	if (lane->ah)
+	conn->ah = vb_api()->create_ah(comm->pd, &attr);
+	if (conn->ah)
 		return 0;
-	return vb_peer_lost(comm, lane->peer, "cannot be reached from %s: %s; check routes and addresses of its NIC",
-			    comm->dev->name, strerror(errno));
+	return ep_base_peer_lost(&comm->base, conn->peer,
+				 "unreachable from %s: %s; check routes and addresses of its NIC", comm->dev->name,
+				 strerror(errno));
 }
 
-/* Without room, or refused by the NIC, it is one of those that get lost. */
-static int note_send(struct vb_lane *lane, enum note_kind kind)
+/* Without room, or if the NIC refuses it, the datagram counts as lost. */
+static int note_send(struct vb_conn *conn, enum note_kind kind)
 {
-	struct vb_ctx *ctx = lane->ctx;
+	struct vb_ctx *ctx = conn->ctx;
 	struct vb_comm *comm = ctx->comm;
-	const struct vb_handle *to = &comm->peers[lane->peer].handle;
+	const struct vb_handle *to = &comm->peers[conn->peer].handle;
 	struct vb_ud *ud = &ctx->ud;
 	uint32_t i = ud->receives + ud->sent % VB_NOTES_OUT;
 	struct note *note = (struct note *)buffer(ud, i);
@@ -135,73 +136,108 @@ static int note_send(struct vb_lane *lane, enum note_kind kind)
 		.flags = IB_SEND_SIGNALED,
 		.to.ud = { .qpn = to->ud_qpn[ctx->index], .qkey = to->qkey },
 	};
-	int rc = lane_address(lane);
+	int rc = conn_address(conn);
 
 	if (rc || ud->sent - ud->gone == VB_NOTES_OUT)
 		return rc;
-	wr.to.ud.ah = lane->ah;
+	wr.to.ud.ah = conn->ah;
 	*note = (struct note){
 		.magic = MAGIC,
 		.kind = (uint8_t)kind,
-		.got = lane->have,
-		.done = lane->ready,
-		.count = lane->count,
-		.from = (uint32_t)comm->rank,
+		.got = conn->have,
+		.done = conn->ready,
+		.count = conn->count,
+		.from = (uint32_t)comm->base.rank,
 		.context = (uint32_t)ctx->index,
 		.mine = comm->nonce,
 		.yours = to->nonce,
 	};
-	for (int k = 0; k < lane->count; k++) {
-		note->qpn[k] = lane->qp[k].qp->qp_num;
-		note->psn[k] = lane->qp[k].psn;
+	for (int k = 0; k < conn->count; k++) {
+		note->qpn[k] = conn->qp[k].qp->qp_num;
+		note->psn[k] = conn->qp[k].psn;
 	}
 	ud->sent += !ctx->ops->post_send(ud->qp, &wr, &bad);
 	return 0;
 }
 
-int vb_hello_send(struct vb_lane *lane)
+int vb_hello_send(struct vb_conn *conn)
 {
-	lane->ask_gap = lane->ask_gap ? 2 * lane->ask_gap : ASK_NS;
-	lane->ask_gap = lane->ask_gap < ASK_MAX_NS ? lane->ask_gap : ASK_MAX_NS;
-	lane->ask_next = lane->ctx->clock + lane->ask_gap;
-	return note_send(lane, NOTE_HELLO);
+	conn->ask_gap = conn->ask_gap ? 2 * conn->ask_gap : ASK_NS;
+	conn->ask_gap = conn->ask_gap < ASK_MAX_NS ? conn->ask_gap : ASK_MAX_NS;
+	conn->ask_next = conn->ctx->clock + conn->ask_gap;
+	return note_send(conn, NOTE_HELLO);
 }
 
-void vb_bye_send(struct vb_lane *lane)
+/* To this rank itself: each queue pair is connected to itself. */
+static int conn_aim_home(struct vb_conn *conn)
 {
-	note_send(lane, NOTE_BYE);
+	uint32_t qpn[VB_QPS], psn[VB_QPS];
+	int rc;
+
+	for (int k = 0; k < conn->count; k++) {
+		qpn[k] = conn->qp[k].qp->qp_num;
+		psn[k] = conn->qp[k].psn;
+	}
+	rc = vb_conn_aim(conn, qpn, psn);
+	conn->ready = !rc;
+	return rc;
 }
 
-static void hello_take(struct vb_lane *lane, const struct note *note)
+int vb_conn_want(struct vb_conn *conn)
 {
-	struct vb_comm *comm = lane->ctx->comm;
+	struct vb_ctx *ctx = conn->ctx;
+	int rc;
 
-	if (vb_peer_failed(comm, lane->peer) || vb_lane_open(lane))
+	if (conn->asking)
+		return 0;
+	rc = vb_conn_open(conn);
+	if (rc)
+		return rc;
+	if (conn->peer == ctx->comm->base.rank)
+		return conn_aim_home(conn);
+	conn->asking = true;
+	conn->asked = ctx->clock;
+	conn->next_asking = ctx->asking;
+	ctx->asking = conn;
+	return vb_hello_send(conn);
+}
+
+void vb_bye_send(struct vb_conn *conn)
+{
+	note_send(conn, NOTE_BYE);
+}
+
+static void hello_take(struct vb_conn *conn, const struct note *note)
+{
+	struct vb_comm *comm = conn->ctx->comm;
+
+	if (ep_base_is_lost(&comm->base, conn->peer) || vb_conn_open(conn))
 		return;
-	if (note->count != lane->count) {
-		vb_peer_lost(comm, lane->peer, "has %u queue pairs for rank %d, which has %u for it", note->count,
-			     comm->rank, lane->count);
+	if (note->count != conn->count) {
+		ep_base_peer_lost(&comm->base, conn->peer, "it has %u queue pairs for rank %d, which has %u for it",
+				  note->count, comm->base.rank, conn->count);
 		return;
 	}
-	if (!lane->have && vb_lane_aim(lane, note->qpn, note->psn))
+	if (!conn->have && vb_conn_aim(conn, note->qpn, note->psn))
 		return;
-	lane->ready |= note->got;
+	conn->ready |= note->got;
 	if (!note->done)
-		note_send(lane, NOTE_HELLO);
+		note_send(conn, NOTE_HELLO);
 }
 
-/* Nothing of it is believed before it is seen to come from a rank of this comm, by what only ranks know. */
+/* Trusted only with the nonces of both ranks, which only members of this comm know. */
 static void note_judge(struct vb_ctx *ctx, const struct note *note)
 {
 	struct vb_comm *comm = ctx->comm;
 
-	if (note->magic != MAGIC || note->from >= (uint32_t)comm->nranks || note->context != (uint32_t)ctx->index ||
-	    note->yours != comm->nonce || note->mine != comm->peers[note->from].handle.nonce) {
-		EP_TRACE(EP_NET, "verbs: a datagram of nobody, dropped");
+	if (note->magic != MAGIC || note->from >= (uint32_t)comm->base.nranks ||
+	    note->context != (uint32_t)ctx->index || note->yours != comm->nonce ||
+	    note->mine != comm->peers[note->from].handle.nonce) {
+		EP_TRACE(EP_NET, "verbs: dropped a datagram from an unknown sender");
 		return;
 	}
 	if (note->kind == NOTE_HELLO)
-		hello_take(&ctx->lanes[note->from], note);
+		hello_take(&ctx->conns[note->from], note);
 	else if (note->kind == NOTE_BYE)
 		__atomic_store_n(&comm->peers[note->from].left, true, __ATOMIC_RELAXED);
 }

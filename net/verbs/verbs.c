@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * InfiniBand and RoCE through libibverbs: NCCL_EP_NET=verbs. Options:
+ * The verbs transport: InfiniBand and RoCE through libibverbs, NCCL_EP_NET=verbs. Options:
  *   hca=NAME      as NCCL_EP_IB_HCA, without commas
  *   gid=N         as NCCL_EP_IB_GID_INDEX
- *   contexts=N    of a rank, 1 to 4 (2)
- *   qps=N         queue pairs to a peer, 1 to 8: with more than one the net is unordered, and runs of puts take turns
- *   ordered=0     says that it is unordered, whatever it is
- *   inline=0      values of 8 bytes go by registered slots, as where a NIC takes nothing inline
- *   srq=N cq=N    entries of the receive and completion queues; for tests
- *   profile=NAME  takes the NIC for one of that driver; for tests
+ *   contexts=N    per rank, 1 to 4 (2)
+ *   qps=N         queue pairs per peer, 1 to 8; with more than one the net is unordered, and runs of puts alternate
+ *   ordered=0     do not claim order, whatever the device provides
+ *   inline=0      no inline data: small puts use registered buffers
+ *   srq=N cq=N    entries of the shared receive queue and the completion queue; for tests
+ *   profile=NAME  treat the NIC as one of that driver; for tests
  */
 #include "net/verbs/verbs.h"
 
@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/option.h"
 #include "net/table.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -35,23 +36,24 @@ static int options_check(struct vb_net *net)
 	const struct ep_verbs_profile *p;
 
 	if (!net->contexts || !net->qps)
-		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: verbs needs at least one context and one queue pair");
+		return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: verbs: contexts and qps must be at least 1");
 	if (!net->profile[0] || ep_verbs_profile_of(net->profile)->driver)
 		return 0;
 	for (int i = 0; (p = ep_verbs_profile(i)) && p->driver; i++)
 		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? ", " : "", p->driver);
-	return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: verbs has no profile %s; there are %s", net->profile, names);
+	return EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: verbs: no profile %s; known drivers: %s", net->profile, names);
 }
 
 static int vb_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct vb_net *net = calloc(1, sizeof(*net));
+	struct vb_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "transport verbs");
 	int64_t qps = ep_param_int(EP_P_IB_QPS_PER_CONNECTION);
 	uint64_t gid = UINT64_MAX;
 	int rc;
 
 	if (!net)
-		return EP_FAIL(EP_NET, ENOMEM, "verbs: no memory");
+		return -ENOMEM;
+	net->base.name = "verbs";
 	const struct ep_net_option options[] = {
 		{ "hca", NULL, sizeof(net->hca), net->hca },
 		{ "gid", &gid, 255, NULL },
@@ -71,23 +73,14 @@ static int vb_init(const ncclEpNetInit_v1_t *args, void **out)
 	net->gid = gid == UINT64_MAX ? 0 : gid + 1;
 	rc = rc ? rc : options_check(net);
 	rc = rc ? rc : vb_devices_find(net);
-	if (rc) {
+	if (rc)
 		vb_finalize(net);
-		return rc;
-	}
-	*out = net;
-	return 0;
+	else
+		*out = net;
+	return rc;
 }
 
-static int vb_devices(void *n, int *count)
-{
-	struct vb_net *net = n;
-
-	*count = net->count;
-	return 0;
-}
-
-/* What users set goes over the profile; -1 is nothing set. */
+/* User settings override the profile; -1: not set. */
 static void flow_set(ncclEpNetFlow_v1_t *flow, enum ep_param_id puts)
 {
 	int64_t bytes = ep_param_int(EP_P_MAX_INFLIGHT_BYTES), n = ep_param_int(puts);
@@ -100,9 +93,10 @@ static int vb_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 {
 	struct vb_net *net = n;
 	const struct vb_dev *dev;
+	int rc = ep_base_dev_check(&net->base, i);
 
-	if (i < 0 || i >= net->count)
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: no device %d of %d", i, net->count);
+	if (rc)
+		return rc;
 	dev = &net->devs[i];
 	*props = (ncclEpNetProperties_v1_t){
 		.name = dev->name,
@@ -129,91 +123,27 @@ static int vb_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 static int vb_createContext(void *c, int index, void **out)
 {
 	struct vb_comm *comm = c;
+	int rc = ep_base_ctx_take(&comm->base, index);
 
-	if (index < 0 || index >= comm->contexts || comm->ctx[index]->taken)
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: context %d of %d; option contexts makes more", index,
-			       comm->contexts);
-	comm->ctx[index]->taken = true;
-	*out = comm->ctx[index];
-	return 0;
+	if (!rc)
+		*out = comm->ctx[index];
+	return rc;
 }
 
-/* Its queues stay until the comm is closed: peers know them. */
+/* Its queues stay until the comm is closed: peers hold their numbers. */
 static int vb_destroyContext(void *c)
 {
 	struct vb_ctx *ctx = c;
 
-	ctx->taken = false;
+	ep_base_ctx_give(&ctx->comm->base, ctx->index);
 	return 0;
 }
 
-static int mr_make(void *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out)
-{
-	struct vb_key mine;
-	struct vb_mr *mr;
-	int rc = vb_mr_open(comm, mem, dmabuf, &mine, &mr);
-
-	if (rc)
-		return rc;
-	memset(key, 0, NCCL_EP_NET_KEY_SIZE);
-	memcpy(key, &mine, sizeof(mine));
-	*out = mr;
-	return 0;
-}
-
-static int vb_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
-{
-	return mr_make(comm, mem, false, key, mr);
-}
-
-static int vb_regMrDmaBuf(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr)
-{
-	return mr_make(comm, mem, true, key, mr);
-}
-
-static int vb_shareMr(void *comm, void *mr, const void *keys)
-{
-	return vb_mr_share(comm, mr, keys);
-}
-
-static int vb_deregMr(void *comm, void *mr)
-{
-	(void)comm;
-	vb_mr_close(mr);
-	return 0;
-}
-
-static int vb_queryLastError(void *c, int peer, const char **sentence)
-{
-	struct vb_comm *comm = c;
-	int failed;
-
-	if (peer < 0 || peer >= comm->nranks)
-		return EP_FAIL(EP_NET, EP_EARG, "verbs: rank %d of %d", peer, comm->nranks);
-	/* A1: pairs with R1 in vb_peer_lost (verbs_peer.c): the sentence is complete. */
-	failed = __atomic_load_n(&comm->peers[peer].failed, __ATOMIC_ACQUIRE);
-	*sentence = failed > 0 ? comm->peers[peer].why : "";
-	return failed > 0 ? -failed : 0;
-}
+static const ncclEpNetHot_v1_t vb_hot = { EP_NET_HOT_OPS(vb) };
 
 const ncclEpNet_v1_t ep_net_verbs = {
-	.version = NCCL_EP_NET_VERSION,
-	.size = sizeof(ncclEpNet_v1_t),
-	.name = "verbs",
-	.hot = &vb_hot,
-	.init = vb_init,
-	.finalize = vb_finalize,
-	.devices = vb_devices,
-	.getProperties = vb_getProperties,
-	.listen = vb_listen,
-	.connect = vb_connect,
-	.closeListen = vb_closeListen,
-	.closeComm = vb_closeComm,
-	.createContext = vb_createContext,
-	.destroyContext = vb_destroyContext,
-	.regMr = vb_regMr,
+	EP_NET_OPS("verbs", vb),
+	.devices = ep_base_devices,
 	.regMrDmaBuf = vb_regMrDmaBuf,
-	.shareMr = vb_shareMr,
-	.deregMr = vb_deregMr,
-	.queryLastError = vb_queryLastError,
+	.queryLastError = ep_base_queryLastError,
 };

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verbs net between its files: verbs_lib.c (libibverbs), verbs_profile.c (kinds of NICs), verbs_dev.c and
- * verbs_gid.c (devices), verbs.c (the table), verbs_meet.c (listen, connect, close), verbs_ctx.c (queues of a context),
- * verbs_lane.c (queue pairs to a peer), verbs_ud.c (datagrams by which they are connected), verbs_mr.c (memory),
- * verbs_put.c and verbs_cq.c (hot), verbs_peer.c (who is still there).
+ * Private to the verbs net: verbs.c (tables), lib.c (libibverbs), dev.c, gid.c and profile.c (devices), meet.c (listen,
+ * connect, close), ctx.c (queues of a context), conn.c (queue pairs to a peer), ud.c (datagrams that connect them),
+ * mr.c (registrations), put.c (send side of the hot path), cq.c (completion side), peer.c (lost peers, device events).
  *
- * A comm opens the device for itself. Its contexts share the protection domain, so that memory is registered once, and
- * nothing else: each has a completion queue, a shared receive queue, one queue pair for datagrams, and those to peers.
+ * Every comm opens the device itself. Its contexts share only the protection domain, so that memory is registered once:
+ * each has its own completion queue, shared receive queue, UD queue pair, and RC queue pairs to peers.
  */
 #ifndef EP_NET_VERBS_H
 #define EP_NET_VERBS_H
@@ -16,20 +15,21 @@
 #include <stdint.h>
 
 #include "nccl_ep_net.h"
+#include "net/base/base.h"
 #include "net/verbs/api.h"
 #include "net/verbs/profile.h"
 #include "net/watch.h"
 
-#define VB_CONTEXTS 4	 /* a handle holds the datagram queue pairs of so many */
-#define VB_QPS 8	 /* to a peer */
+#define VB_CONTEXTS 4	 /* a handle has that many UD queue pair numbers */
+#define VB_QPS 8	 /* per peer */
 #define VB_INLINE 64u	 /* bytes */
-#define VB_PUTS 2048u	 /* of a context on their way */
-#define VB_CHAIN 32u	 /* work requests behind one doorbell */
-#define VB_SRQ 16384u	 /* receives: each immediate takes one */
-#define VB_BATCH 32	 /* completions read at once */
-#define VB_NOTES_OUT 64u /* datagrams on their way */
+#define VB_PUTS 2048u	 /* in flight on a context */
+#define VB_CHAIN 32u	 /* work requests per doorbell */
+#define VB_SRQ 16384u	 /* receives: an immediate consumes one */
+#define VB_BATCH 32	 /* completions per poll */
+#define VB_NOTES_OUT 64u /* datagrams in flight */
 
-/* The upper half of a wr_id, where it is no queue pair's number in its context. */
+/* Upper half of a wr_id; every other value is the index of a queue pair in its context. */
 #define VB_ID_RECV 0xfffffffdu
 #define VB_ID_NOTE_IN 0xfffffffeu
 #define VB_ID_NOTE_OUT 0xffffffffu
@@ -47,7 +47,7 @@ struct vb_dev {
 	char ib_name[IB_NAME], pci[IB_PATH];
 	uint8_t port;
 	bool roce, dmabuf;
-	uint32_t kinds; /* of memory */
+	uint32_t kinds; /* memory kinds */
 	const struct ep_verbs_profile *profile;
 	struct ib_device_attr attr;
 	struct ib_port_attr link;
@@ -55,8 +55,8 @@ struct vb_dev {
 };
 
 struct vb_net {
+	struct ep_base_net base;
 	struct vb_dev *devs;
-	int count;
 	uint64_t ordered, qps, inlines, srq, cq, contexts, gid;
 	char hca[64], profile[32];
 };
@@ -84,53 +84,50 @@ struct vb_far {
 };
 
 struct vb_mr {
+	struct ep_base_mr base;
 	struct ib_mr *mr;
-	uint8_t *base;
-	size_t size;
-	uint32_t kind;
-	bool shared;
-	struct vb_far far[]; /* by rank, once shared */
+	struct vb_far far[]; /* by rank, after shareMr */
 };
 
 /* The request of a put that is not quiet. */
 struct vb_slot {
-	struct vb_slot *next; /* free ones */
+	struct vb_slot *next; /* free list */
 	int peer, rc;
 	bool done;
-	bool orphan; /* told as failed; free when its completion has come */
+	bool orphan; /* reported as failed; freed when its completion arrives */
 };
 
 struct vb_qp {
 	struct ib_qp *qp;
-	struct vb_lane *lane;
+	struct vb_conn *conn;
 	uint32_t index, psn, depth;
-	uint32_t posted, completed; /* counts; the difference is at the NIC */
-	uint32_t dark;		    /* posted since one that asks for a completion */
-	struct vb_slot **slots;	    /* [depth] by number: the request, or NULL of a quiet one */
-	uint8_t *bytes;		    /* [depth][VB_INLINE], where the queue pair takes nothing inline */
+	uint32_t posted, completed; /* counters; the difference is posted to the NIC */
+	uint32_t dark;		    /* posted since the last signaled one */
+	struct vb_slot **slots;	    /* [depth]: the request of each work request, NULL for quiet ones */
+	uint8_t *bytes;		    /* [depth][VB_INLINE], if the queue pair has no inline data */
 };
 
-/* A peer, as one context sees it. */
-struct vb_lane {
+/* The state of one peer in one context. */
+struct vb_conn {
 	struct vb_ctx *ctx;
 	int peer;
-	bool have;    /* the peer's numbers, and its packets are taken */
-	bool ready;   /* the peer has ours: puts may go */
-	bool asking;  /* in ctx->asking: a put waits for it */
-	bool dropped; /* the peer has failed, and the queue pairs are in error */
+	bool have;    /* the peer's queue pair numbers are known, and its packets are accepted */
+	bool ready;   /* the peer knows ours: puts may be posted */
+	bool asking;  /* in ctx->asking: a put waits for the connection */
+	bool dropped; /* the peer is lost, and the queue pairs are in the error state */
 	uint8_t count, turn;
 	uint32_t max_inline;
-	uint32_t open; /* puts at the NIC */
+	uint32_t open; /* work requests posted and not completed */
 	struct vb_qp *qp;
-	struct ib_mr *bytes; /* of the queue pairs' slots for values, or NULL */
+	struct ib_mr *bytes; /* registration of vb_qp.bytes, or NULL */
 	void *ah;
-	uint64_t since;		  /* ctx->clock when something last moved */
+	uint64_t since;		  /* ctx->clock of the last progress */
 	uint64_t asked, ask_next; /* ctx->clock */
 	uint64_t ask_gap;
-	struct vb_lane *next_asking;
+	struct vb_conn *next_asking;
 };
 
-/* Puts that wait for the doorbell, all of one queue pair. */
+/* Work requests of one queue pair that wait for the doorbell. */
 struct vb_chain {
 	struct vb_qp *qp;
 	uint32_t count;
@@ -139,101 +136,93 @@ struct vb_chain {
 	uint8_t bytes[VB_CHAIN][VB_INLINE];
 };
 
-/* The queue pair of datagrams, and its buffers: receives first. */
+/* The UD queue pair and its buffers, receive buffers first. */
 struct vb_ud {
 	struct ib_qp *qp;
 	struct ib_mr *mr;
 	uint8_t *bytes;
-	uint32_t receives, sent, gone; /* gone: sent and completed */
+	uint32_t receives, sent, gone; /* gone: completed sends */
 };
 
 struct vb_ctx {
 	struct vb_comm *comm;
 	const struct ib_context_ops *ops;
 	int index;
-	bool taken;
 	struct ib_cq *cq;
 	struct ib_srq *srq;
-	uint32_t receives, spent, give_back; /* of srq: there are, to be given back, and so many at once */
-	uint32_t open, limit;		     /* puts at the NIC */
+	uint32_t receives, spent, give_back; /* of srq: total, consumed, and reposted when that many are consumed */
+	uint32_t open, limit;		     /* work requests posted */
 	uint32_t calls;
-	uint64_t clock, looked, swept; /* ns; the clock stands still while nobody calls progress */
+	uint64_t clock, looked, swept; /* ns; the clock stops while progress is not called */
 	struct vb_ud ud;
-	struct vb_lane *lanes, *asking;
-	struct vb_qp **qps; /* by number; [qps_count] of [qps_room] */
+	struct vb_conn *conns, *asking;
+	struct vb_qp **qps; /* by index; qps_count of qps_room are used */
 	uint32_t qps_count, qps_room;
 	struct {
 		uint32_t qpn;
-		struct vb_lane *lane;
-	} *senders; /* a hash by the number of our queue pair */
+		struct vb_conn *conn;
+	} *senders; /* hash table by the number of our queue pair */
 	uint32_t senders_mask;
 	struct vb_slot *free;
 	void **slabs;
 	uint32_t slabs_count;
 	struct vb_chain chain;
-	ncclEpNetImm_v1_t *imms; /* [receives] a ring: arrived and not handed out */
+	ncclEpNetImm_v1_t *imms; /* [receives] ring: arrived and not yet returned */
 	uint32_t head, tail, waiting;
 };
 
 struct vb_peer {
 	struct vb_handle handle;
-	int failed; /* errno, -1 while the sentence is written; any context, atomically */
-	bool left;  /* it said so; atomic */
-	char why[300];
+	bool left; /* it said bye; atomic */
 };
 
-/* From the parameters, once: engines do not ask the environment. */
+/* From the parameters, read once. */
 struct vb_path {
 	uint8_t tc, sl, timeout, retries;
 	uint16_t pkey;
 };
 
 struct vb_comm {
+	struct ep_base_comm base;
 	const struct vb_dev *dev;
 	struct vb_path path;
 	struct ib_context *context;
 	struct ib_pd *pd;
-	struct vb_mr *page; /* where a flush reads to */
+	struct vb_mr *page; /* destination of flush reads */
 	void *page_bytes;
-	int rank, nranks, contexts;
 	uint32_t qps, max_inline;
 	uint64_t nonce, lost_ns;
 	uint32_t qkey;
-	uint32_t cq, srq, notes; /* entries: of queues, and receives of datagrams */
-	bool closing;
-	int looking; /* atomic: one context at a time reads events */
-	int broken;  /* atomic: errno; the device or a queue is, and nothing goes on */
+	uint32_t cq, srq, notes; /* entries of the queues, and receives for datagrams */
+	int looking;		 /* atomic: one context at a time reads device events */
+	int broken;		 /* atomic: errno, after a failure of the device or of a queue */
 	char why[200];
 	struct ep_watch watch;
 	struct vb_peer *peers;
 	struct vb_ctx *ctx[VB_CONTEXTS];
 };
 
-extern const ncclEpNetHot_v1_t vb_hot;
-
-/* The library, loaded once for the process; NULL and a note where it cannot be used. */
+/* libibverbs, loaded once per process; NULL after a note when it cannot be used. */
 const struct ib_api *vb_api(void);
-/* Why there is no device, or not this one: a line at INFO, and for the sentence of who has asked for it by name. */
-void vb_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* An errno in words, with a remedy where there is one. Returns text. */
+/* strerror, with a remedy where there is one. Returns text. */
 const char *vb_reason(int error, char *text, size_t n);
-/* A failed call of libibverbs, error positive: the sentence names it, the device and the reason. */
+/* EP_FAIL for a failed call of libibverbs; error is positive. */
 int vb_fail(const struct vb_dev *dev, int error, const char *what);
 
-/* Devices that the filter allows; none is no failure, a setting that makes no sense is. */
+/* Devices that the filter allows. Finding none is no error; an invalid setting is. */
 int vb_devices_find(struct vb_net *net);
-/* NULL, and errno: it cannot be. */
+/* NULL with errno: it cannot be opened. */
 struct ib_context *vb_device_open(const struct vb_dev *dev);
-/* By NCCL's rules: prefixes by comma, NAME:port, = in front for names that are exact, ^ for all but those. */
+/* NCCL_IB_HCA's syntax: prefixes separated by commas, NAME:port, leading = for exact names, leading ^ to exclude. */
 bool vb_name_allowed(const char *filter, const char *name, int port);
 
-/* Which GIDs are wanted: family AF_INET, AF_INET6 or 0; index -1: by rule. */
+/* Which GIDs are acceptable. family: AF_INET, AF_INET6 or 0; index -1: the best one. */
 struct vb_gid_wish {
 	bool roce, v2_only;
 	int family, index;
 };
 
-/* The best of a table; -ENOENT: none will do, -EP_EARG: the index asked for does not; `why` of out has the reason. */
+/* -ENOENT: no entry is usable; -EP_EARG: the requested one is not. out->why says why it was chosen. */
 int vb_gid_pick(const struct ib_gid_entry *table, int n, const struct vb_gid_wish *wish, struct vb_gid_choice *out);
 int vb_gid_find(struct ib_context *context, struct vb_dev *dev, int index);
 
@@ -241,29 +230,32 @@ int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out);
 void vb_ctx_close(struct vb_ctx *ctx);
 struct vb_slot *vb_slot_take(struct vb_ctx *ctx);
 void vb_slot_give(struct vb_ctx *ctx, struct vb_slot *slot);
-/* Receives that were used up, given back. */
+/* Reposts consumed receives. */
 int vb_receives_post(struct vb_ctx *ctx);
 
-/* Queue pairs, made and not connected. */
-int vb_lane_open(struct vb_lane *lane);
-void vb_lane_close(struct vb_lane *lane);
-/* Connects them to the peer's. */
-int vb_lane_aim(struct vb_lane *lane, const uint32_t *qpn, const uint32_t *psn);
-/* A put waits for the lane: asks the peer, once and then again in time. */
-int vb_lane_want(struct vb_lane *lane);
-void vb_lane_drop(struct vb_lane *lane);
-struct vb_lane *vb_lane_of(struct vb_ctx *ctx, uint32_t qpn);
+/* Creates the queue pairs, not yet connected. */
+int vb_conn_open(struct vb_conn *conn);
+void vb_conn_close(struct vb_conn *conn);
+/* Connects them to the peer's queue pairs. */
+int vb_conn_aim(struct vb_conn *conn, const uint32_t *qpn, const uint32_t *psn);
+void vb_conn_drop(struct vb_conn *conn);
+struct vb_conn *vb_conn_of(struct vb_ctx *ctx, uint32_t qpn);
 struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer);
 
 int vb_ud_open(struct vb_ctx *ctx);
 void vb_ud_close(struct vb_ctx *ctx);
-int vb_hello_send(struct vb_lane *lane);
-void vb_bye_send(struct vb_lane *lane);
+/* A put waits for the connection: sends the peer a hello, repeated until it answers. */
+int vb_conn_want(struct vb_conn *conn);
+int vb_hello_send(struct vb_conn *conn);
+void vb_bye_send(struct vb_conn *conn);
 void vb_note_take(struct vb_ctx *ctx, uint32_t index, uint32_t bytes);
 
-int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, struct vb_key *key, struct vb_mr **out);
-int vb_mr_share(struct vb_comm *comm, struct vb_mr *mr, const void *keys);
+int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out);
 void vb_mr_close(struct vb_mr *mr);
+int vb_regMr(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr);
+int vb_regMrDmaBuf(void *comm, const ncclEpNetMem_v1_t *mem, void *key, void **mr);
+int vb_shareMr(void *comm, void *mr, const void *keys);
+int vb_deregMr(void *comm, void *mr);
 bool vb_dmabuf_probe(struct ib_pd *pd);
 uint32_t vb_kinds_probe(bool dmabuf);
 
@@ -272,18 +264,16 @@ int vb_connect(void *listener, const void *handles, int nranks, int rank, void *
 int vb_closeListen(void *listener);
 int vb_closeComm(void *comm);
 
-/* Marks it; every context's requests to it end. Returns -EP_EREMOTE. */
-int vb_peer_lost(struct vb_comm *comm, int peer, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static inline bool vb_peer_failed(const struct vb_comm *comm, int peer)
-{
-	return __atomic_load_n(&comm->peers[peer].failed, __ATOMIC_RELAXED);
-}
-/* A status of a completion in plain words, and what to look at. */
+/* The status of a completion as text, with what to check. */
 const char *vb_status_text(unsigned status);
-/* Looks after peers and the device, now and then; called by progress. An error: nothing goes on. */
+/* Checks for lost peers and device events; called by progress now and then. An error is final for the comm. */
 int vb_look(struct vb_ctx *ctx);
 
 void vb_chain_post(struct vb_ctx *ctx);
+int vb_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request);
+int vb_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request);
+int vb_iflush(void *ctx, void *mr, void **request);
+int vb_test(void *ctx, void *request, int *done);
 int vb_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count);
 
 #endif

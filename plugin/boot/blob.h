@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A frame in memory, as it goes over the wire; shared by the queues of several connections. One thread at a time. */
+/* A frame as it goes over the wire, reference-counted, shared by the send queues of several connections. Not atomic. */
 #ifndef EP_PLUGIN_BOOT_BLOB_H
 #define EP_PLUGIN_BOOT_BLOB_H
 
@@ -9,7 +9,7 @@
 #include "plugin/boot/wire.h"
 
 struct ep_blob {
-	struct ep_blob *next; /* piece of the same block, see boot_gather.h */
+	struct ep_blob *next; /* next piece of the same block, see gather.h */
 	uint32_t refs;
 	uint32_t pad;
 	struct ep_frame frame; /* the wire bytes start here */
@@ -17,7 +17,7 @@ struct ep_blob {
 };
 _Static_assert(sizeof(struct ep_blob) == 48, "frame and body are contiguous");
 
-/* frame->bytes of body are copied; NULL when memory is short. The caller holds one reference. */
+/* Copies frame->bytes of body; NULL when out of memory. The caller holds one reference. */
 struct ep_blob *ep_blob_new(const struct ep_frame *frame, const void *body);
 void ep_blob_put(struct ep_blob *blob);
 
@@ -32,14 +32,14 @@ static inline size_t ep_blob_size(const struct ep_blob *blob)
 	return sizeof(blob->frame) + blob->frame.bytes;
 }
 
-/* What a connection still has to send, in order. Zero-initialised is empty. */
+/* Send queue of a connection. Zero-initialised is empty. */
 struct ep_outq {
 	struct ep_blob **ring;
 	uint32_t head, count, room;
-	size_t sent; /* bytes of the first blob that are gone already */
+	size_t sent; /* bytes of the first blob already sent */
 };
 
-int ep_outq_push(struct ep_outq *q, struct ep_blob *blob); /* takes a reference of its own */
+int ep_outq_push(struct ep_outq *q, struct ep_blob *blob); /* takes its own reference */
 int ep_outq_fill(const struct ep_outq *q, struct iovec *iov, int max);
 void ep_outq_sent(struct ep_outq *q, size_t bytes);
 void ep_outq_clear(struct ep_outq *q);

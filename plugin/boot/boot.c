@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The callers' side of an endpoint. */
 #include "plugin/boot/boot.h"
 
 #include <errno.h>
@@ -16,7 +15,7 @@
 #include "util/error.h"
 #include "util/param.h"
 
-/* The service thread ends every phase in time; this is for the case that it does not get to run at all. */
+/* The service thread keeps all deadlines; this covers one that is not scheduled at all. */
 #define OVERTIME_MS 10000
 
 static void *service(void *arg)
@@ -39,7 +38,7 @@ static void *service(void *arg)
 	return NULL;
 }
 
-/* Sleeps until something has changed; -ETIMEDOUT at the deadline. */
+/* Waits for a change of state; -ETIMEDOUT at the deadline. */
 static int wait_change(struct ep_boot *b, uint64_t deadline)
 {
 	struct timespec t = ep_timespec(deadline);
@@ -67,7 +66,7 @@ destroy_lock:
 	return -rc;
 }
 
-/* The memory of an endpoint; the loop and the gather are empty or freed. */
+/* After the loop and the gather are freed. */
 static void boot_free(struct ep_boot *b)
 {
 	while (b->notices) {
@@ -134,12 +133,12 @@ static int meet(struct ep_boot *b)
 	if (b->err)
 		rc = EP_FAIL(EP_BOOT, b->err, "%s", b->why);
 	else if (rc)
-		rc = EP_FAIL(EP_BOOT, EP_ETIMEOUT, "rank %u: the meeting did not end in time", b->rank);
+		rc = EP_FAIL(EP_BOOT, EP_ETIMEOUT, "rank %u: the bootstrap did not finish in time", b->rank);
 	pthread_mutex_unlock(&b->lock);
 	return rc;
 }
 
-/* To repair the mesh after deaths everybody must be able to reach everybody. */
+/* To repair the mesh after deaths every rank needs the address of every other. */
 static int learn_peers(struct ep_boot *b)
 {
 	struct ep_peer *peers = EP_CALLOC(EP_BOOT, b->nranks, sizeof(*peers), "the addresses of all ranks");
@@ -164,13 +163,12 @@ int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out)
 	int rc;
 
 	if (!opts || !out || !opts->id)
-		return EP_FAIL(EP_BOOT, EP_EARG, "ep_boot_open needs options, an id and a place for the result");
+		return EP_FAIL(EP_BOOT, EP_EARG, "ep_boot_open: opts, id and out must not be NULL");
 	if (opts->nranks < 1 || opts->nranks > EP_BOOT_MAX_RANKS || opts->rank < 0 || opts->rank >= opts->nranks)
-		return EP_FAIL(EP_BOOT, EP_EARG,
-			       "rank %d of %d is not possible: ranks are 0 to n - 1, and n is 1 to %d", opts->rank,
-			       opts->nranks, EP_BOOT_MAX_RANKS);
+		return EP_FAIL(EP_BOOT, EP_EARG, "invalid rank %d of %d: ranks are 0 to n - 1, and n is 1 to %d",
+			       opts->rank, opts->nranks, EP_BOOT_MAX_RANKS);
 	if (opts->timeout_ms < 0)
-		return EP_FAIL(EP_BOOT, EP_EARG, "a timeout of %d ms is not possible", opts->timeout_ms);
+		return EP_FAIL(EP_BOOT, EP_EARG, "invalid timeout: %d ms", opts->timeout_ms);
 	rc = ep_boot_id_check(opts->id);
 	if (!rc)
 		rc = ep_mac_check();
@@ -196,7 +194,7 @@ int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out)
 	}
 	pthread_mutex_lock(&b->lock);
 	b->opened = true;
-	ep_loop_wake(&b->loop); /* deaths it has seen already */
+	ep_loop_wake(&b->loop); /* for deaths noticed before */
 	pthread_mutex_unlock(&b->lock);
 	*out = b;
 	return 0;
@@ -222,7 +220,7 @@ void ep_boot_close(struct ep_boot *b)
 	boot_free(b);
 }
 
-/* In a collective, with the lock: until it is complete or lost. */
+/* In a collective, with the lock held: until it is complete or has failed. */
 static int await(struct ep_boot *b)
 {
 	uint64_t deadline = ep_deadline_ms(b->timeout_ms);
@@ -236,8 +234,7 @@ static int await(struct ep_boot *b)
 	if (!b->err) {
 		uint32_t n = ep_gather_missing(&b->gather, missing, sizeof(missing));
 
-		snprintf(why, sizeof(why),
-			 "collective %llu is not complete after %d ms, %u of %u ranks are missing: rank %s",
+		snprintf(why, sizeof(why), "collective %llu timed out after %d ms, %u of %u ranks are missing: rank %s",
 			 (unsigned long long)b->gather.seq, b->timeout_ms, n, b->nranks, missing);
 		ep_mesh_give_up(b, EP_ETIMEOUT, why);
 		ep_loop_wake(&b->loop);
@@ -250,14 +247,13 @@ int ep_boot_allgather(struct ep_boot *b, const void *mine, size_t n, void *all)
 	int rc;
 
 	if (b->pid != getpid())
-		return EP_FAIL(EP_BOOT, EP_EUSAGE, "rank %u: a forked child cannot use its parent's connections",
+		return EP_FAIL(EP_BOOT, EP_EUSAGE, "rank %u: a forked child cannot use its parent's communicator",
 			       b->rank);
 	if (n && (!mine || !all))
-		return EP_FAIL(EP_BOOT, EP_EARG, "rank %u: a gather of %zu bytes needs a source and a destination",
-			       b->rank, n);
+		return EP_FAIL(EP_BOOT, EP_EARG, "rank %u: gather of %zu bytes with a NULL buffer", b->rank, n);
 	pthread_mutex_lock(&b->lock);
 	if (b->busy) {
-		rc = EP_FAIL(EP_BOOT, EP_EUSAGE, "rank %u is in a collective already: one at a time", b->rank);
+		rc = EP_FAIL(EP_BOOT, EP_EUSAGE, "rank %u is already in a collective", b->rank);
 		goto unlock;
 	}
 	rc = -b->err;
@@ -314,25 +310,25 @@ bool ep_boot_alive(struct ep_boot *b, int rank)
 void ep_boot_parted(struct ep_boot *b, int peer, const char *why)
 {
 	struct ep_frame f = { .type = EP_F_PARTED };
-	char sentence[EP_WHY_MAX];
+	char message[EP_WHY_MAX];
 
 	if (!b || b->pid != getpid() || peer < 0 || (uint32_t)peer >= b->nranks)
 		return;
 	f.rank = b->rank;
 	f.seq = (uint64_t)peer;
-	snprintf(sentence, sizeof(sentence), "rank %u does not reach rank %d any more: %s", b->rank, peer, why);
+	snprintf(message, sizeof(message), "rank %u lost rank %d: %s", b->rank, peer, why);
 	pthread_mutex_lock(&b->lock);
-	ep_notice_parted(b, &f, sentence, NULL);
+	ep_notice_parted(b, &f, message, NULL);
 	ep_loop_wake(&b->loop);
 	pthread_mutex_unlock(&b->lock);
 }
 
-void ep_boot_abort(struct ep_boot *b, int err, const char *sentence)
+void ep_boot_abort(struct ep_boot *b, int err, const char *message)
 {
 	if (!b || b->pid != getpid())
 		return;
 	pthread_mutex_lock(&b->lock);
-	ep_mesh_give_up(b, err > 0 && err < 4096 ? err : EP_EREMOTE, sentence ? sentence : "no reason given");
+	ep_mesh_give_up(b, err > 0 && err < 4096 ? err : EP_EREMOTE, message ? message : "no reason given");
 	ep_loop_wake(&b->loop);
 	pthread_mutex_unlock(&b->lock);
 }

@@ -21,8 +21,7 @@ void ep_conn_close(struct ep_loop *l, struct ep_conn *c)
 {
 	if (c->fd < 0)
 		return;
-	/* close() alone leaves the registration, and its pointer to us, for as long as a forked child has the socket.
-	 */
+	/* close() alone keeps the registration, and its pointer to c, while a forked child still has the socket. */
 	epoll_ctl(l->epfd, EPOLL_CTL_DEL, c->fd, NULL);
 	ep_sock_close(c->fd);
 	c->fd = -1;
@@ -124,7 +123,7 @@ void ep_loop_drop(struct ep_loop *l, struct ep_conn *c)
 	if (c->next)
 		c->next->prev = c->prev;
 	c->state = EP_CONN_DEAD;
-	/* Closed now, so that the descriptor is free again; the memory stays until no event can point to it. */
+	/* Closed now to free the descriptor; an event of this turn may still point to the memory. */
 	ep_conn_close(l, c);
 	c->next = l->dead;
 	l->dead = c;
@@ -142,8 +141,7 @@ void ep_loop_flush(struct ep_loop *l, struct ep_conn *c)
 		if (put == -EAGAIN)
 			break;
 		if (put < 0) {
-			/* What it sent before it closed may still be unread, and may say why: the reading side judges.
-			 */
+			/* Reading reports the loss: what the peer sent before it closed may give the reason. */
 			ep_outq_clear(&c->out);
 			break;
 		}

@@ -23,13 +23,13 @@ void ep_endpoint_fail(struct ep_boot *b, int err, uint32_t culprit, const char *
 	va_end(ap);
 	b->err = err;
 	f.bytes = (uint32_t)strlen(b->why);
-	/* Without memory for it the closed connection has to say it. */
+	/* If this is out of memory the root sees the connection close. */
 	if (b->phase == EP_MEETING && b->root)
 		ep_loop_post(&b->loop, b->root, &f, b->why);
 	pthread_cond_broadcast(&b->cond);
 }
 
-/* A link-local address is good on any of its links; which one is the business of the host that dials. */
+/* The scope of a link-local address is local to the connecting host. */
 void ep_endpoint_scope(const struct ep_boot *b, struct ep_dial *d)
 {
 	for (int i = 0; i < d->naddr && b->scope; i++)
@@ -49,7 +49,7 @@ int ep_endpoint_dial(struct ep_boot *b, const struct ep_peer *to, uint64_t give_
 	return ep_loop_dial(&b->loop, &who, &d) ? 0 : -ENOMEM;
 }
 
-/* Connected, or about to be. */
+/* Connected or connecting. */
 static bool connected(const struct ep_boot *b, uint32_t rank)
 {
 	for (const struct ep_conn *c = b->loop.conns; c; c = c->next)
@@ -59,9 +59,9 @@ static bool connected(const struct ep_boot *b, uint32_t rank)
 }
 
 /*
- * With survive, enough deaths cut the mesh in pieces (8 ranks: 0 has no neighbour left when 1, 2, 4, 6, 7 are gone).
- * Whoever waits in a collective makes sure that it is connected to the next living rank; when all of them wait, the
- * living form a ring.
+ * With survive, enough deaths partition the mesh (of 8 ranks, 0 has no neighbour left when 1, 2, 4, 6, 7 are dead).
+ * Each rank that waits in a collective therefore connects to the next live rank; once all wait, the live ranks form a
+ * ring.
  */
 void ep_endpoint_repair(struct ep_boot *b)
 {
@@ -75,11 +75,11 @@ void ep_endpoint_repair(struct ep_boot *b)
 		while (to != b->rank && b->state[to] != EP_RANK_ALIVE);
 		if (to == b->rank || connected(b, to))
 			return;
-		EP_INFO(EP_BOOT, "rank %u connects to rank %u to close the gap in the mesh", b->rank, to);
+		EP_INFO(EP_BOOT, "rank %u connects to rank %u to repair the mesh", b->rank, to);
 		rc = ep_endpoint_dial(b, &b->peers[to], ep_deadline_ms(REPAIR_MS));
 		if (rc)
-			b->state[to] = EP_RANK_UNREACHABLE; /* it was gone before it could say where it lives */
+			b->state[to] = EP_RANK_UNREACHABLE; /* it died before it published its address */
 	}
 	if (rc == -ENOMEM)
-		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory for a connection", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u: out of memory for a connection", b->rank);
 }

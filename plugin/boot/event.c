@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The life of one connection: dialling or being accepted, the handshake, frames. */
 #include "plugin/boot/event.h"
 
 #include <errno.h>
@@ -12,13 +11,13 @@
 #include "util/error.h"
 
 #define STRANGER_MS 5000 /* to authenticate */
-#define CROWD_MS 250	 /* when there are too many, one may stay at least that long */
-#define STARVE_MS 100	 /* between attempts to accept without descriptors */
-#define SYN_MS 3000	 /* for an address to answer before the next one is tried: three SYNs */
+#define CROWD_MS 250	 /* least time a stranger has before it can be dropped to make room */
+#define STARVE_MS 100	 /* between attempts to accept while out of descriptors */
+#define SYN_MS 3000	 /* per address before the next one is tried: three SYNs */
 #define HARD_ROUNDS 3
-#define ACCEPTS 64 /* per turn, so that those inside are served too */
+#define ACCEPTS 64 /* per turn, so that open connections are served too */
 
-/* The first few in full, then only when the count has doubled: a port scan must not fill the disk. */
+/* Logs the first three, then whenever the count has doubled: a port scan must not fill the disk. */
 static void stranger_drop(struct ep_loop *l, struct ep_conn *c, const char *why)
 {
 	char from[EP_SOCK_TEXT];
@@ -35,7 +34,7 @@ void ep_conn_lost(struct ep_loop *l, struct ep_conn *c, int err)
 	bool tell = c->state == EP_CONN_READY || (!c->server && c->state != EP_CONN_FINISH);
 
 	if (c->server && c->state == EP_CONN_SHAKE) {
-		stranger_drop(l, c, err ? strerror(-err) : "it closed before it had said who it is");
+		stranger_drop(l, c, err ? strerror(-err) : "closed before authenticating");
 		return;
 	}
 	ep_loop_drop(l, c);
@@ -57,7 +56,7 @@ static void dial_failed(struct ep_loop *l, struct ep_conn *c, int err)
 	}
 	c->dial.next = 0;
 	c->dial.rounds++;
-	/* Whoever we dial listened before it told its address: refused again and again means that it is gone. */
+	/* Peers listen before they publish their address: repeated refusals mean that the process is gone. */
 	if (c->dial.hard >= HARD_ROUNDS * c->dial.naddr || err == -EMFILE || err == -ENFILE || err == -ENOMEM) {
 		ep_conn_lost(l, c, err);
 		return;
@@ -86,7 +85,7 @@ static void dial_next(struct ep_loop *l, struct ep_conn *c)
 		dial_failed(l, c, rc);
 		return;
 	}
-	/* With one address there is nothing else to try, but a new attempt costs nothing either. */
+	/* Also with a single address: a new attempt costs nothing. */
 	ep_loop_arm(l, c, ep_deadline_ms(SYN_MS * (1 + (int64_t)(c->dial.rounds > 9 ? 9 : c->dial.rounds))));
 }
 
@@ -99,7 +98,7 @@ static void dial_event(struct ep_loop *l, struct ep_conn *c)
 	if (rc)
 		dial_failed(l, c, rc);
 	else
-		c->state = EP_CONN_SHAKE; /* the deadline of the attempt goes on until the greeting */
+		c->state = EP_CONN_SHAKE; /* the deadline of the attempt also covers the greeting */
 }
 
 /* ---- handshake ---- */
@@ -109,7 +108,7 @@ static int send_record(struct ep_conn *c, const void *rec, size_t n)
 	struct iovec iov = { (void *)rec, n };
 	ssize_t put = ep_sock_send(c->fd, &iov, 1);
 
-	/* Less than 100 bytes into an empty socket buffer: a short write means that something is very wrong. */
+	/* Under 100 bytes into an empty socket buffer: a short write is an error. */
 	return put == (ssize_t)n ? 0 : put < 0 ? (int)put : -EPROTO;
 }
 
@@ -137,9 +136,7 @@ static void server_step(struct ep_loop *l, struct ep_conn *c)
 	if (!rc)
 		rc = send_record(c, &proof, sizeof(proof));
 	if (status != EP_SHAKE_OK) {
-		stranger_drop(l, c,
-			      status == EP_SHAKE_SECRET ? "it does not know the secret of this id"
-							: "it looks for somebody else");
+		stranger_drop(l, c, status == EP_SHAKE_SECRET ? "wrong secret" : "wrong destination rank");
 		return;
 	}
 	if (rc) {
@@ -162,7 +159,7 @@ static void client_step(struct ep_loop *l, struct ep_conn *c)
 			rc = send_record(c, &claim, sizeof(claim));
 		c->got = 0;
 		c->want = sizeof(struct ep_proof);
-		/* From here on the other end may count us as connected: our haste must not look like our death. */
+		/* From here on the peer may count us as connected: giving up early would look like our death. */
 		ep_loop_arm(l, c, c->dial.give_up);
 	} else {
 		rc = ep_shake_confirm(&c->shake, l->secret, &c->rec.proof);
@@ -175,7 +172,7 @@ static void client_step(struct ep_loop *l, struct ep_conn *c)
 
 static void shake_event(struct ep_loop *l, struct ep_conn *c)
 {
-	/* Exactly the record and no more: what follows are frames, which have a buffer once they are trusted. */
+	/* Exactly the record: the frames behind it are read into the scratch buffer, after authentication. */
 	ssize_t n = ep_sock_recv(c->fd, c->rec.bytes + c->got, c->want - c->got);
 
 	if (n == -EAGAIN)
@@ -217,7 +214,7 @@ static void rest_until(struct ep_loop *l, uint64_t when)
 	l->next_at = when < l->next_at ? when : l->next_at;
 }
 
-/* Out of descriptors or memory: a stranger's place is taken; if there is none, waiting beats spinning. */
+/* Out of descriptors or memory: drops a stranger to free a descriptor; without one, pauses accepting. */
 static void starve(struct ep_loop *l, int err)
 {
 	struct ep_conn *c = stranger_oldest(l);
@@ -227,7 +224,7 @@ static void starve(struct ep_loop *l, int err)
 		EP_WARN(EP_BOOT, "%s cannot accept connections: %s", l->what, strerror(-err));
 	}
 	if (c)
-		stranger_drop(l, c, "its descriptor is needed");
+		stranger_drop(l, c, "out of descriptors");
 	else
 		rest_until(l, ep_deadline_ms(STARVE_MS));
 }
@@ -243,7 +240,7 @@ static bool make_room(struct ep_loop *l)
 		rest_until(l, c->born + CROWD_MS * 1000000ull);
 		return false;
 	}
-	stranger_drop(l, c, "too many come and it was silent longest");
+	stranger_drop(l, c, "too many unauthenticated connections, this is the oldest");
 	return true;
 }
 
@@ -283,7 +280,7 @@ static void listen_event(struct ep_loop *l, struct ep_conn *listener)
 		}
 		l->starved_since = 0;
 		if (fd < 0)
-			return; /* nobody more, or one that has gone again */
+			return; /* none pending, or the peer gave up */
 		welcome(l, listener->purpose, fd, &from);
 	}
 }
@@ -295,14 +292,14 @@ void ep_conn_rested(struct ep_loop *l)
 		if (c->state != EP_CONN_LISTEN)
 			continue;
 		ep_conn_watch(l, c, EPOLLIN, false);
-		/* Asked at once, not when somebody comes: it is also how we learn that there are descriptors again. */
+		/* At once, not at the next event: accept also tells whether there are descriptors again. */
 		listen_event(l, c);
 	}
 }
 
 /* ---- frames ---- */
 
-/* Handles the whole frames in buf; returns the bytes used, or an error. */
+/* Handles the complete frames in buf; returns the bytes consumed, or an error. */
 static ssize_t consume(struct ep_loop *l, struct ep_conn *c, const uint8_t *buf, size_t n)
 {
 	size_t at = 0;
@@ -343,7 +340,7 @@ static int keep_part(struct ep_conn *c, const uint8_t *rest, size_t n)
 
 static void read_event(struct ep_loop *l, struct ep_conn *c)
 {
-	/* A few rounds, then the others' turn: the socket stays readable. */
+	/* At most four reads, then the other connections: epoll reports the rest again. */
 	for (int i = 0; i < 4 && (c->state == EP_CONN_READY || c->state == EP_CONN_FINISH); i++) {
 		size_t have = c->part_len, room = EP_LOOP_SCRATCH - have;
 		ssize_t n, used;
@@ -359,7 +356,7 @@ static void read_event(struct ep_loop *l, struct ep_conn *c)
 		}
 		have += (size_t)n;
 		used = consume(l, c, l->scratch, have);
-		/* Whoever finishes a connection does not care for what still comes. */
+		/* On a finishing connection what still arrives is discarded. */
 		if (used >= 0 && c->state == EP_CONN_READY)
 			used = keep_part(c, l->scratch + used, have - (size_t)used);
 		if (used < 0) {
@@ -391,7 +388,7 @@ void ep_conn_event(struct ep_loop *l, struct ep_conn *c, uint32_t events)
 			read_event(l, c);
 		break;
 	case EP_CONN_DEAD:
-		break; /* by an event before it in the same turn */
+		break; /* dropped by an earlier event of the same turn */
 	}
 }
 
@@ -402,7 +399,7 @@ void ep_conn_expire(struct ep_loop *l, struct ep_conn *c)
 	else if (!c->server && (c->state == EP_CONN_DIAL || c->state == EP_CONN_SHAKE))
 		dial_failed(l, c, -ETIMEDOUT);
 	else if (c->state == EP_CONN_SHAKE)
-		stranger_drop(l, c, "it did not authenticate in time");
+		stranger_drop(l, c, "did not authenticate in time");
 	else
 		ep_loop_drop(l, c);
 }

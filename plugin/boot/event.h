@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens to a connection: events of its socket, its deadline, its end. */
+/* The state machine of a connection: socket events, deadlines, loss. */
 #ifndef EP_PLUGIN_BOOT_EVENT_H
 #define EP_PLUGIN_BOOT_EVENT_H
 
@@ -8,6 +8,6 @@
 void ep_conn_event(struct ep_loop *l, struct ep_conn *c, uint32_t events);
 void ep_conn_expire(struct ep_loop *l, struct ep_conn *c);
 void ep_conn_lost(struct ep_loop *l, struct ep_conn *c, int err);
-void ep_conn_rested(struct ep_loop *l); /* listeners accept again */
+void ep_conn_rested(struct ep_loop *l); /* the pause is over: accept again */
 
 #endif

@@ -24,7 +24,7 @@ int ep_loop_init(struct ep_loop *l, const struct ep_loop_ops *ops, void *ctx, co
 	};
 	l->lost_ms = (int)ep_param_int(EP_P_PEER_LOST_MS);
 	l->probe_at = ep_deadline_ms(l->lost_ms / 4);
-	/* 1000 strangers at a time are no reason to refuse anybody, but they must not eat the process's descriptors. */
+	/* At most a quarter of the descriptor limit for unauthenticated connections. */
 	getrlimit(RLIMIT_NOFILE, &files);
 	l->strangers_max = files.rlim_cur / 4 > 1024 ? 1024 : (uint32_t)(files.rlim_cur / 4);
 	if (l->strangers_max < 16)
@@ -48,7 +48,8 @@ void ep_loop_free(struct ep_loop *l)
 		ep_loop_drop(l, l->conns);
 	ep_conn_reap(l);
 	if (l->dropped > 3)
-		EP_INFO(EP_BOOT, "%s turned %llu strangers away", l->what, (unsigned long long)l->dropped);
+		EP_INFO(EP_BOOT, "%s dropped %llu unauthenticated connections", l->what,
+			(unsigned long long)l->dropped);
 	free(l->scratch);
 	ep_sock_close(l->wakefd);
 	ep_sock_close(l->epfd);
@@ -87,7 +88,7 @@ struct ep_conn *ep_loop_dial(struct ep_loop *l, const struct ep_shake *who, cons
 	c->shake = *who;
 	c->peer = who->to;
 	c->dial = *where;
-	/* The first attempt is made by the turn: a failure is then reported like a later one. */
+	/* The loop makes the first attempt, so that its failure is reported like a later one. */
 	ep_loop_arm(l, c, 0);
 	return c;
 }
@@ -116,7 +117,7 @@ static void expire(struct ep_loop *l)
 		l->probe_at = now + (uint64_t)l->lost_ms * 250000ull;
 	if (l->accept_at && now >= l->accept_at)
 		ep_conn_rested(l);
-	/* Handlers may drop any connection: start again after each. What they arm lowers next_at by itself. */
+	/* A handler may drop any connection: restart after each. Arming a deadline lowers next_at. */
 again:
 	l->next_at = l->accept_at ? l->accept_at : UINT64_MAX;
 	for (c = l->conns; c; c = next) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections and the loop that serves them: accepts, dials, authenticates, cuts the stream into checked frames, and
- * sends what is queued. Knows nothing of meetings and collectives; those are in the operations it is given.
- * Everything of a loop is used under the owner's lock (which it drops while it sleeps) or by one thread.
+ * The event loop: accepts, connects, authenticates, splits the stream into checked frames, and sends what is queued.
+ * What frames mean is up to the owner's operations. A loop is used under its owner's lock, which it drops while it
+ * sleeps, or by one thread.
  */
 #ifndef EP_PLUGIN_BOOT_LOOP_H
 #define EP_PLUGIN_BOOT_LOOP_H
@@ -12,15 +12,15 @@
 #include "plugin/boot/conn.h"
 
 int ep_loop_init(struct ep_loop *l, const struct ep_loop_ops *ops, void *ctx, const uint8_t *secret);
-void ep_loop_free(struct ep_loop *l); /* closes what is left, calls nobody */
+void ep_loop_free(struct ep_loop *l); /* closes all connections without calling back */
 
-/* The listening socket becomes the loop's, also on failure. */
+/* Takes ownership of the listening socket, also on failure. */
 int ep_loop_listen(struct ep_loop *l, int fd, enum ep_purpose purpose);
 
-/* A client's connection; tries the addresses in turn until one authenticates or give_up has come. */
+/* A client connection; tries the addresses in turn until one authenticates or give_up has passed. */
 struct ep_conn *ep_loop_dial(struct ep_loop *l, const struct ep_shake *who, const struct ep_dial *where);
 
-/* Sends what is queued, sleeps until something happens (at most until `until`) without the lock, and handles it. */
+/* Sends what is queued, waits for events without the lock, at most until `until`, and handles them. */
 int ep_loop_turn(struct ep_loop *l, uint64_t until, pthread_mutex_t *lock);
 void ep_loop_wake(struct ep_loop *l); /* from any thread */
 

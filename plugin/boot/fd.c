@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* File descriptors for other processes of this host, each by one question over an abstract UNIX socket. */
 #include "plugin/boot/fd.h"
 
 #include <errno.h>
@@ -16,7 +15,7 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-/* The name is as hard to guess as the token, but it can be read in /proc/net/unix: the handshake keeps others out. */
+/* The name can be read in /proc/net/unix: what keeps others out is the handshake. */
 static socklen_t unix_name(const struct ep_fd_token *token, struct sockaddr_un *out)
 {
 	int n = 0;
@@ -35,7 +34,7 @@ int ep_fd_listen(struct ep_boot *b)
 	int fd, rc = ep_random(b->token.bytes, sizeof(b->token.bytes));
 
 	if (rc)
-		return EP_FAIL(EP_BOOT, -rc, "rank %u gets no random bytes: %s", b->rank, strerror(-rc));
+		return EP_FAIL(EP_BOOT, -rc, "rank %u cannot get random bytes: %s", b->rank, strerror(-rc));
 	len = unix_name(&b->token, &name);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (fd >= 0 && !bind(fd, (struct sockaddr *)&name, len) && !listen(fd, 4096)) {
@@ -47,7 +46,7 @@ int ep_fd_listen(struct ep_boot *b)
 	return rc ? EP_FAIL(EP_BOOT, -rc, "rank %u cannot open its local socket: %s", b->rank, strerror(-rc)) : 0;
 }
 
-/* The answer, the note and the descriptor in one message: it always fits a socket that has sent next to nothing. */
+/* Reply, note and descriptor in one sendmsg: always fits the nearly empty socket buffer. */
 static int send_offer(int sock, const struct ep_frame *f, const struct ep_fd_offer *o)
 {
 	union {
@@ -85,15 +84,15 @@ static struct ep_fd_offer **find(struct ep_boot *b, uint64_t key, bool note)
 
 int ep_fd_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_frame *f)
 {
-	struct ep_frame answer = { .type = EP_F_FD_PUT, .seq = f->seq };
+	struct ep_frame reply = { .type = EP_F_FD_PUT, .seq = f->seq };
 	struct ep_fd_offer *offer = *find(b, f->seq, f->index == 1);
 
 	if (offer) {
-		answer.bytes = offer->bytes;
-		return send_offer(c->fd, &answer, offer); /* the client closes */
+		reply.bytes = offer->bytes;
+		return send_offer(c->fd, &reply, offer); /* the client closes */
 	}
-	answer.err = ENOENT;
-	return ep_loop_post(&b->loop, c, &answer, NULL);
+	reply.err = ENOENT;
+	return ep_loop_post(&b->loop, c, &reply, NULL);
 }
 
 static void offer_free(struct ep_fd_offer *o)
@@ -123,7 +122,7 @@ static int offer(struct ep_boot *b, uint64_t key, const void *note, size_t n, in
 	*o = (struct ep_fd_offer){ .key = key, .bytes = (uint32_t)n, .fd = -1 };
 	if (n)
 		memcpy(o->note, note, n);
-	/* A note may come without one; a plain offer may not. */
+	/* The descriptor is optional only with a note. */
 	if ((fd >= 0 || !n) && (o->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0) {
 		rc = EP_FAIL(EP_BOOT, errno, "file descriptor %d cannot be duplicated: %s", fd, strerror(errno));
 		offer_free(o);
@@ -131,7 +130,7 @@ static int offer(struct ep_boot *b, uint64_t key, const void *note, size_t n, in
 	}
 	pthread_mutex_lock(&b->lock);
 	if (*find(b, key, n > 0)) {
-		rc = EP_FAIL(EP_BOOT, EEXIST, "rank %u offers key %#llx already", b->rank, (unsigned long long)key);
+		rc = EP_FAIL(EP_BOOT, EEXIST, "rank %u already offers key %#llx", b->rank, (unsigned long long)key);
 	} else {
 		o->next = b->offers;
 		b->offers = o;
@@ -150,7 +149,7 @@ int ep_boot_fd_offer(struct ep_boot *b, uint64_t key, int fd)
 int ep_boot_note_offer(struct ep_boot *b, uint64_t key, const void *note, size_t n, int fd)
 {
 	if (!n || n > EP_BOOT_NOTE)
-		return EP_FAIL(EP_BOOT, EP_EINTERNAL, "a note has 1 to %d bytes, not %zu", EP_BOOT_NOTE, n);
+		return EP_FAIL(EP_BOOT, EP_EINTERNAL, "invalid note size: %zu bytes, at most %d", n, EP_BOOT_NOTE);
 	return offer(b, key, note, n, fd);
 }
 
@@ -191,7 +190,7 @@ static int unix_connect(const struct ep_fd_token *owner, uint64_t deadline)
 
 	if (fd < 0)
 		return -errno;
-	/* EAGAIN is a full backlog; there is nothing to poll for. */
+	/* EAGAIN: the backlog is full, and there is nothing to poll for. */
 	while ((rc = connect(fd, (struct sockaddr *)&name, len) ? -errno : 0) == -EAGAIN || rc == -EINTR) {
 		if (ep_now_ns() >= deadline) {
 			rc = -ETIMEDOUT;
@@ -205,7 +204,7 @@ static int unix_connect(const struct ep_fd_token *owner, uint64_t deadline)
 	return rc;
 }
 
-static int prove_ourselves(struct ep_boot *b, int sock, uint64_t deadline)
+static int authenticate(struct ep_boot *b, int sock, uint64_t deadline)
 {
 	struct ep_shake shake = { .purpose = EP_TO_FD, .from = b->rank };
 	struct ep_greet greet;
@@ -223,8 +222,8 @@ static int prove_ourselves(struct ep_boot *b, int sock, uint64_t deadline)
 	return rc ? rc : ep_shake_confirm(&shake, b->secret, &proof);
 }
 
-/* The descriptor comes with the first byte of the answer; a second one would be an attack or a bug, and is closed. */
-static int recv_answer(int sock, struct ep_frame *f, uint64_t deadline, int *fd)
+/* The descriptor is attached to the first byte of the reply; further ones are an attack or a bug, and are closed. */
+static int recv_reply(int sock, struct ep_frame *f, uint64_t deadline, int *fd)
 {
 	union {
 		char buf[CMSG_SPACE(4 * sizeof(int))];
@@ -265,26 +264,26 @@ static int recv_answer(int sock, struct ep_frame *f, uint64_t deadline, int *fd)
 	return -(int)f->err;
 }
 
-struct question {
+struct request {
 	const struct ep_fd_token *owner;
 	uint64_t key, deadline;
 	void *note;
-	size_t n; /* of the note; 0: a descriptor alone is asked for */
+	size_t n; /* of the note; 0: a descriptor alone */
 };
 
-/* Without a sentence. *fd is the descriptor that came along, or -1. */
-static int fetch(struct ep_boot *b, const struct question *q, int *fd)
+/* Sets no last error. *fd is the descriptor, or -1. */
+static int fetch(struct ep_boot *b, const struct request *q, int *fd)
 {
 	struct ep_frame f = { .type = EP_F_FD_GET, .index = q->n > 0, .seq = q->key };
 	int rc, got = -1, sock = unix_connect(q->owner, q->deadline);
 
 	if (sock < 0)
 		return sock;
-	rc = prove_ourselves(b, sock, q->deadline);
+	rc = authenticate(b, sock, q->deadline);
 	if (!rc)
 		rc = ep_sock_send_all(sock, &f, sizeof(f), q->deadline);
 	if (!rc)
-		rc = recv_answer(sock, &f, q->deadline, &got);
+		rc = recv_reply(sock, &f, q->deadline, &got);
 	if (!rc && f.bytes != q->n)
 		rc = -EPROTO;
 	if (!rc && q->n)
@@ -301,13 +300,13 @@ static int fetch(struct ep_boot *b, const struct question *q, int *fd)
 
 int ep_boot_fd_fetch(struct ep_boot *b, const struct ep_fd_token *owner, uint64_t key, int *fd)
 {
-	int rc = fetch(b, &(struct question){ owner, key, ep_deadline_ms(b->timeout_ms), NULL, 0 }, fd);
+	int rc = fetch(b, &(struct request){ owner, key, ep_deadline_ms(b->timeout_ms), NULL, 0 }, fd);
 
-	/* Not logged as a failure: asking is how one finds out who shares a host. */
+	/* Not an error: this is how ranks find out who shares a host. */
 	if (!rc || rc == -ECONNREFUSED)
 		return rc;
-	return EP_FAIL(EP_BOOT, -rc, "rank %u did not get file descriptor %#llx from its owner: %s", b->rank,
-		       (unsigned long long)key, strerror(-rc));
+	return EP_FAIL(EP_BOOT, -rc, "rank %u cannot fetch file descriptor %#llx: %s", b->rank, (unsigned long long)key,
+		       strerror(-rc));
 }
 
 int ep_boot_note_fetch(struct ep_boot *b, const struct ep_fd_token *owner, uint64_t key, uint64_t deadline, void *note,
@@ -318,7 +317,7 @@ int ep_boot_note_fetch(struct ep_boot *b, const struct ep_fd_token *owner, uint6
 
 	if (!n || n > sizeof(got))
 		return -EINVAL;
-	rc = fetch(b, &(struct question){ owner, key, deadline, got, n }, fd);
+	rc = fetch(b, &(struct request){ owner, key, deadline, got, n }, fd);
 	if (!rc)
 		memcpy(note, got, n);
 	return rc;

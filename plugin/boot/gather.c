@@ -69,7 +69,7 @@ int ep_gather_init(struct ep_gather *g, uint32_t rank, uint32_t nranks, bool sur
 	}
 	slot_reset(g, 0);
 	slot_reset(g, 1);
-	/* The place of "the collective before the first": its number matches nothing. */
+	/* The slot before the first collective: matches no number. */
 	slot_of(g, 2)->seq = UINT64_MAX;
 	return 0;
 }
@@ -102,7 +102,7 @@ static int send_on(struct ep_gather *g, int e, struct ep_gather_slot *s, struct 
 	return edge->up ? g->emit(g->ctx, edge->user, blob) : 0;
 }
 
-/* All that is held, to one edge: after a loss, and to a new edge. */
+/* Sends all blocks held over one edge: after a death, and over a new edge. */
 static int push_all(struct ep_gather *g, int e)
 {
 	int rc = 0;
@@ -209,7 +209,7 @@ int ep_gather_begin(struct ep_gather *g, const void *mine, size_t n)
 	return rc;
 }
 
-/* Everything about a piece that can be wrong whatever we have so far. */
+/* Checks a piece by itself, whatever is held so far. */
 static bool sane(const struct ep_gather *g, const struct ep_frame *f)
 {
 	uint64_t left;
@@ -229,7 +229,7 @@ int ep_gather_take(struct ep_gather *g, int edge, struct ep_blob *blob)
 	if (!sane(g, f) || f->seq > g->seq + 1)
 		return -EPROTO;
 	if (f->seq < g->seq)
-		return 0; /* complete here: a copy that took a longer way */
+		return 0; /* complete here: a late duplicate */
 	b = &s->block[f->rank];
 	if (f->rank == g->rank && !s->begun)
 		return -EPROTO;
@@ -284,8 +284,7 @@ void ep_gather_end(struct ep_gather *g, void *all)
 
 		for (size_t at = r * s->total; b; at += b->frame.bytes, b = b->next)
 			memcpy((char *)all + at, b->body, b->frame.bytes);
-		/* A rank that lost its way to us may still need the blocks: with survive they stay for one more round.
-		 */
+		/* With survive kept for one more collective: a rank cut off by a death may still need them. */
 		if (!g->survive)
 			block_clear(&s->block[r]);
 	}
@@ -314,7 +313,7 @@ uint32_t ep_gather_missing(const struct ep_gather *g, char *buf, size_t size)
 
 bool ep_gather_seen(const struct ep_gather *g, uint64_t seq)
 {
-	/* Slots behind are complete everywhere that matters; nobody can be further than one ahead. */
+	/* Earlier collectives are complete, and no rank is more than one ahead. */
 	for (uint64_t q = seq > g->seq ? seq : g->seq; q <= g->seq + 1; q++) {
 		const struct ep_gather_slot *s = slot_of(g, q);
 

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a collective spreads over the mesh: a pure data structure, no input or output, no locks.
+ * Allgather over the mesh: a data structure without I/O or locks.
  *
- * Each rank's block travels down a binomial tree of its own: the rank at distance d from the origin passes it to the
- * ranks at d + 2^i for every 2^i > d. Nobody waits for rounds, every rank gets every block once, log2 R steps away.
- * (Plain flooding also works and survives losses, but each block then crosses every edge: 10 times the work at 1024
- * ranks.) When a rank is gone the trees have holes: with `survive` all blocks held are then sent over every edge whose
- * other end is not known to have them, and flooding stays on from there.
+ * Each rank's block is sent down its own binomial tree: the rank at distance d from the origin forwards it to distance
+ * d + 2^i for every 2^i > d. There are no rounds, and every rank receives every block once, after at most log2 R hops.
+ * (Flooding also works and tolerates losses, but each block then crosses every edge: 10 times the work at 1024 ranks.)
+ * A dead rank leaves holes in the trees: with `survive` all blocks held are then sent over every edge whose peer is not
+ * known to have them, and flooding stays on from there.
  *
- * Collectives are numbered. A rank can be one ahead of another, never two: it completes one only with the block that
- * the other contributes after completing the one before. Blocks are cut into pieces, which arrive in order on every
- * edge, so a count per origin says what is there.
+ * Collectives are numbered. A rank can be one ahead of another, never two: it completes a collective only with the
+ * block that the other contributes after completing the previous one. Blocks are cut into pieces, which arrive in order
+ * on every edge, so a count per origin says which ones are there.
  */
 #ifndef EP_PLUGIN_BOOT_GATHER_H
 #define EP_PLUGIN_BOOT_GATHER_H
 
 #include "plugin/boot/blob.h"
 
-#define EP_GATHER_SLOTS 3 /* the collective before, this one, the next one */
+#define EP_GATHER_SLOTS 3 /* the previous collective, this one, the next one */
 #define EP_GATHER_STEPS 17
 
 struct ep_block {
@@ -27,9 +27,9 @@ struct ep_block {
 
 struct ep_gather_slot {
 	uint64_t seq;
-	uint64_t total; /* bytes per rank, once begun */
+	uint64_t total; /* bytes per rank, valid once begun */
 	bool begun;
-	uint32_t waiting; /* blocks that are neither complete nor excused */
+	uint32_t waiting; /* blocks neither complete nor excused */
 	struct ep_block *block;
 };
 
@@ -37,16 +37,16 @@ struct ep_gather_edge {
 	uint32_t rank;
 	bool up;
 	void *user;
-	uint32_t *known[EP_GATHER_SLOTS]; /* survive: pieces of each block the other end is known to have */
+	uint32_t *known[EP_GATHER_SLOTS]; /* survive: pieces of each block the peer is known to have */
 };
 
-/* Sends a frame over the edge that was added with `user`; it may be called from any of the functions below. */
+/* Sends a frame over the edge added with `user`; called from any of the functions below. */
 typedef int (*ep_gather_emit_fn)(void *ctx, void *user, struct ep_blob *blob);
 
 struct ep_gather {
 	uint32_t rank, nranks;
 	bool survive, flood;
-	uint64_t seq; /* the collective that runs or comes next */
+	uint64_t seq; /* the current or next collective */
 	struct ep_gather_slot slot[EP_GATHER_SLOTS];
 	uint64_t *gone_from; /* [nranks] first collective the rank is excused from; UINT64_MAX: none */
 	struct ep_gather_edge *edge;
@@ -60,28 +60,28 @@ struct ep_gather {
 int ep_gather_init(struct ep_gather *g, uint32_t rank, uint32_t nranks, bool survive);
 void ep_gather_free(struct ep_gather *g);
 
-/* Returns the edge's number, used in all later calls; numbers are not reused. */
+/* Returns the edge's number for later calls; numbers are not reused. */
 int ep_gather_edge_add(struct ep_gather *g, uint32_t rank, void *user);
 void ep_gather_edge_drop(struct ep_gather *g, int edge);
 
-/* Contributes this rank's block. -EMSGSIZE: another rank's block has another size, see culprit. */
+/* Contributes this rank's block. -EMSGSIZE: rank culprit's block has another size. */
 int ep_gather_begin(struct ep_gather *g, const void *mine, size_t n);
 
-/* A block frame from an edge. -EPROTO: nonsense; -EMSGSIZE as above. Keeps a reference if it keeps the blob. */
+/* A block frame from an edge. -EPROTO: malformed; -EMSGSIZE as above. Takes its own reference. */
 int ep_gather_take(struct ep_gather *g, int edge, struct ep_blob *blob);
 
-/* The rank is excused from collective `from` on; 0 for a dead one (what is incomplete stays so). */
+/* The rank takes no part in collective `from` and later; 0 for a dead one, whose incomplete blocks stay so. */
 int ep_gather_gone(struct ep_gather *g, uint32_t rank, uint64_t from);
 
 bool ep_gather_done(const struct ep_gather *g);
 
-/* Copies the complete blocks to all[rank * n] and turns to the next collective. */
+/* Copies the complete blocks to all[rank * n] and moves on to the next collective. */
 void ep_gather_end(struct ep_gather *g, void *all);
 
-/* Ranks the running collective waits for: writes "3, 5 and 7 more"; returns how many. */
+/* The ranks that the current collective waits for, as "3, 5 and 7 more"; returns how many. */
 uint32_t ep_gather_missing(const struct ep_gather *g, char *buf, size_t size);
 
-/* True when the collective `seq` is known to run somewhere: begun here, or a block of it has come. */
+/* Whether collective `seq` has started somewhere: begun here, or a block of it has arrived. */
 bool ep_gather_seen(const struct ep_gather *g, uint64_t seq);
 
 #endif

@@ -50,7 +50,7 @@ int ep_boot_id_init(struct ep_boot_id *id)
 	*id = (struct ep_boot_id){ 0 };
 	memcpy(id->magic, magic, sizeof(magic));
 	rc = ep_random(id->secret, sizeof(id->secret));
-	return rc ? EP_FAIL(EP_BOOT, -rc, "no random bytes for the secret of the id: %s", strerror(-rc)) : 0;
+	return rc ? EP_FAIL(EP_BOOT, -rc, "cannot get random bytes for the secret of the id: %s", strerror(-rc)) : 0;
 }
 
 int ep_boot_id_check(const struct ep_boot_id *id)
@@ -61,12 +61,12 @@ int ep_boot_id_check(const struct ep_boot_id *id)
 		ok = id->addr[i].family == 4 || id->addr[i].family == 6;
 	return ok ? 0
 		  : EP_FAIL(EP_BOOT, EP_EARG,
-			    "the unique id is not one that this library made (was it sent whole, 128 bytes?)");
+			    "the unique id was not created by this library (were all 128 bytes sent?)");
 }
 
 uint64_t ep_boot_cookie(const uint8_t *secret)
 {
-	/* Process numbers repeat between hosts and containers: the boot and the namespace make them unique. */
+	/* A pid is unique only together with the boot id and the pid namespace. */
 	char text[256] = "", ns[64] = "", boot[64] = "";
 	uint64_t cookie = 0;
 	ssize_t n = readlink("/proc/self/ns/pid", ns, sizeof(ns) - 1);
@@ -78,7 +78,7 @@ uint64_t ep_boot_cookie(const uint8_t *secret)
 	if (fd >= 0)
 		close(fd);
 	snprintf(text, sizeof(text), "%s %s %d", boot, ns, (int)getpid());
-	/* 0 without a MAC: the process of the meeting point is then not recognised, and its death has no rank. */
+	/* 0 without a MAC: the root then cannot tell which rank shares its process. */
 	return ep_mac((uint8_t *)&cookie, sizeof(cookie), secret, text, strlen(text)) ? 0 : cookie;
 }
 
@@ -94,7 +94,7 @@ int ep_boot_thread(pthread_t *out, void *(*fn)(void *), void *arg, bool detached
 		return -rc;
 	pthread_attr_setstacksize(&attr, 256 << 10);
 	pthread_attr_setdetachstate(&attr, detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
-	/* The program's signal handlers run in the program's threads. */
+	/* Signals are handled by the program's own threads. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	rc = pthread_create(&thread, &attr, fn, arg);

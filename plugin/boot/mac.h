@@ -20,15 +20,15 @@ struct ep_mac_ops {
 	void (*wipe)(void *mem, size_t n);
 };
 
-/* The provider, or NULL; called once. */
+/* The provider or NULL; called once. */
 const struct ep_mac_ops *ep_mac_pick(void);
 /* mac_dl.c: the provider in the shared library of this name, or NULL. */
 const struct ep_mac_ops *ep_mac_dl(const char *library);
 
-/* 0, or a failure with its message when there is no provider. The calls below then fail safely. */
+/* 0, or a failure with a message if there is no provider; without one no handshake succeeds. */
 int ep_mac_check(void);
 
-/* n bytes of keyed BLAKE2b, 1 to 64; not a prefix of a longer MAC. */
+/* Keyed BLAKE2b with an output of n bytes, 1 to 64; n enters the hash. */
 int ep_mac(uint8_t *out, size_t n, const uint8_t key[EP_MAC_KEY], const void *text, size_t bytes);
 bool ep_mac_differ(const void *a, const void *b, size_t n); /* in constant time */
 void ep_wipe(void *mem, size_t n);

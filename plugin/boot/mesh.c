@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an endpoint does with its connections: the meeting seen from a rank, the edges of the mesh, leaving. */
 #include "plugin/boot/mesh.h"
 
 #include <errno.h>
@@ -13,23 +12,23 @@
 #include "util/clock.h"
 #include "util/error.h"
 
-#define GRACE_MS 1000 /* for the meeting point to say who is missing */
-#define LEAVE_MS 2000 /* for neighbours to take note that we leave */
+#define GRACE_MS 1000 /* for the root to report who is missing */
+#define LEAVE_MS 2000 /* for neighbours to read that we leave */
 #define STARVED_MS 1000
 
 void ep_mesh_give_up(struct ep_boot *b, int err, const char *why)
 {
 	struct ep_frame f = { .type = EP_F_GONE, .rank = b->rank, .index = 1, .err = (uint16_t)err };
-	char sentence[EP_WHY_MAX];
+	char message[EP_WHY_MAX];
 
-	snprintf(sentence, sizeof(sentence), "rank %u gave up: %s", b->rank, why);
-	ep_endpoint_fail(b, err, b->rank, "%s", sentence);
-	ep_notice_gone(b, &f, sentence, NULL);
+	snprintf(message, sizeof(message), "rank %u gave up: %s", b->rank, why);
+	ep_endpoint_fail(b, err, b->rank, "%s", message);
+	ep_notice_gone(b, &f, message, NULL);
 }
 
-/* ---- the meeting ---- */
+/* ---- joining ---- */
 
-/* The address by which the meeting point is reached is one that works: others try it first. */
+/* The address that reaches the root works: others shall try it first. */
 static void prefer_route(struct ep_boot *b)
 {
 	union ep_sockaddr mine;
@@ -58,7 +57,7 @@ static void say_hello(struct ep_boot *b)
 	h.left_ms = (uint32_t)ep_left_ms(b->deadline);
 	h.self = b->self;
 	if (ep_loop_post(&b->loop, b->root, &f, &h))
-		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to say hello", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u: out of memory sending to the bootstrap root", b->rank);
 }
 
 static void check_done(struct ep_boot *b)
@@ -69,7 +68,7 @@ static void check_done(struct ep_boot *b)
 		return;
 	b->said_done = true;
 	if (ep_loop_post(&b->loop, b->root, &f, NULL))
-		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to report", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u: out of memory sending to the bootstrap root", b->rank);
 }
 
 static int on_table(struct ep_boot *b, const struct ep_frame *f, const uint8_t *body)
@@ -91,7 +90,7 @@ static int on_table(struct ep_boot *b, const struct ep_frame *f, const uint8_t *
 	return rc;
 }
 
-/* After the meeting, or when the meeting point is silent, a closed connection is a death after all. */
+/* Once all ranks are connected, or if the root stays silent, a closed connection is a death. */
 static void bury_suspects(struct ep_boot *b)
 {
 	char why[EP_WHY_MAX];
@@ -101,8 +100,8 @@ static void bury_suspects(struct ep_boot *b)
 
 		if (b->state[r] != EP_RANK_SUSPECT)
 			continue;
-		snprintf(why, sizeof(why),
-			 "rank %u died (its connection to rank %u closed while the ranks were meeting)", r, b->rank);
+		snprintf(why, sizeof(why), "rank %u died (its connection to rank %u closed during bootstrap)", r,
+			 b->rank);
 		ep_notice_gone(b, &f, why, NULL);
 	}
 	b->suspect_at = 0;
@@ -129,7 +128,7 @@ static int root_frame(struct ep_boot *b, const struct ep_frame *f, const uint8_t
 		pthread_cond_broadcast(&b->cond);
 		return 0;
 	default:		/* EP_F_FAIL */
-		b->root = NULL; /* it need not be told */
+		b->root = NULL; /* it knows */
 		ep_loop_finish(&b->loop, root);
 		ep_endpoint_fail(b, f->err ? f->err : EP_EREMOTE, f->rank, "%.*s", (int)f->bytes, (const char *)body);
 		return 0;
@@ -144,28 +143,28 @@ static void root_lost(struct ep_boot *b, struct ep_conn *c, int err)
 	ep_sock_text(&c->at, at, sizeof(at));
 	if (c->was_ready && b->host != EP_NO_RANK)
 		ep_endpoint_fail(b, EP_EREMOTE, b->host,
-				 "rank %u died while the ranks were meeting, and its meeting point with it (%s: %s)",
+				 "rank %u, whose process is the bootstrap root, died during bootstrap (%s: %s)",
 				 b->host, at, err ? strerror(-err) : "connection closed");
 	else if (c->was_ready)
 		ep_endpoint_fail(b, EP_EREMOTE, EP_NO_RANK,
-				 "the process that made the id died while the ranks were meeting (%s: %s)", at,
+				 "the process that created the id died during bootstrap (%s: %s)", at,
 				 err ? strerror(-err) : "connection closed");
 	else if (err == -ECONNREFUSED)
 		ep_endpoint_fail(b, EP_EREMOTE, EP_NO_RANK,
-				 "rank %u finds no meeting point at %s: the process that made the id (often "
-				 "rank 0) has ended, or the meeting is over",
+				 "rank %u: no bootstrap root at %s: the process that created the id (often rank 0) "
+				 "has exited, or all ranks have connected already",
 				 b->rank, at);
 	else if (err == -EACCES || err == -EADDRNOTAVAIL)
 		ep_endpoint_fail(b, EP_EARG, b->rank,
-				 "the meeting point at %s does not accept the id of rank %u: it is another job's", at,
+				 "the bootstrap root at %s refused rank %u: the id belongs to another job", at,
 				 b->rank);
 	else if (err == -EMFILE || err == -ENFILE || err == -ENOMEM)
-		ep_endpoint_fail(b, -err, b->rank, "rank %u cannot open a connection to the meeting point: %s", b->rank,
+		ep_endpoint_fail(b, -err, b->rank, "rank %u cannot connect to the bootstrap root: %s", b->rank,
 				 strerror(-err));
 	else
 		ep_endpoint_fail(b, EP_ETIMEOUT, EP_NO_RANK,
-				 "rank %u cannot reach the meeting point at %s (%s): check the network, and "
-				 "NCCL_EP_SOCKET_IFNAME where the id was made",
+				 "rank %u cannot reach the bootstrap root at %s (%s): check the network, and "
+				 "NCCL_EP_SOCKET_IFNAME in the process that created the id",
 				 b->rank, at, strerror(-err));
 }
 
@@ -183,11 +182,11 @@ static void edge_up(struct ep_boot *b, struct ep_conn *c)
 	b->edges_up++;
 	if (b->state[c->peer] == EP_RANK_SUSPECT)
 		b->state[c->peer] = EP_RANK_ALIVE;
-	/* An edge of a running mesh closes a gap: the other side may lack everything we know. */
+	/* An edge of a running mesh is a repair: the peer may lack every notice. */
 	ep_notice_tell(b, c);
 	c->edge = ep_gather_edge_add(&b->gather, c->peer, c);
 	if (c->edge < 0)
-		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory for a connection", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u: out of memory for a connection", b->rank);
 	check_done(b);
 }
 
@@ -204,7 +203,7 @@ static int edge_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_fram
 		ep_blob_put(blob);
 		if (rc == -EMSGSIZE) {
 			snprintf(why, sizeof(why),
-				 "rank %u gathers %llu bytes where rank %u gathers another number (collective %llu)",
+				 "rank %u gathers %llu bytes, rank %u another number (collective %llu)",
 				 b->gather.culprit, (unsigned long long)f->total, b->rank, (unsigned long long)f->seq);
 			ep_mesh_give_up(b, EP_EUSAGE, why);
 			return 0;
@@ -231,7 +230,7 @@ static int edge_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_fram
 			return -EPROTO;
 		ep_notice_spread_left(b, f->rank, f->seq, c);
 		return 0;
-	default: /* EP_F_BYE: it waits for our end only */
+	default: /* EP_F_BYE: the peer waits for us to close */
 		ep_gather_edge_drop(&b->gather, c->edge);
 		ep_loop_drop(&b->loop, c);
 		ep_notice_left(b, c->peer, f->seq);
@@ -255,15 +254,15 @@ static void edge_lost(struct ep_boot *b, struct ep_conn *c, int err)
 		if (b->state[c->peer] >= EP_RANK_LEFT)
 			return;
 		if (b->phase == EP_MEETING && err != -EPROTO) {
-			/* A rank that was told of a failure before us leaves, perhaps in the middle of a handshake: not
-			 * its death, and not to be reported as the reason. The meeting point knows. */
+			/* A rank that heard of a failure before us may just leave, even during a handshake. That is no
+			 * death and must not be reported as the reason, which the root knows. */
 			b->edges_up--;
 			b->state[c->peer] = EP_RANK_SUSPECT;
 			b->suspect_at = b->suspect_at ? b->suspect_at : ep_now_ns();
 			return;
 		}
 		snprintf(why, sizeof(why),
-			 err == -EPROTO ? "rank %u broke the protocol of the bootstrap (seen by rank %u at %s: %s)"
+			 err == -EPROTO ? "rank %u violated the bootstrap protocol (seen by rank %u at %s: %s)"
 					: "rank %u died (seen by rank %u, connection to %s: %s)",
 			 c->peer, b->rank, at, err ? strerror(-err) : "closed");
 		ep_notice_gone(b, &f, why, NULL);
@@ -274,12 +273,12 @@ static void edge_lost(struct ep_boot *b, struct ep_conn *c, int err)
 				 "rank %u cannot connect to rank %u at %s: %s", b->rank, c->peer, at, strerror(-err));
 		return;
 	}
-	/* A repair that failed. Refused: nobody listens there any more, and perhaps nobody alive but us knows. */
+	/* A repair failed. If refused, the process is gone, and perhaps no other live rank knows. */
 	EP_INFO(EP_BOOT, "rank %u cannot connect to rank %u at %s: %s", b->rank, c->peer, at, strerror(-err));
 	if (!b->busy)
-		return; /* nobody waits for it; the next collective will see, and the rank may just be leaving */
+		return; /* no collective waits for it, and it may just be leaving; the next one tries again */
 	if (err == -ECONNREFUSED) {
-		snprintf(why, sizeof(why), "rank %u is gone (rank %u finds nobody at %s)", c->peer, b->rank, at);
+		snprintf(why, sizeof(why), "rank %u is dead (rank %u: connection to %s refused)", c->peer, b->rank, at);
 		ep_notice_gone(b, &f, why, NULL);
 	} else if (b->state[c->peer] == EP_RANK_ALIVE) {
 		b->state[c->peer] = EP_RANK_UNREACHABLE;
@@ -298,7 +297,7 @@ static bool on_admit(void *ctx, struct ep_conn *c)
 		return true;
 	if (from >= b->nranks || from == b->rank || c->shake.to != b->rank || b->state[from] >= EP_RANK_LEFT)
 		return false;
-	/* We have said that we are connected: whoever comes now repairs the mesh. A second edge does no harm. */
+	/* After EP_F_DONE a new connection is a repair of the mesh. A second edge does no harm. */
 	if (b->phase == EP_RUNNING || (b->phase == EP_MEETING && b->said_done))
 		return b->survive;
 	for (struct ep_conn *e = b->loop.conns; e; e = e->next)
@@ -316,7 +315,7 @@ static void on_ready(void *ctx, struct ep_conn *c)
 	else if (c->purpose == EP_TO_RANK)
 		edge_up(b, c);
 	else
-		ep_loop_arm(&b->loop, c, ep_deadline_ms(LEAVE_MS)); /* one question, one answer */
+		ep_loop_arm(&b->loop, c, ep_deadline_ms(LEAVE_MS)); /* one request, one reply */
 }
 
 static int on_frame(void *ctx, struct ep_conn *c, const struct ep_frame *f, const uint8_t *body)
@@ -372,7 +371,7 @@ static int listen_all(struct ep_boot *b)
 	if (rc)
 		return EP_FAIL(EP_BOOT, -rc, "rank %u cannot listen on %s: %s", b->rank, why, strerror(-rc));
 	ep_boot_addr_get(&b->self.addr[0], b->self.port, &addr[0]);
-	EP_INFO(EP_BOOT, "rank %u of %u listens at %s and %d other addresses (interface %s)", b->rank, b->nranks,
+	EP_INFO(EP_BOOT, "rank %u of %u listens on %s and %d more addresses (interface %s)", b->rank, b->nranks,
 		ep_sock_text(&addr[0], first, sizeof(first)), n - 1, why);
 	return 0;
 }
@@ -385,11 +384,11 @@ int ep_mesh_start(struct ep_boot *b, const struct ep_boot_id *id)
 
 	rc = ep_loop_init(&b->loop, &mesh_ops, b, b->secret);
 	if (rc)
-		return EP_FAIL(EP_BOOT, -rc, "rank %u cannot make an event loop: %s", b->rank, strerror(-rc));
+		return EP_FAIL(EP_BOOT, -rc, "rank %u cannot create its event loop: %s", b->rank, strerror(-rc));
 	snprintf(b->loop.what, sizeof(b->loop.what), "rank %u", b->rank);
 	rc = ep_gather_init(&b->gather, b->rank, b->nranks, b->survive);
 	if (rc) {
-		EP_FAIL(EP_BOOT, -rc, "rank %u has no memory for the blocks of %u ranks", b->rank, b->nranks);
+		EP_FAIL(EP_BOOT, -rc, "rank %u: out of memory for the blocks of %u ranks", b->rank, b->nranks);
 		goto free_loop;
 	}
 	b->gather.emit = emit;
@@ -409,7 +408,7 @@ int ep_mesh_start(struct ep_boot *b, const struct ep_boot_id *id)
 	b->root = ep_loop_dial(&b->loop, &who, &d);
 	if (b->root)
 		return 0;
-	rc = EP_FAIL(EP_BOOT, ENOMEM, "rank %u has no memory for a connection", b->rank);
+	rc = EP_FAIL(EP_BOOT, ENOMEM, "rank %u: out of memory for a connection", b->rank);
 free_gather:
 	ep_gather_free(&b->gather);
 free_loop:
@@ -424,15 +423,14 @@ static void meeting_over(struct ep_boot *b, uint64_t now)
 	for (struct ep_conn *c = b->loop.conns; c && b->have_table; c = c->next) {
 		if (c->purpose != EP_TO_RANK || c->server || c->state > EP_CONN_SHAKE || c->state == EP_CONN_LISTEN)
 			continue;
-		ep_endpoint_fail(b, EP_ETIMEOUT, c->peer, "rank %u could not connect to rank %u at %s in time (%s)",
+		ep_endpoint_fail(b, EP_ETIMEOUT, c->peer, "rank %u could not connect to rank %u at %s in time: %s",
 				 b->rank, c->peer, ep_sock_text(&c->at, at, sizeof(at)),
 				 strerror(c->dial.err ? -c->dial.err : ETIMEDOUT));
 		return;
 	}
 	if (now >= b->deadline + GRACE_MS * 1000000ull)
-		ep_endpoint_fail(b, EP_ETIMEOUT, EP_NO_RANK,
-				 "rank %u waited %d ms for the meeting, and the meeting point says nothing", b->rank,
-				 b->timeout_ms);
+		ep_endpoint_fail(b, EP_ETIMEOUT, EP_NO_RANK, "rank %u: no reply from the bootstrap root after %d ms",
+				 b->rank, b->timeout_ms);
 }
 
 uint64_t ep_mesh_tick(struct ep_boot *b)
@@ -440,8 +438,8 @@ uint64_t ep_mesh_tick(struct ep_boot *b)
 	uint64_t now = ep_now_ns();
 
 	if (b->loop.starved_since && now - b->loop.starved_since > STARVED_MS * 1000000ull && b->phase == EP_MEETING)
-		ep_endpoint_fail(b, EMFILE, b->rank,
-				 "rank %u has no file descriptors left: raise the limit (ulimit -n)", b->rank);
+		ep_endpoint_fail(b, EMFILE, b->rank, "rank %u is out of file descriptors: raise the limit (ulimit -n)",
+				 b->rank);
 	if (b->loop.starved_since)
 		return ep_deadline_ms(STARVED_MS / 4);
 	if (b->phase == EP_LEAVING)
@@ -467,9 +465,8 @@ int ep_mesh_begin(struct ep_boot *b, const void *mine, size_t n)
 	}
 	rc = ep_gather_begin(&b->gather, mine, n);
 	if (rc == -EMSGSIZE) {
-		snprintf(why, sizeof(why),
-			 "rank %u gathers %zu bytes where rank %u gathers another number (collective %llu)", b->rank, n,
-			 b->gather.culprit, (unsigned long long)b->gather.seq);
+		snprintf(why, sizeof(why), "rank %u gathers %zu bytes, rank %u another number (collective %llu)",
+			 b->rank, n, b->gather.culprit, (unsigned long long)b->gather.seq);
 		ep_mesh_give_up(b, EP_EUSAGE, why);
 	} else if (rc) {
 		ep_mesh_give_up(b, -rc, "out of memory");

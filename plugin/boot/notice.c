@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is gone. A death is noticed by the neighbours, whose connection to the rank closes, and passed on from neighbour
- * to neighbour; each rank passes each notice on once. A rank that leaves in good order tells its neighbours only: that
- * becomes news for everybody when a collective needs the rank. (Telling all of it at once costs R * R * log R frames
- * when all leave, which is the normal end.)
+ * The neighbours of a rank notice its death, as their connections to it close, and the notice floods the mesh; each
+ * rank forwards each notice once. A rank that leaves tells only its neighbours; they tell everybody when a collective
+ * needs it. (Telling all at once costs R * R * log R frames when all ranks leave, which is the normal end.)
  */
 #include "plugin/boot/notice.h"
 
@@ -34,21 +33,22 @@ static void spread(struct ep_boot *b, const struct ep_frame *f, const char *why,
 		b->notices_tail = blob;
 	}
 	if (rc)
-		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass news on", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u: out of memory forwarding a death notice", b->rank);
 }
 
 void ep_notice_tell(struct ep_boot *b, struct ep_conn *c)
 {
 	for (struct ep_blob *blob = b->notices; blob; blob = blob->next)
 		if (ep_loop_send(&b->loop, c, blob))
-			ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass news on", b->rank);
+			ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u: out of memory forwarding a death notice",
+					 b->rank);
 }
 
-/* From now on the collectives do without the rank, or fail. */
+/* The rank takes no part in collectives `from` and later. */
 static void excuse(struct ep_boot *b, uint32_t rank, uint64_t from)
 {
 	if (ep_gather_gone(&b->gather, rank, from))
-		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u has no memory to pass blocks on", b->rank);
+		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u: out of memory forwarding blocks", b->rank);
 	pthread_cond_broadcast(&b->cond);
 	ep_endpoint_repair(b);
 }
@@ -64,7 +64,7 @@ void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why
 	out.bytes = (uint32_t)strnlen(why, EP_WHY_MAX - 1);
 	spread(b, &out, why, from);
 	if (rank == b->rank) {
-		ep_endpoint_fail(b, EP_EREMOTE, rank, "the other ranks count rank %u, this one, as gone: %s", rank,
+		ep_endpoint_fail(b, EP_EREMOTE, rank, "the other ranks report rank %u, this one, as dead: %s", rank,
 				 why);
 		return;
 	}
@@ -78,7 +78,7 @@ void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why
 		ep_endpoint_fail(b, f->err ? f->err : EP_EREMOTE, rank, "%s", why);
 }
 
-/* Both live, and collectives go on with them: only the one that was lost has to know. */
+/* Both ranks are alive and stay in the collectives: only the lost one needs to know. */
 void ep_notice_parted(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from)
 {
 	struct ep_frame out = *f;
@@ -112,7 +112,7 @@ void ep_notice_spread_left(struct ep_boot *b, uint32_t rank, uint64_t seq, struc
 	if (b->survive) {
 		excuse(b, rank, seq);
 	} else if (seq < b->end_seq) {
-		/* Collectives before that one have all they need, and may still be on the way here. */
+		/* Earlier collectives are complete elsewhere; their blocks may still be on the way. */
 		b->end_seq = seq;
 		b->end_rank = rank;
 		if (b->busy && b->gather.seq >= seq)
@@ -122,8 +122,8 @@ void ep_notice_spread_left(struct ep_boot *b, uint32_t rank, uint64_t seq, struc
 
 void ep_notice_ended(struct ep_boot *b)
 {
-	ep_endpoint_fail(b, EP_EREMOTE, b->end_rank, "rank %u has left the group, collective %llu needs it",
-			 b->end_rank, (unsigned long long)b->gather.seq);
+	ep_endpoint_fail(b, EP_EREMOTE, b->end_rank, "rank %u has left, but collective %llu needs it", b->end_rank,
+			 (unsigned long long)b->gather.seq);
 }
 
 void ep_notice_check_left(struct ep_boot *b)
@@ -143,7 +143,7 @@ void ep_notice_check_left(struct ep_boot *b)
 	b->left_first = first;
 }
 
-/* Whether the caller wants to hear of it. */
+/* Whether gone_fn is called for it. */
 static bool is_news(const struct ep_boot *b, const struct ep_frame *f)
 {
 	if (f->rank == b->rank)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is gone. All with the endpoint's lock held. */
+/* Death notices. All with the endpoint's lock held. */
 #ifndef EP_PLUGIN_BOOT_NOTICE_H
 #define EP_PLUGIN_BOOT_NOTICE_H
 
 #include "plugin/boot/endpoint.h"
 
-/* from: the edge it came by, not told again; NULL for our own discovery. */
+/* from: the edge the notice came by, which is not sent it again; NULL if this rank noticed. */
 void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from);
 void ep_notice_parted(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from);
 void ep_notice_left(struct ep_boot *b, uint32_t rank, uint64_t seq);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The meeting point: ranks register, get the addresses of those they shall connect to, report when they are connected,
- * and are sent off. It ends when the last one is off. If the meeting fails (a rank dies, gives up, contradicts the
- * others, or does not come), everybody present is told, and those who come later are told for a while.
+ * The bootstrap root: ranks register, receive the addresses to connect to, report when they are connected, and are told
+ * to go when all are. Then it exits. On failure (a rank dies, gives up, contradicts the others or does not come) it
+ * tells all ranks present, and for one timeout those that still come.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -18,9 +18,9 @@
 #include "util/error.h"
 #include "util/param.h"
 
-/* While no rank has come the id may lie in a file or wait for a model to load: patience is this many timeouts. */
+/* Timeouts to wait for the first rank: the id may sit in a file, or wait for a model to load. */
 #define FIRST_RANK_TIMEOUTS 10
-/* A rank that lacks a connection says so itself, with the reason, before we say it without. */
+/* For a rank that cannot connect to report it itself, with the reason. */
 #define GRACE_MS 300
 #define STARVED_MS 1000
 
@@ -36,15 +36,15 @@ struct ep_root {
 	struct ep_boot_id id;
 	uint64_t cookie;
 	int64_t timeout_ms;
-	uint64_t end_at; /* when nobody is left to wait for */
-	uint32_t nranks; /* 0 until the first has come */
+	uint64_t end_at; /* exit then if no rank is waiting */
+	uint32_t nranks; /* 0 until the first rank has come */
 	uint32_t survive;
 	struct member *member; /* [nranks] */
 	uint32_t here, done, told;
-	uint32_t host;	/* the rank of this process */
+	uint32_t host;	/* the rank in this process */
 	uint32_t twice; /* a rank that came twice */
 	bool met;
-	int err; /* the meeting has failed */
+	int err; /* positive errno of the failure; 0: none */
 	uint32_t culprit;
 	char why[EP_WHY_MAX];
 };
@@ -52,7 +52,7 @@ struct ep_root {
 static void post(struct ep_root *r, struct ep_conn *c, struct ep_frame f, const char *text)
 {
 	f.bytes = text ? (uint32_t)strnlen(text, EP_WHY_MAX) : 0;
-	/* No memory for a hundred bytes: the rank will notice the closed connection. */
+	/* Out of memory: the rank sees the connection close. */
 	if (ep_loop_post(&r->loop, c, &f, text))
 		ep_loop_drop(&r->loop, c);
 }
@@ -70,7 +70,7 @@ static void fail(struct ep_root *r, int err, uint32_t culprit, const char *why)
 	r->err = err;
 	r->culprit = culprit;
 	snprintf(r->why, sizeof(r->why), "%s", why);
-	EP_INFO(EP_BOOT, "the meeting of %u ranks failed: %s", r->nranks, r->why);
+	EP_INFO(EP_BOOT, "bootstrap of %u ranks failed: %s", r->nranks, r->why);
 	r->end_at = ep_deadline_ms(r->timeout_ms);
 	for (uint32_t i = 0; i < r->nranks; i++) {
 		struct member *m = &r->member[i];
@@ -84,7 +84,7 @@ static void fail(struct ep_root *r, int err, uint32_t culprit, const char *why)
 	}
 }
 
-/* A rank that cannot take part, while the others still can. */
+/* Refuses one rank; the others go on. */
 static void refuse(struct ep_root *r, struct ep_conn *c, const char *why)
 {
 	post(r, c, (struct ep_frame){ .type = EP_F_FAIL, .rank = c->peer, .err = EP_EARG }, why);
@@ -101,7 +101,7 @@ static void send_off(struct ep_root *r)
 	}
 }
 
-/* Each rank gets only the addresses it needs: a whole table for everybody is 200 GB at 65536 ranks. */
+/* Each rank gets only the addresses it needs: full tables for all would be 200 GB at 65536 ranks. */
 static void send_tables(struct ep_root *r)
 {
 	struct ep_peer table[16];
@@ -118,7 +118,7 @@ static void send_tables(struct ep_root *r)
 		}
 		f.bytes = (uint32_t)((size_t)n * sizeof(table[0]));
 		if (ep_loop_post(&r->loop, r->member[i].conn, &f, table)) {
-			fail(r, ENOMEM, r->host, "the meeting point ran out of memory");
+			fail(r, ENOMEM, r->host, "the bootstrap root is out of memory");
 			return;
 		}
 	}
@@ -130,7 +130,7 @@ static void tell_host(struct ep_root *r, struct ep_conn *c)
 		post(r, c, (struct ep_frame){ .type = EP_F_HOST, .rank = r->host }, NULL);
 }
 
-/* What all ranks must agree on. Returns false when the meeting has failed over it. */
+/* Checks what must be the same on all ranks; false: the bootstrap has failed. */
 static bool agree(struct ep_root *r, struct ep_conn *c, const struct ep_hello *h)
 {
 	char why[EP_WHY_MAX];
@@ -141,18 +141,16 @@ static bool agree(struct ep_root *r, struct ep_conn *c, const struct ep_hello *h
 			r->nranks = h->nranks;
 			r->survive = h->survive;
 		} else {
-			fail(r, ENOMEM, r->host, "the meeting point ran out of memory");
+			fail(r, ENOMEM, r->host, "the bootstrap root is out of memory");
 		}
 	}
 	if (!r->err && h->nranks != r->nranks) {
-		snprintf(why, sizeof(why),
-			 "rank %u wants to meet %u ranks, others %u: the number must be the same everywhere", c->peer,
-			 h->nranks, r->nranks);
+		snprintf(why, sizeof(why), "rank %u passed nranks = %u, others %u: it must be the same on all ranks",
+			 c->peer, h->nranks, r->nranks);
 		fail(r, EP_EARG, c->peer, why);
 	} else if (!r->err && h->survive != r->survive) {
-		snprintf(why, sizeof(why),
-			 "rank %u wants to %s when a rank dies, others not: enable_mask must be the same everywhere",
-			 c->peer, h->survive ? "go on" : "stop");
+		snprintf(why, sizeof(why), "rank %u has enable_mask = %u, others %u: it must be the same on all ranks",
+			 c->peer, h->survive, r->survive);
 		fail(r, EP_EARG, c->peer, why);
 	}
 	return !r->err;
@@ -179,8 +177,8 @@ static void on_hello(struct ep_root *r, struct ep_conn *c, const struct ep_hello
 	}
 	if (rank >= r->nranks || r->member[rank].conn || r->met) {
 		snprintf(why, sizeof(why),
-			 rank >= r->nranks ? "rank %u of %u does not exist"
-					   : "rank %u of %u is here already: two processes use the same rank",
+			 rank >= r->nranks ? "invalid rank %u of %u"
+					   : "rank %u of %u is already connected: two processes use the same rank",
 			 rank, r->nranks);
 		if (rank < r->nranks)
 			r->twice = rank;
@@ -246,8 +244,7 @@ static void on_lost(void *ctx, struct ep_conn *c, int err)
 	if (m)
 		m->conn = NULL;
 	count_told(r, c->peer);
-	snprintf(why, sizeof(why),
-		 "rank %u died while the ranks were meeting (its connection to the meeting point: %s)", c->peer,
+	snprintf(why, sizeof(why), "rank %u died during bootstrap (its connection to the root: %s)", c->peer,
 		 err ? strerror(-err) : "closed");
 	fail(r, EP_EREMOTE, c->peer, why);
 }
@@ -266,7 +263,7 @@ static void on_ready(void *ctx, struct ep_conn *c)
 
 static const struct ep_loop_ops root_ops = { .admit = on_admit, .ready = on_ready, .frame = on_frame, .lost = on_lost };
 
-/* "3, 5 and 7 more": the ranks that are not here, or not connected. */
+/* "3, 5 and 7 more": the ranks that have not come or, if all have, are not connected. */
 static void list_missing(const struct ep_root *r, char *buf, size_t size)
 {
 	bool met = r->here == r->nranks;
@@ -283,7 +280,7 @@ static void list_missing(const struct ep_root *r, char *buf, size_t size)
 		snprintf(buf + at, size - at, " and %u more", n - 8);
 }
 
-/* The first deadline of a rank that waits, and what to do when it has passed. */
+/* Returns the first deadline of the waiting ranks; fails if it has passed. */
 static uint64_t check_deadlines(struct ep_root *r)
 {
 	uint64_t first = UINT64_MAX, now = ep_now_ns();
@@ -296,7 +293,7 @@ static uint64_t check_deadlines(struct ep_root *r)
 		first += GRACE_MS * 1000000ull;
 	if (r->loop.starved_since && now - r->loop.starved_since > STARVED_MS * 1000000ull)
 		fail(r, EMFILE, r->host,
-		     "the meeting point's process has no file descriptors left: raise its limit (ulimit -n)");
+		     "the process of the bootstrap root is out of file descriptors: raise its limit (ulimit -n)");
 	if (first > now || r->err)
 		return first;
 	list_missing(r, list, sizeof(list));
@@ -306,7 +303,7 @@ static uint64_t check_deadlines(struct ep_root *r)
 		snprintf(why, sizeof(why), "%u of %u ranks did not come in time: rank %s%s", r->nranks - r->here,
 			 r->nranks, list, twice);
 	else
-		snprintf(why, sizeof(why), "%u of %u ranks could not connect to the others in time: rank %s",
+		snprintf(why, sizeof(why), "%u of %u ranks did not connect to the others in time: rank %s",
 			 r->nranks - r->done, r->nranks, list);
 	fail(r, EP_ETIMEOUT, EP_NO_RANK, why);
 	return UINT64_MAX;
@@ -315,7 +312,7 @@ static uint64_t check_deadlines(struct ep_root *r)
 static bool over(const struct ep_root *r)
 {
 	bool told_all = r->err && r->nranks && r->told >= r->nranks;
-	bool waiting = r->here && !r->err; /* the ranks' own deadlines count */
+	bool waiting = r->here && !r->err; /* the ranks' own deadlines apply */
 
 	if (!r->met && !told_all && (waiting || ep_now_ns() < r->end_at))
 		return false;
@@ -333,8 +330,7 @@ static void *root_main(void *arg)
 	while (!over(r)) {
 		uint64_t next = check_deadlines(r);
 
-		/* Starvation has no event of its own to wake us, and at the end only the last goodbyes are waited for.
-		 */
+		/* Starvation raises no event, and past end_at only closing connections are waited for. */
 		if (r->loop.starved_since || ep_now_ns() >= r->end_at)
 			next = ep_deadline_ms(STARVED_MS / 4);
 		else if (!r->here || r->err)
@@ -343,8 +339,8 @@ static void *root_main(void *arg)
 			break;
 	}
 	if (!r->met && !r->err)
-		snprintf(r->why, sizeof(r->why), "nobody came");
-	EP_INFO(EP_BOOT, "the meeting point of %u ranks closes: %s", r->nranks, r->met ? "all have met" : r->why);
+		snprintf(r->why, sizeof(r->why), "no rank came");
+	EP_INFO(EP_BOOT, "bootstrap root of %u ranks exits: %s", r->nranks, r->met ? "all are connected" : r->why);
 	ep_loop_free(&r->loop);
 	free(r->member);
 	ep_wipe(r->id.secret, sizeof(r->id.secret));
@@ -352,7 +348,7 @@ static void *root_main(void *arg)
 	return NULL;
 }
 
-/* In a thread of its own. The listening sockets become its, also on failure. */
+/* Starts the root's thread, which owns the listening sockets, also on failure. */
 static int root_start(const struct ep_boot_id *id, const int *listeners, int n)
 {
 	struct ep_root *r = calloc(1, sizeof(*r));
@@ -370,7 +366,7 @@ static int root_start(const struct ep_boot_id *id, const int *listeners, int n)
 	rc = ep_loop_init(&r->loop, &root_ops, r, r->id.secret);
 	if (rc)
 		goto free_root;
-	snprintf(r->loop.what, sizeof(r->loop.what), "the meeting point");
+	snprintf(r->loop.what, sizeof(r->loop.what), "the bootstrap root");
 	while (used < n && !rc)
 		rc = ep_loop_listen(&r->loop, listeners[used++], EP_TO_ROOT);
 	if (!rc)
@@ -383,7 +379,7 @@ free_root:
 close_listeners:
 	while (used < n)
 		ep_sock_close(listeners[used++]);
-	return EP_FAIL(EP_BOOT, -rc, "the meeting point cannot start: %s", strerror(-rc));
+	return EP_FAIL(EP_BOOT, -rc, "cannot start the bootstrap root: %s", strerror(-rc));
 }
 
 int ep_boot_id_create(struct ep_boot_id *out)
@@ -403,12 +399,12 @@ int ep_boot_id_create(struct ep_boot_id *out)
 		return n;
 	rc = ep_sock_listen(addr, n, &id.port, fds);
 	if (rc)
-		return EP_FAIL(EP_BOOT, -rc, "the meeting point cannot listen on %s: %s", why, strerror(-rc));
+		return EP_FAIL(EP_BOOT, -rc, "the bootstrap root cannot listen on %s: %s", why, strerror(-rc));
 	id.naddr = (uint8_t)n;
 	for (int i = 0; i < n; i++)
 		ep_boot_addr_set(&id.addr[i], &addr[i]);
 	ep_boot_addr_get(&id.addr[0], id.port, &addr[0]);
-	EP_INFO(EP_BOOT, "meeting point at %s and %d other addresses (interface %s)",
+	EP_INFO(EP_BOOT, "bootstrap root at %s and %d more addresses (interface %s)",
 		ep_sock_text(&addr[0], first, sizeof(first)), n - 1, why);
 	rc = root_start(&id, fds, n);
 	if (rc)

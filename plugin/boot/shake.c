@@ -9,7 +9,7 @@
 
 _Static_assert(EP_BOOT_SECRET == EP_MAC_KEY, "the secret is the key of the MAC");
 
-/* The digit is the version of everything that follows the greeting. */
+/* The digit is the version of the protocol after the greeting. */
 static const char magic[8] = "AnyEPb1";
 static const char client_says[8] = "client", server_says[8] = "server";
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Challenge and response: both ends prove that they hold the secret of the id before either reads a frame.
+ * Challenge and response: both ends prove that they know the secret of the id before either reads a frame.
  *
- *   server -> client  greet   a random number
- *   client -> server  claim   where to, who, a random number of its own, MAC over all of it
- *   server -> client  proof   accepted or why not, MAC over the same under the server's name
+ *   server -> client  greet   nonce
+ *   client -> server  claim   purpose, ranks, nonce of its own, MAC over all of it
+ *   server -> client  proof   accepted or why not, MAC over the same with the server's label
  *
- * The MAC is keyed BLAKE2b. The server answers only those who have proved themselves, so that it signs nothing for
- * strangers; the two ends sign different words, so that nobody can be answered with his own claim. What follows is
- * neither encrypted nor signed: the secret keeps strangers and strays out, the network is the operator's.
- * No input or output here, only bytes: the loop and the blocking fetch of descriptors share it.
+ * The MAC is keyed BLAKE2b. The server sends one only to a client that has authenticated, so that it signs nothing for
+ * others; the labels differ, so that a claim cannot be reflected as a proof. The frames that follow are neither
+ * encrypted nor authenticated: the secret keeps out strangers and other jobs, not an attacker on the network. No I/O
+ * here: the event loop and the blocking descriptor fetch share it.
  */
 #ifndef EP_PLUGIN_BOOT_SHAKE_H
 #define EP_PLUGIN_BOOT_SHAKE_H
@@ -29,7 +29,7 @@ struct ep_greet {
 };
 
 struct ep_claim {
-	uint32_t purpose, from, to, order; /* order: 0x01020304 in the client's byte order */
+	uint32_t purpose, from, to, order; /* order: 0x01020304, detects another byte order */
 	uint8_t nonce[EP_NONCE];
 	uint8_t mac[EP_MAC];
 };
@@ -39,7 +39,7 @@ struct ep_proof {
 	uint8_t mac[EP_MAC];
 };
 
-/* Each record is received whole into one of these. */
+/* Receive buffer of any message. */
 union ep_shake_record {
 	struct ep_greet greet;
 	struct ep_claim claim;
@@ -49,24 +49,23 @@ union ep_shake_record {
 _Static_assert(sizeof(union ep_shake_record) == 64 && sizeof(struct ep_claim) == 64, "no padding");
 
 struct ep_shake {
-	uint32_t purpose, from, to; /* the client's side sets them, the server's learns them from the claim */
+	uint32_t purpose, from, to; /* set by the client, learnt from the claim by the server */
 	uint8_t nonce[2][EP_NONCE]; /* server's, client's */
 };
 
 int ep_shake_greet(struct ep_shake *s, struct ep_greet *out);
 
-/* The client's answer; -EPROTO when the other end does not speak our protocol. */
+/* The client's answer; -EPROTO if the server speaks another protocol. */
 int ep_shake_claim(struct ep_shake *s, const uint8_t *secret, const struct ep_greet *in, struct ep_claim *out);
 
-/* Fills purpose, from and to; -EACCES when the MAC is wrong. */
+/* Fills purpose, from and to; -EACCES if the MAC is wrong. */
 int ep_shake_verify(struct ep_shake *s, const uint8_t *secret, const struct ep_claim *in);
 int ep_shake_prove(const struct ep_shake *s, const uint8_t *secret, enum ep_shake_status status, struct ep_proof *out);
 
-/* 0; -EACCES: refused, the secret differs; -EADDRNOTAVAIL: not the one we wanted; -EPROTO: the server's MAC is wrong.
- */
+/* 0; -EACCES: wrong secret; -EADDRNOTAVAIL: wrong destination rank; -EPROTO: the server's MAC is wrong. */
 int ep_shake_confirm(const struct ep_shake *s, const uint8_t *secret, const struct ep_proof *in);
 
-/* Bytes nobody can guess: secrets, nonces, tokens. */
+/* Random bytes for secrets, nonces and tokens. */
 int ep_random(void *buf, size_t n);
 
 #endif

@@ -16,10 +16,10 @@
 #define PROBE_KEY UINT64_MAX /* windows count up from 1 */
 #define PROBE_SIZE 16
 
-/* What every rank tells the others. Sent as bytes: all ranks run one build (checked at CreateGroup). */
+/* Exchanged as bytes: all ranks run the same build (checked at CreateGroup). */
 struct card {
 	uint8_t boot_id[16];
-	uint8_t process[16]; /* random per process: pids repeat between containers */
+	uint8_t process[16]; /* random: pids repeat between containers */
 	uint8_t probe[PROBE_SIZE];
 	struct ep_fd_token fds;
 	int32_t pid;
@@ -34,10 +34,10 @@ static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 static void process_init(void)
 {
 	if (getrandom(process_cookie, sizeof(process_cookie), 0) < 0)
-		memset(process_cookie, 0, sizeof(process_cookie)); /* the pid beside it still tells processes apart */
+		memset(process_cookie, 0, sizeof(process_cookie)); /* the pid still tells processes apart */
 }
 
-/* The kernel's boot id as bytes; zeros where /proc has none, which matches no other host by the probe. */
+/* Zeros where /proc has none; the probe then still tells hosts apart. */
 static void read_boot_id(uint8_t out[16])
 {
 	char text[64] = "";
@@ -59,7 +59,7 @@ static void read_boot_id(uint8_t out[16])
 	close(fd);
 }
 
-/* A page of shared memory with a random word in it: who can read it shares this node's memory. */
+/* A random word in shared memory: a rank that can read it shares this node's memory. */
 static int probe_offer(struct ep_boot *boot, uint8_t word[PROBE_SIZE])
 {
 	int rc, fd = memfd_create("nccl_ep_probe", MFD_CLOEXEC);
@@ -67,7 +67,7 @@ static int probe_offer(struct ep_boot *boot, uint8_t word[PROBE_SIZE])
 	if (fd < 0)
 		return EP_FAIL(EP_COMM, errno, "topology: memfd_create: %s", strerror(errno));
 	if (getrandom(word, PROBE_SIZE, 0) != PROBE_SIZE || write(fd, word, PROBE_SIZE) != PROBE_SIZE)
-		rc = EP_FAIL(EP_COMM, EIO, "topology: cannot write the probe page: %s", strerror(errno));
+		rc = EP_FAIL(EP_COMM, EIO, "topology: cannot write the probe: %s", strerror(errno));
 	else
 		rc = ep_boot_fd_offer(boot, PROBE_KEY, fd);
 	close(fd);
@@ -92,9 +92,9 @@ static bool same_process(const struct card *a, const struct card *b)
 	return a->pid == b->pid && !memcmp(a->process, b->process, 16) && !memcmp(a->boot_id, b->boot_id, 16);
 }
 
-/* Every rank that has no home yet tries the lowest homeless rank of its boot id; those that reach it live there. Each
- * round settles at least that rank, so that the loop ends; on a plain cluster one round is enough. Several rounds
- * are the containers of one host that do not share a network namespace. */
+/* Every rank without a home probes the lowest such rank of its boot id; those that reach it share its home. Each round
+ * settles at least that rank, so the loop ends. One round is enough, unless containers of a host have separate network
+ * namespaces. */
 static int find_homes(struct ep_boot *boot, const struct card *card, int rank, int nranks, int *home)
 {
 	for (int r = 0; r < nranks; r++)
@@ -116,7 +116,7 @@ static int find_homes(struct ep_boot *boot, const struct card *card, int rank, i
 		if (!open)
 			return 0;
 	}
-	return EP_FAIL(EP_COMM, EP_EREMOTE, "topology: a rank went away while the ranks looked for their nodes");
+	return EP_FAIL(EP_COMM, EP_EREMOTE, "topology: a rank died while nodes were being detected");
 }
 
 static int check_alike(const struct card *card, int nranks)
@@ -139,7 +139,7 @@ static bool same_node(const struct card *card, const int *home, int a, int b)
 	return per <= 0 || a / per == b / per;
 }
 
-/* Numbers nodes by their lowest rank. */
+/* Nodes are numbered by their lowest rank. */
 static void number(const struct card *card, const int *home, int rank, struct ep_topo *topo)
 {
 	for (int r = 0; r < topo->nranks; r++) {

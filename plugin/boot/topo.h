@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who shares a node with whom: by boot id and by shared memory that was really reached, never by name or address. */
+/* Which ranks share a node: by boot id and by a shared memory probe, never by host name or address. */
 #ifndef EP_PLUGIN_TOPO_H
 #define EP_PLUGIN_TOPO_H
 
@@ -11,11 +11,11 @@
 struct ep_topo_rank {
 	int node;     /* nodes are numbered by their lowest rank */
 	int local;    /* index among the ranks of the node, in rank order */
-	int home;     /* lowest rank of the machine it really shares, whatever nodes are pretended */
-	int pid_rank; /* lowest rank of the same process: equal means plain pointers are good */
+	int home;     /* lowest rank of its physical node, whatever NCCL_EP_RANKS_PER_NODE says */
+	int pid_rank; /* lowest rank of the same process: if equal, pointers are valid in both */
 	int dev_kind; /* enum ep_dev_kind */
 	int dev_ordinal;
-	struct ep_fd_token fds; /* where its file descriptors are to be had */
+	struct ep_fd_token fds; /* for ep_boot_fd_fetch */
 };
 
 struct ep_topo {
@@ -24,10 +24,10 @@ struct ep_topo {
 	struct ep_topo_rank *rank; /* [nranks] */
 };
 
-/* Collective. ranks_per_node > 0 pretends nodes of that size (ranks of one pretended node must really share one). */
+/* Collective. NCCL_EP_RANKS_PER_NODE > 0 splits physical nodes into nodes of that size. */
 int ep_topo_build(struct ep_boot *boot, int rank, int nranks, int dev_kind, int dev_ordinal, struct ep_topo *out);
 void ep_topo_free(struct ep_topo *topo);
-/* Whether kernels of both ranks may use each other's addresses as they are: one process, one device. */
+/* Whether kernels of both ranks can use each other's pointers: same node, process and device. */
 bool ep_topo_near(const struct ep_topo *topo, int a, int b);
 
 #endif

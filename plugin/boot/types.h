@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the layers of the bootstrap have in common: the id, addresses, tokens. */
+/* Types shared by all layers of the bootstrap. */
 #ifndef EP_PLUGIN_BOOT_TYPES_H
 #define EP_PLUGIN_BOOT_TYPES_H
 
@@ -10,10 +10,10 @@
 #define EP_BOOT_ADDRS 4
 #define EP_BOOT_SECRET 16
 #define EP_BOOT_MAX_RANKS 65536
-#define EP_BOOT_NOTE 128 /* bytes */
+#define EP_BOOT_NOTE 128 /* bytes of a note, see fd.h */
 
 struct ep_boot_addr {
-	uint8_t family; /* 4 or 6, 0 = unused: AF_ values differ between systems, these travel */
+	uint8_t family; /* 4 or 6, 0 = unused; not AF_ values, which differ between systems */
 	uint8_t pad[3];
 	uint32_t scope;
 	uint8_t ip[16];
@@ -31,11 +31,11 @@ _Static_assert(sizeof(struct ep_boot_id) == 128, "the unique id is 128 bytes");
 
 struct ep_boot;
 
-/* A rank that went away: by death (its connection closed), by ep_boot_abort or by ep_boot_parted (its own sentence).
- * Called from the service thread, once per rank; must not block and must not call back into ep_boot_. */
+/* Reports a rank that is dead: its connection closed, it called ep_boot_abort, or it called ep_boot_parted on this rank
+ * (why is then its own message). Called once per rank, from the service thread; must not block or call ep_boot_. */
 typedef void (*ep_boot_gone_fn)(void *ctx, int rank, const char *why);
 
-/* Where the file descriptors that a rank offers are to be had. */
+/* Names the endpoint that offers file descriptors. */
 struct ep_fd_token {
 	uint8_t bytes[16];
 };

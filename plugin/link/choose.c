@@ -77,13 +77,10 @@ static uint32_t ports_wanted(const struct ep_link *link)
 	return n < EP_LINK_PORTS ? (uint32_t)n : EP_LINK_PORTS;
 }
 
-/* What stands before the reason is said with every candidate. */
 static void word_fill(struct word *word, int rc)
 {
-	const char *why = rc ? ep_last_error() : "", *reason = strstr(why, EP_NET_NO_DEVICE);
-
 	word->rc = rc;
-	snprintf(word->why, sizeof(word->why), "%s", reason ? reason + strlen(EP_NET_NO_DEVICE) : why);
+	snprintf(word->why, sizeof(word->why), "%s", rc ? ep_last_error() : "");
 }
 
 /*
@@ -377,12 +374,15 @@ static int net_steps(struct choice *choice, const char *spec, struct papers *p)
 	struct hello hello = { .ports = 0 };
 	struct word word;
 	struct ep_nics nics;
+	char reason[EP_NET_WHY_MAX];
 
-	rc = ep_net_try(spec, &link->net);
+	rc = ep_net_try(spec, &link->net, reason);
 	rc = rc ? rc : nics_find(link, &nics);
 	if (!rc)
 		card.nic = nics.card;
 	word_fill(&card.word, rc);
+	if (reason[0]) /* without the candidate's name, which is in the list already */
+		snprintf(card.word.why, sizeof(card.word.why), "%.*s", WHY - 1, reason);
 	if ((rc = step_agree(choice, &card, sizeof(card), p->cards)))
 		return rc;
 	for (int r = 0; r < nranks; r++)

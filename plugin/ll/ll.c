@@ -13,8 +13,6 @@
 #include "plugin/ll/state.h"
 #include "util/error.h"
 
-#define QUANT_IN_STAGE 32768u /* bytes */
-
 /* Arguments common to every launch of a handle. */
 static int args_common(struct ncclEpHandle *handle, struct ep_ll_args *a)
 {
@@ -124,13 +122,9 @@ static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
 	a->hidden = (uint32_t)op->h;
 	a->in_bytes = (uint32_t)op->in.tokens->sizes[1] * dtype_size(op->in.tokens->datatype);
 	a->row_bytes = a->in_bytes;
-	if (op->cfg.quant_recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
-		a->row_bytes = a->hidden;
-		a->scale_bytes = a->hidden / 128 * 4;
-		a->flags |= EP_LL_DS_FP8 | (op->cfg.round_scales ? EP_LL_ROUND : 0);
-	} else if (op->in.scales) {
+	if (op->in.scales)
 		a->scale_bytes = (uint32_t)op->in.scales->sizes[1] * dtype_size(op->in.scales->datatype);
-	}
+	ep_ll_quant_sizes(a, op->cfg.quant_recipe, op->cfg.round_scales);
 	a->row_pitch = (uint32_t)(ep_ll_row_head_bytes(&a->shape, a->flags & EP_LL_RANK_MAJOR) +
 				  ep_ll_pad(a->row_bytes) + ep_ll_pad(a->scale_bytes));
 }
@@ -138,14 +132,6 @@ static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
 static bool fits(const struct ep_ll_args *a, const struct ep_ll_room *room)
 {
 	return room->near <= a->buffer_bytes && room->far <= a->far.window_bytes && room->send <= a->far.send_stride;
-}
-
-/* A quantised token is made from its input in the stage, unless that leaves room for few warps only. */
-static size_t stage_row(const struct ep_ll_args *a)
-{
-	size_t row = a->flags & EP_LL_DS_FP8 && a->in_bytes <= QUANT_IN_STAGE ? a->in_bytes : a->row_bytes;
-
-	return row + a->scale_bytes;
 }
 
 static int ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op, void *stream)
@@ -179,7 +165,7 @@ static int ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 			       "ncclEpDispatch: tokens and scales of %u bytes do not fit the window: raise "
 			       "config->max_token_bytes (%u)",
 			       a.row_bytes + a.scale_bytes, group->cfg.max_token_bytes);
-	stage = ep_launch_stage(EP_K_ll_dispatch, stage_row(&a), a.flags & EP_LL_DS_FP8);
+	stage = ep_launch_stage(EP_K_ll_dispatch, ep_ll_stage_row(&a), a.flags & EP_LL_QUANTISED);
 	rc = run(handle, EP_K_ll_dispatch, &a, stage, op->cfg.send_only, stream);
 	if (!rc)
 		handle->dispatched = true;

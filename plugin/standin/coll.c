@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives over the bootstrap's allgather, in chunks staged in host memory: every rank sees every rank's chunk and
- * keeps what the call asks for. Broadcast so moves R times what it needs; it is here to set jobs up and to check
- * results, and one path for all is worth more than the bytes.
+ * Collectives over the bootstrap's allgather, in chunks staged through host memory: every rank receives every rank's
+ * chunk and keeps what the call needs. Broadcast thus moves R times the data it needs; these calls set up jobs and
+ * check results, and one path for all matters more than the bytes.
  */
 #include "plugin/standin/coll.h"
 
@@ -15,13 +15,13 @@
 #include "util/error.h"
 #include "util/param.h"
 
-#define STAGE_BYTES ((size_t)4 << 20) /* of all ranks' chunks together */
+#define STAGE_BYTES ((size_t)4 << 20) /* for the chunks of all ranks */
 #define CHUNK_MIN ((size_t)4096)
 
 struct work {
 	struct ncclComm *comm;
 	const struct ep_coll *coll;
-	void *stream;  /* the device's; host streams end at ep_coll_run */
+	void *stream;  /* of the device; NULL on the host, where ep_coll_run has handled the stream */
 	size_t size;   /* of an element */
 	size_t chunk;  /* elements */
 	char *mine;    /* [chunk] */
@@ -41,7 +41,7 @@ static char *recv_at(const struct work *w, size_t element)
 	return (char *)w->coll->recv + element * w->size;
 }
 
-/* The stores: elements at .. at + n of the send buffers have arrived in w->all, rank after rank. */
+/* The stores: elements at .. at + n of all send buffers are in w->all, in rank order. */
 static int store_gather(const struct work *w, size_t at, size_t n)
 {
 	int rc = 0;
@@ -72,7 +72,7 @@ static int store_root(const struct work *w, size_t at, size_t n)
 static const struct shape {
 	int (*store)(const struct work *w, size_t at, size_t n);
 	bool reduces, rooted;
-	bool parts; /* the send buffer has a part for every rank */
+	bool parts; /* the send buffer has count elements for every rank */
 } shapes[] = {
 	[EP_SC_ALLGATHER] = { store_gather },
 	[EP_SC_ALLREDUCE] = { store_reduced, .reduces = true },
@@ -131,7 +131,7 @@ static int chunks_run(const struct work *w)
 	return rc;
 }
 
-/* With the communicator's turn taken. Pinned, because that is what a GPU copies from and to without a hidden wait. */
+/* Inside enter and leave. Pinned: a GPU copies pageable memory with a hidden wait. */
 static int work_run(struct ncclComm *comm, const struct ep_coll *coll)
 {
 	size_t bytes = STAGE_BYTES / (size_t)comm->nranks / CHUNK_MIN * CHUNK_MIN;
@@ -184,8 +184,8 @@ struct task {
 	uint64_t ticket;
 };
 
-/* On the host stream's thread. Nobody waits for the result there: a failure that is not the communicator's yet (a call
- * that did not match) becomes it, and shows in ncclCommGetAsyncError and in the next call. */
+/* On the host stream's thread, where no caller sees the result: every failure, also a mismatched call, breaks the
+ * communicator and is reported by ncclCommGetAsyncError and the next call. */
 static void task_run(void *arg)
 {
 	struct task *task = arg;
@@ -214,10 +214,10 @@ static int coll_enqueue(struct ncclComm *comm, const struct ep_coll *coll, struc
 	rc = stream->enqueue(stream, task_run, task);
 	if (!rc)
 		return 0;
-	EP_FAIL(EP_COMM, -rc, "rank %d: the host stream refuses %s", comm->rank, ep_sc_kind_name(coll->kind));
+	EP_FAIL(EP_COMM, -rc, "rank %d: cannot enqueue %s on the host stream", comm->rank, ep_sc_kind_name(coll->kind));
 	ep_sc_put(comm);
 break_comm:
-	ep_sc_give_up(comm, rc); /* its turn will never come */
+	ep_sc_give_up(comm, rc); /* its ticket will not be served */
 free_task:
 	free(task);
 	return rc;
@@ -246,12 +246,12 @@ static int check_stream(const struct ncclComm *comm, const struct ep_coll *coll,
 	if (comm->device.kind == EP_DEV_HOST) {
 		if ((uintptr_t)coll->stream > 2 &&
 		    !ep_host_stream_head(coll->stream)) /* 1 and 2 are CUDA's default streams */
-			return EP_FAIL(EP_COMM, EP_EARG, "%s: rank %d has no GPU, and stream %p is no host stream",
+			return EP_FAIL(EP_COMM, EP_EARG, "%s: rank %d has no GPU, and stream %p is not a host stream",
 				       name, comm->rank, coll->stream);
 		return 0;
 	}
 	if (!comm->dev->ops->capturing(comm->dev, coll->stream, &capturing) && capturing)
-		return EP_FAIL(EP_COMM, EP_EUSAGE, "%s: the stand-in's collectives cannot be captured in a graph",
+		return EP_FAIL(EP_COMM, EP_EUSAGE, "%s: collectives of the stand-in cannot be captured in a graph",
 			       name);
 	return 0;
 }
@@ -263,13 +263,13 @@ int ep_coll_check(const struct ncclComm *comm, const struct ep_coll *coll)
 	size_t size = ep_dtype_size(coll->dtype);
 
 	if (!size)
-		return EP_FAIL(EP_COMM, EP_EARG, "%s: %d is no datatype", name, (int)coll->dtype);
+		return EP_FAIL(EP_COMM, EP_EARG, "%s: invalid datatype %d", name, (int)coll->dtype);
 	if (shape->reduces && (unsigned)coll->op >= ncclNumOps)
-		return EP_FAIL(EP_COMM, EP_EARG, "%s: %d is no reduction the stand-in knows", name, (int)coll->op);
+		return EP_FAIL(EP_COMM, EP_EARG, "%s: unsupported reduction %d", name, (int)coll->op);
 	if (shape->rooted && (coll->root < 0 || coll->root >= comm->nranks))
-		return EP_FAIL(EP_COMM, EP_EARG, "%s: root %d of %d ranks", name, coll->root, comm->nranks);
+		return EP_FAIL(EP_COMM, EP_EARG, "%s: invalid root %d of %d ranks", name, coll->root, comm->nranks);
 	if (coll->count > SIZE_MAX / 2 / size / (size_t)comm->nranks)
-		return EP_FAIL(EP_COMM, EP_EARG, "%s: %zu elements of %zu bytes from %d ranks are more than memory",
+		return EP_FAIL(EP_COMM, EP_EARG, "%s: %zu elements of %zu bytes from %d ranks exceed the address space",
 			       name, coll->count, size, comm->nranks);
 	if (coll->count && !coll->send && sends(comm, coll))
 		return EP_FAIL(EP_COMM, EP_EARG, "%s: sendbuff is NULL", name);

@@ -17,10 +17,10 @@ struct ep_coll {
 	void *stream;
 };
 
-/* Everything about a collective that can be known before it runs. */
+/* Checks the arguments. */
 int ep_coll_check(const struct ncclComm *comm, const struct ep_coll *coll);
 
-/* Runs it; on a host stream, only puts it into the stream's order. */
+/* Runs it, or enqueues it on a host stream. */
 int ep_coll_run(struct ncclComm *comm, const struct ep_coll *coll);
 
 #endif

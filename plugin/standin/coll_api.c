@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's names for the collectives. */
 #include "plugin/standin/job.h"
 #include "util/error.h"
 
@@ -17,7 +16,7 @@ static int coll_run(const struct ep_job *job)
 
 static ncclResult_t coll_submit(ncclComm_t comm, const struct ep_coll *coll)
 {
-	struct ep_job job = { .run = coll_run, .lane = comm, .comm = comm, .coll = *coll };
+	struct ep_job job = { .run = coll_run, .key = comm, .comm = comm, .coll = *coll };
 	struct ncclComm *found = NULL;
 	int rc = ep_sc_get(comm, ep_sc_kind_name(coll->kind), &found);
 
@@ -75,7 +74,7 @@ ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, n
 	return coll_submit(comm, &coll);
 }
 
-/* A function of its own and not a call of ncclBroadcast: nothing here goes through a name another NCCL may own. */
+/* Does not call ncclBroadcast: in a process with a real NCCL that name may be the other library's. */
 ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
 		       cudaStream_t stream)
 {

@@ -11,8 +11,8 @@
 #include "util/error.h"
 #include "util/param.h"
 
-/* Every communicator there is. A handle is only ever compared with these addresses before it is dereferenced: a
- * destroyed one, or one of a real NCCL in the same process, is refused and not read. */
+/* All live communicators. A handle is looked up here before it is dereferenced: one that was destroyed, or belongs to a
+ * real NCCL in the same process, is never read. */
 static struct {
 	pthread_mutex_t lock; /* taken before a communicator's */
 	struct ncclComm *head;
@@ -32,7 +32,7 @@ const char *ep_sc_kind_name(unsigned kind)
 	return kind < EP_SC_KINDS ? kind_names[kind] : "an unknown call";
 }
 
-/* Under live.lock. The link that points to it, or to NULL. */
+/* Under live.lock. The link to it, or to NULL. */
 static struct ncclComm **live_find(ncclComm_t handle)
 {
 	struct ncclComm **at = &live.head;
@@ -46,8 +46,8 @@ static int unknown(ncclComm_t handle, const char *call)
 {
 	if (!handle)
 		return EP_FAIL(EP_COMM, EP_EARG, "%s: comm is NULL", call);
-	return EP_FAIL(EP_COMM, EP_EARG, "%s: comm %p is no live communicator of the stand-in; was it destroyed?", call,
-		       (void *)handle);
+	return EP_FAIL(EP_COMM, EP_EARG, "%s: comm %p is not a live communicator of the stand-in; was it destroyed?",
+		       call, (void *)handle);
 }
 
 int ep_sc_get(ncclComm_t handle, const char *call, struct ncclComm **out)
@@ -125,7 +125,7 @@ static bool left_alone(const struct ncclComm *comm, uint64_t unused)
 	return !comm->users;
 }
 
-/* The deadline counts from the last step any operation made: a long one that moves may take its time. */
+/* The deadline restarts at every step of any operation: a long one that makes progress does not time out. */
 static bool wait_until(struct ncclComm *comm, bool (*done)(const struct ncclComm *, uint64_t), uint64_t arg)
 {
 	uint64_t deadline = wait_deadline(), seen;
@@ -212,7 +212,7 @@ int ep_sc_enter(struct ncclComm *comm, uint64_t ticket)
 		return ep_sc_check(comm);
 	return ep_sc_give_up(comm, EP_FAIL(EP_COMM, EP_ETIMEOUT,
 					   "rank %d: an earlier operation on the communicator did not finish; is its "
-					   "stream stuck?",
+					   "stream blocked?",
 					   comm->rank));
 }
 
@@ -255,7 +255,7 @@ int ep_sc_meet(struct ncclComm *comm, const struct ep_sc_call *mine, struct ep_s
 	return rc;
 }
 
-/* Who can map whose memory, as one team; alone where those ranks do not follow each other. */
+/* The ranks of this node as a team; this rank alone if theirs are not consecutive. */
 static int lsa_find(struct ncclComm *comm)
 {
 	struct ep_topo topo;
@@ -323,7 +323,7 @@ int ep_sc_open(const struct ep_sc_opts *opts, struct ncclComm **out)
 	rc = ep_boot_open(&boot, &comm->boot);
 	if (rc)
 		goto free_comm;
-	/* After the meeting: a rank whose device fails tells the others, who would else wait for it to the deadline. */
+	/* After the bootstrap, so that a rank whose device fails can tell the others, which would time out. */
 	rc = ep_sc_device_open(&comm->device, &comm->dev);
 	if (!rc)
 		rc = lsa_find(comm);
@@ -357,7 +357,7 @@ int ep_sc_finalize(ncclComm_t handle)
 	if (wait_until(comm, drained, 0))
 		rc = ep_sc_check(comm);
 	else
-		rc = EP_FAIL(EP_COMM, EP_ETIMEOUT, "rank %d: operations are still running at ncclCommFinalize",
+		rc = EP_FAIL(EP_COMM, EP_ETIMEOUT, "rank %d: ncclCommFinalize timed out waiting for operations",
 			     comm->rank);
 	ep_sc_put(comm);
 	return rc;
@@ -379,10 +379,10 @@ int ep_sc_close(ncclComm_t handle, const char *call, const char *why)
 		ep_last_error_set(why);
 		ep_sc_give_up(comm, -EP_EUSAGE);
 	}
-	if (!wait_until(comm, left_alone, 0)) /* whoever is in there uses it: lost memory is better than a crash */
+	if (!wait_until(comm, left_alone, 0)) /* still in use: a leak is better than a crash */
 		return EP_FAIL(EP_COMM, EP_ETIMEOUT,
-			       "rank %d: %s gave up waiting for operations that still run; the communicator is leaked",
-			       comm->rank, call);
+			       "rank %d: %s timed out waiting for operations; leaking the communicator", comm->rank,
+			       call);
 	comm_free(comm);
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stand-in's communicator (ep_sc_): one boot endpoint, one device, and an order for the calls on it. */
+/* The stand-in's communicator (ep_sc_): one bootstrap endpoint, one device, and the order of calls on it. */
 #ifndef EP_PLUGIN_STANDIN_COMM_H
 #define EP_PLUGIN_STANDIN_COMM_H
 
@@ -21,27 +21,27 @@ struct ncclWindow_vidmem {
 };
 
 struct ncclComm {
-	struct ncclComm *next; /* the registry's */
+	struct ncclComm *next; /* in the registry */
 	int rank, nranks;
 	struct ep_sc_device device;
 	struct ep_dev *dev;
 	struct ep_boot *boot;
 	ncclTeam_t lsa;
-	struct ep_pinned stage; /* coll.c's, for whose turn it is; made once: freeing waits for running kernels */
+	struct ep_pinned stage; /* coll.c's; allocated once, as freeing waits for running kernels */
 
 	pthread_mutex_t lock; /* all below */
 	pthread_cond_t moved; /* users, serving, steps, error */
 	int users;
 	uint64_t tickets, serving;
-	uint64_t steps; /* of operations: who waits for one sees that it moves */
+	uint64_t steps; /* of operations: tells waiters that there is progress */
 	bool finalized;
-	int error; /* of the first failure that broke it; nothing works after that */
+	int error; /* of the first failure; every later call returns it */
 	char text[512];
 	struct ncclWindow_vidmem *windows;
 };
 
-/* What a rank is about to do, told to all before it does it: a call that does not match is an error that names the
- * rank, where NCCL would hang or mix up data. The first part must be alike, arg is each rank's own. */
+/* Exchanged before every call: a mismatch is an error that names the rank, where NCCL would hang or corrupt data. All
+ * members but arg must be the same on all ranks. */
 struct ep_sc_call {
 	uint32_t kind; /* enum ep_sc_kind */
 	uint32_t dtype, op;
@@ -67,34 +67,34 @@ struct ep_sc_opts {
 	struct ep_sc_device device;
 };
 
-/* Collective. The new communicator is live when this returns. */
+/* Collective. The communicator is in the registry on return. */
 int ep_sc_open(const struct ep_sc_opts *opts, struct ncclComm **out);
-/* Takes it out of the registry, waits for calls still in it and frees it. With why it first tells the others. */
+/* Removes it from the registry, waits for calls in progress and frees it. With why, the other ranks are told first. */
 int ep_sc_close(ncclComm_t handle, const char *call, const char *why);
-/* Waits for the operations already given to it; no new ones are taken after that. */
+/* Waits for the operations submitted; refuses new ones. */
 int ep_sc_finalize(ncclComm_t handle);
 
-/* NULL is good. Fields past its size belong to a newer NCCL, or are missing in an older one, and are not read. */
+/* NULL is valid. Fields past config->size (another NCCL version) are not read. */
 int ep_sc_config_check(const ncclConfig_t *config, const char *call);
 
-/* A live communicator, kept alive until put; anything else is refused by address alone. */
+/* A live communicator, referenced until put. Other handles are refused without dereferencing them. */
 int ep_sc_get(ncclComm_t handle, const char *call, struct ncclComm **out);
 void ep_sc_put(struct ncclComm *comm);
 bool ep_sc_owns(ncclComm_t handle);
 int ep_sc_window_find(ncclWindow_t win, void **base, size_t *size);
 
-/* Operations of a communicator run one at a time, in the order of their tickets, whatever streams and threads they
- * come from: the order all ranks have in common. enter waits for the turn; leave follows only a successful enter. */
+/* Operations of a communicator run one at a time in ticket order, whatever streams and threads they come from: the
+ * order must be the same on all ranks. enter waits for the ticket; leave follows a successful enter. */
 int ep_sc_ticket(struct ncclComm *comm, enum ep_sc_kind kind, uint64_t *out);
 int ep_sc_enter(struct ncclComm *comm, uint64_t ticket);
 void ep_sc_leave(struct ncclComm *comm);
 void ep_sc_step(struct ncclComm *comm);
 
-/* 0, or the failure that broke the communicator, with its sentence. */
+/* 0, or the failure that broke the communicator, with its message. */
 int ep_sc_check(struct ncclComm *comm);
-/* Keeps the thread's last sentence as the reason why the communicator is broken, and returns rc. */
+/* Breaks the communicator with the thread's last error as the reason; returns rc. */
 int ep_sc_break(struct ncclComm *comm, int rc);
-/* The same for a failure of this rank alone: the others are told, so that they need not wait for it. */
+/* The same for a failure of this rank alone: also tells the other ranks, which would wait for it. */
 int ep_sc_give_up(struct ncclComm *comm, int rc);
 
 /* Inside enter and leave. all has room for nranks calls, or is NULL. */

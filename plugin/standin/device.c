@@ -10,8 +10,8 @@
 #include "util/error.h"
 #include "util/param.h"
 
-/* The calling thread's device of this kind. A thread that has chosen none gets one only if the user insists: counting
- * starts the driver, which a later fork would not survive. */
+/* The calling thread's current device of this kind. A thread without one gets device 0 only if the user insists:
+ * counting initialises the driver, which does not work in a child forked later. */
 static int pick_kind(enum ep_dev_kind kind, bool insist, struct ep_sc_device *out)
 {
 	const struct ep_dev_ops *row = ep_dev_row(kind);
@@ -34,7 +34,7 @@ int ep_sc_device_pick(struct ep_sc_device *out)
 	int rc = -ENODEV;
 
 	snprintf(kept, sizeof(kept), "%s", ep_last_error());
-	/* The host is kind 0: last, and always there. */
+	/* The host is kind 0: tried last, always there. */
 	for (int kind = EP_DEV_KINDS - 1; kind >= 0 && rc; kind--) {
 		const char *name = ep_dev_row((enum ep_dev_kind)kind)->name;
 		size_t n = strlen(names);
@@ -50,7 +50,7 @@ int ep_sc_device_pick(struct ep_sc_device *out)
 	if (rc)
 		return EP_FAIL(EP_DEV, EP_EDEVICE, "NCCL_EP_DEVICE=%s: no such device is usable: %s", want,
 			       ep_last_error());
-	ep_last_error_set(kept); /* that there is no GPU is not a failure */
+	ep_last_error_set(kept); /* no GPU is not an error */
 	return 0;
 }
 

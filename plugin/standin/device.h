@@ -9,10 +9,10 @@ struct ep_sc_device {
 	int ordinal;
 };
 
-/* The device of the calling thread, by NCCL_EP_DEVICE: what a communicator or allocation made here lives on. */
+/* The device of the calling thread, by NCCL_EP_DEVICE, for a new communicator or allocation. */
 int ep_sc_device_pick(struct ep_sc_device *out);
 
-/* Devices are opened once and shared by all ranks of the process: opening one loads all device code. */
+/* A device is opened once per process and shared by its ranks: opening loads all device code. */
 int ep_sc_device_open(const struct ep_sc_device *device, struct ep_dev **out);
 void ep_sc_device_close(struct ep_dev *dev);
 

@@ -13,21 +13,21 @@ struct queued {
 	char text[512];
 };
 
-/* Held until every thread is there: lanes that had begun without the last one would wait for its rank in vain. */
+/* Held until all threads are created: a job that started without the last one would wait for its rank. */
 struct gate {
 	pthread_mutex_t lock;
 	bool go;
 };
 
-/* One thread runs all jobs whose lane is that of jobs[first]. */
-struct lane {
+/* One thread runs all jobs with the key of jobs[first]. */
+struct runner {
 	pthread_t thread;
 	struct gate *gate;
 	struct queued *jobs;
 	int first, count;
 };
 
-/* NCCL's groups belong to the thread that opened them. */
+/* As in NCCL a group belongs to the thread that opened it. */
 static _Thread_local struct {
 	int depth;
 	struct queued *jobs;
@@ -36,51 +36,51 @@ static _Thread_local struct {
 	char text[512];
 } group;
 
-static void lane_run(struct lane *lane)
+static void runner_run(struct runner *runner)
 {
-	for (int i = lane->first; i < lane->count; i++) {
-		struct queued *q = &lane->jobs[i];
+	for (int i = runner->first; i < runner->count; i++) {
+		struct queued *q = &runner->jobs[i];
 
-		if (q->job.lane != lane->jobs[lane->first].job.lane)
+		if (q->job.key != runner->jobs[runner->first].job.key)
 			continue;
 		/* After a failure the rest still runs: it fails at once on a broken communicator, and a destroy at the
-		 * end must not be left out. */
+		 * end must not be skipped. */
 		q->rc = q->job.run(&q->job);
 		if (q->rc)
 			snprintf(q->text, sizeof(q->text), "%s", ep_last_error());
 	}
 }
 
-static void *lane_main(void *arg)
+static void *runner_main(void *arg)
 {
-	struct lane *lane = arg;
+	struct runner *runner = arg;
 	bool go;
 
-	pthread_mutex_lock(&lane->gate->lock);
-	go = lane->gate->go;
-	pthread_mutex_unlock(&lane->gate->lock);
+	pthread_mutex_lock(&runner->gate->lock);
+	go = runner->gate->go;
+	pthread_mutex_unlock(&runner->gate->lock);
 	if (go)
-		lane_run(lane);
+		runner_run(runner);
 	return NULL;
 }
 
-/* Fills lanes with the first job of each and returns how many there are. */
-static int lanes_find(struct queued *jobs, int count, struct gate *gate, struct lane *lanes)
+/* Fills in one runner per key; returns how many. */
+static int runners_find(struct queued *jobs, int count, struct gate *gate, struct runner *runners)
 {
 	int n = 0;
 
 	for (int i = 0; i < count; i++) {
 		int j = 0;
 
-		while (j < n && jobs[lanes[j].first].job.lane != jobs[i].job.lane)
+		while (j < n && jobs[runners[j].first].job.key != jobs[i].job.key)
 			j++;
 		if (j == n)
-			lanes[n++] = (struct lane){ .gate = gate, .jobs = jobs, .first = i, .count = count };
+			runners[n++] = (struct runner){ .gate = gate, .jobs = jobs, .first = i, .count = count };
 	}
 	return n;
 }
 
-/* The reason, not its echo: a rank that failed makes the lanes of the others fail with RemoteError. */
+/* The cause: a rank that fails makes the jobs of the others fail with -EP_EREMOTE. */
 static int first_error(const struct queued *jobs, int count)
 {
 	const struct queued *found = NULL;
@@ -97,28 +97,29 @@ static int first_error(const struct queued *jobs, int count)
 static int jobs_run(struct queued *jobs, int count)
 {
 	struct gate gate = { .lock = PTHREAD_MUTEX_INITIALIZER };
-	struct lane *lanes = EP_CALLOC(EP_COMM, (size_t)count, sizeof(*lanes), "the calls of a group");
+	struct runner *runners = EP_CALLOC(EP_COMM, (size_t)count, sizeof(*runners), "the calls of a group");
 	int n, threads = 0, rc = 0;
 
-	if (!lanes)
+	if (!runners)
 		return -ENOMEM;
-	n = lanes_find(jobs, count, &gate, lanes);
-	/* The caller is the last lane's thread, so that a group of one needs none. */
+	n = runners_find(jobs, count, &gate, runners);
+	/* The caller is the last runner, so that a group with one key needs no thread. */
 	pthread_mutex_lock(&gate.lock);
-	while (threads < n - 1 && !(rc = pthread_create(&lanes[threads].thread, NULL, lane_main, &lanes[threads])))
+	while (threads < n - 1 &&
+	       !(rc = pthread_create(&runners[threads].thread, NULL, runner_main, &runners[threads])))
 		threads++;
 	gate.go = !rc;
 	pthread_mutex_unlock(&gate.lock);
 	if (gate.go)
-		lane_run(&lanes[n - 1]);
+		runner_run(&runners[n - 1]);
 	for (int i = 0; i < threads; i++)
-		pthread_join(lanes[i].thread, NULL);
+		pthread_join(runners[i].thread, NULL);
 	if (rc)
-		rc = EP_FAIL(EP_COMM, rc, "a group of %d communicators needs as many threads and got %d: %s", n,
-			     threads, strerror(rc));
+		rc = EP_FAIL(EP_COMM, rc, "a group of %d communicators needs as many threads, got %d: %s", n, threads,
+			     strerror(rc));
 	else
 		rc = first_error(jobs, count);
-	free(lanes);
+	free(runners);
 	return rc;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can be asked of the library and of a communicator without talking to anyone. */
+/* Queries that involve no other rank. */
 #include <stdio.h>
 
 #include "plugin/standin/comm.h"
@@ -13,10 +13,10 @@ static const char *const result_texts[ncclNumResults] = {
 	[ncclSystemError] = "a system call or a library failed; see ncclGetLastError and NCCL_DEBUG=WARN",
 	[ncclInternalError] = "internal error; see ncclGetLastError and NCCL_DEBUG=WARN",
 	[ncclInvalidArgument] = "invalid argument; see ncclGetLastError and NCCL_DEBUG=WARN",
-	[ncclInvalidUsage] = "the call is not possible in this state; see ncclGetLastError and NCCL_DEBUG=WARN",
-	[ncclRemoteError] = "another rank failed or went away; see ncclGetLastError and NCCL_DEBUG=WARN",
+	[ncclInvalidUsage] = "invalid usage in this state; see ncclGetLastError and NCCL_DEBUG=WARN",
+	[ncclRemoteError] = "a remote rank failed or exited; see ncclGetLastError and NCCL_DEBUG=WARN",
 	[ncclInProgress] = "still in progress",
-	[ncclTimeout] = "another rank did not answer in time; see ncclGetLastError and NCCL_DEBUG=WARN",
+	[ncclTimeout] = "a remote rank did not respond in time; see ncclGetLastError and NCCL_DEBUG=WARN",
 };
 
 const char *ncclGetErrorString(ncclResult_t result)
@@ -32,7 +32,7 @@ ncclResult_t ncclGetVersion(int *version)
 	return ncclSuccess;
 }
 
-/* The sentence goes through the thread's own place, so that it outlives the communicator. */
+/* Returned through the thread's last error, which outlives the communicator. */
 const char *ncclGetLastError(ncclComm_t comm)
 {
 	struct ncclComm *c = NULL;
@@ -59,9 +59,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 	return ncclSuccess;
 }
 
-enum question { COUNT, DEVICE, RANK };
+enum query { COUNT, DEVICE, RANK };
 
-static ncclResult_t comm_ask(ncclComm_t comm, enum question what, const char *call, int *out)
+static ncclResult_t comm_query(ncclComm_t comm, enum query what, const char *call, int *out)
 {
 	struct ncclComm *c = NULL;
 	int rc;
@@ -83,17 +83,17 @@ static ncclResult_t comm_ask(ncclComm_t comm, enum question what, const char *ca
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
 {
-	return comm_ask(comm, COUNT, "ncclCommCount", count);
+	return comm_query(comm, COUNT, "ncclCommCount", count);
 }
 
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 {
-	return comm_ask(comm, DEVICE, "ncclCommCuDevice", device);
+	return comm_query(comm, DEVICE, "ncclCommCuDevice", device);
 }
 
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
 {
-	return comm_ask(comm, RANK, "ncclCommUserRank", rank);
+	return comm_query(comm, RANK, "ncclCommUserRank", rank);
 }
 
 const struct ep_standin_query *ncclEpStandinQuery(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators come and go: the edge between NCCL's names and plugin/standin/comm.c. */
+/* NCCL's calls that create and destroy communicators. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,9 +30,9 @@ int ep_sc_config_check(const ncclConfig_t *config, const char *call)
 	if (!config)
 		return 0;
 	if (config->size < offsetof(ncclConfig_t, blocking) || config->magic != NCCL_CONFIG_MAGIC)
-		return EP_FAIL(EP_COMM, EP_EARG, "%s: config was not made by NCCL_CONFIG_INITIALIZER", call);
+		return EP_FAIL(EP_COMM, EP_EARG, "%s: config was not initialized with NCCL_CONFIG_INITIALIZER", call);
 	if (config->size >= end && config->blocking != NCCL_CONFIG_UNDEF_INT && (unsigned)config->blocking > 1)
-		return EP_FAIL(EP_COMM, EP_EARG, "%s: config.blocking is %d, not 0 or 1", call, config->blocking);
+		return EP_FAIL(EP_COMM, EP_EARG, "%s: config.blocking is %d, must be 0 or 1", call, config->blocking);
 	return 0;
 }
 
@@ -44,19 +44,19 @@ static int init_run(const struct ep_job *job)
 static ncclResult_t init_submit(const char *call, ncclComm_t *out, const struct ep_sc_opts *opts,
 				const ncclConfig_t *config)
 {
-	struct ep_job job = { .run = init_run, .lane = out, .new_comm = out, .init = *opts };
+	struct ep_job job = { .run = init_run, .key = out, .new_comm = out, .init = *opts };
 	int rc = 0;
 
 	if (!out)
 		rc = EP_FAIL(EP_COMM, EP_EARG, "%s: comm is NULL", call);
 	else if (opts->nranks < 1 || opts->nranks > EP_BOOT_MAX_RANKS)
-		rc = EP_FAIL(EP_COMM, EP_EARG, "%s: %d ranks; 1 to %d are possible", call, opts->nranks,
+		rc = EP_FAIL(EP_COMM, EP_EARG, "%s: invalid nranks %d, must be 1 to %d", call, opts->nranks,
 			     EP_BOOT_MAX_RANKS);
 	else if (opts->rank < 0 || opts->rank >= opts->nranks)
-		rc = EP_FAIL(EP_COMM, EP_EARG, "%s: rank %d of %d", call, opts->rank, opts->nranks);
+		rc = EP_FAIL(EP_COMM, EP_EARG, "%s: invalid rank %d of %d", call, opts->rank, opts->nranks);
 	else
 		rc = ep_sc_config_check(config, call);
-	/* Here and not in the job: the job may run in another thread, which has another current device. */
+	/* Not in the job, which may run in a thread with another current device. */
 	if (!rc)
 		rc = ep_sc_device_pick(&job.init.device);
 	if (out)
@@ -85,7 +85,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myran
 	struct ep_job none = { 0 };
 
 	if (!commIds || nId < 1 || nId > nranks) {
-		int rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommInitRankScalable: %d ids at %p for %d ranks", nId,
+		int rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommInitRankScalable: invalid %d ids at %p for %d ranks", nId,
 				 (void *)commIds, nranks);
 
 		return (ncclResult_t)ep_result(ep_job_submit(rc, &none));
@@ -94,7 +94,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *newcomm, int nranks, int myran
 	return init_submit("ncclCommInitRankScalable", newcomm, &opts, config);
 }
 
-/* devlist counts only where there are GPUs: a program written for four of them runs on none. */
+/* devlist is read only where there are GPUs: a program written for four of them also runs without. */
 static int device_of(int index, const int *devlist, struct ep_sc_device *out)
 {
 	struct ep_sc_device device;
@@ -108,7 +108,7 @@ static int device_of(int index, const int *devlist, struct ep_sc_device *out)
 			return rc;
 		ordinal = devlist ? devlist[index] : index % count;
 		if (ordinal < -1 || ordinal >= count)
-			return EP_FAIL(EP_COMM, EP_EARG, "ncclCommInitAll: devlist[%d] is %d, and there are %d devices",
+			return EP_FAIL(EP_COMM, EP_EARG, "ncclCommInitAll: devlist[%d] is %d, but there are %d devices",
 				       index, ordinal, count);
 		device = ordinal < 0 ? (struct ep_sc_device){ .kind = EP_DEV_HOST }
 				     : (struct ep_sc_device){ .kind = device.kind, .ordinal = ordinal };
@@ -126,7 +126,7 @@ static int init_all(ncclComm_t *comms, int n, const int *devlist)
 	if (!jobs)
 		return -ENOMEM;
 	for (int i = 0; i < n && !rc; i++) {
-		jobs[i] = (struct ep_job){ .run = init_run, .lane = &comms[i], .new_comm = &comms[i] };
+		jobs[i] = (struct ep_job){ .run = init_run, .key = &comms[i], .new_comm = &comms[i] };
 		jobs[i].init.rank = i;
 		jobs[i].init.nranks = n;
 		rc = device_of(i, devlist, &jobs[i].init.device);
@@ -147,7 +147,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 
 	if (!comm || ndev < 1 || ndev > EP_BOOT_MAX_RANKS)
 		return (ncclResult_t)ep_result(
-			EP_FAIL(EP_COMM, EP_EARG, "ncclCommInitAll: %d ranks into comm %p", ndev, (void *)comm));
+			EP_FAIL(EP_COMM, EP_EARG, "ncclCommInitAll: invalid ndev %d or comm %p", ndev, (void *)comm));
 	for (int i = 0; i < ndev; i++)
 		comm[i] = NULL;
 	rc = init_all(comm, ndev, devlist);
@@ -171,12 +171,12 @@ static int finalize_run(const struct ep_job *job)
 
 static ncclResult_t end_submit(ncclComm_t comm, const char *call, int (*run)(const struct ep_job *job))
 {
-	struct ep_job job = { .run = run, .lane = comm, .comm = comm };
+	struct ep_job job = { .run = run, .key = comm, .comm = comm };
 	struct ncclComm *found;
 	int rc;
 
 	if (!comm)
-		return ncclSuccess; /* as in NCCL: what a split without a colour gave can be destroyed like any other */
+		return ncclSuccess; /* as in NCCL: a split with NCCL_SPLIT_NOCOLOR returns NULL */
 	rc = ep_sc_get(comm, call, &found);
 	if (!rc)
 		ep_sc_put(found);
@@ -193,7 +193,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 	return end_submit(comm, "ncclCommDestroy", destroy_run);
 }
 
-/* At once, in a group too: it is what one calls when something hangs. */
+/* Immediate, in a group too: it is called when something hangs. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 	struct ncclComm *found = NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls that talk to other ranks. Outside a group they run in the caller; between ncclGroupStart and ncclGroupEnd
- * they are queued, and run at the end in lanes: jobs of one lane in order, lanes side by side, each in a thread. That
- * is what lets one thread be several ranks.
+ * Calls that involve other ranks. Outside a group they run in the caller. Between ncclGroupStart and ncclGroupEnd they
+ * are queued and run at the end: jobs with the same key in order, different keys concurrently, each in its own thread,
+ * so that one thread can act for several ranks.
  */
 #ifndef EP_PLUGIN_STANDIN_JOB_H
 #define EP_PLUGIN_STANDIN_JOB_H
@@ -14,8 +14,8 @@
 
 struct ep_job {
 	int (*run)(const struct ep_job *job);
-	const void *lane; /* the communicator, or where a new one is to be written */
-	ncclComm_t comm;  /* looked up again when the job runs: a group may destroy it before */
+	const void *key; /* the communicator, or where a new one will be written */
+	ncclComm_t comm; /* looked up again when the job runs: an earlier job may have destroyed it */
 	ncclComm_t *new_comm;
 	union {
 		struct ep_sc_opts init;
@@ -32,11 +32,11 @@ struct ep_job {
 	};
 };
 
-/* Runs or queues it. rc is the result of the caller's checks: a failed one makes the whole group fail, because the
- * other lanes would wait for this rank. */
+/* Runs or queues it. rc is the result of the caller's checks: a failure fails the whole group, as the other ranks would
+ * wait for this one. */
 int ep_job_submit(int rc, const struct ep_job *job);
 
-/* Runs n jobs side by side, whatever group the thread is in; the first error that is not another rank's is returned. */
+/* Runs n jobs concurrently, also inside a group; returns the first error, ncclRemoteError only if there is no other. */
 int ep_jobs_run(const struct ep_job *jobs, int n);
 
 #endif

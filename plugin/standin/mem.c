@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that other processes can map, from the device's own allocator, found again by its address. */
+/* ncclMemAlloc: memory other processes can map, from the device's allocator, looked up by address. */
 #include "plugin/standin/mem.h"
 
 #include <pthread.h>
@@ -61,7 +61,7 @@ ncclResult_t ncclMemAlloc(void **ptr, size_t size)
 		return (ncclResult_t)ep_result(EP_FAIL(EP_DEV, EP_EARG, "ncclMemAlloc: ptr is NULL"));
 	*ptr = NULL;
 	if (!size)
-		return ncclSuccess; /* nothing, as with CUDA's allocator */
+		return ncclSuccess; /* as cudaMalloc does for 0 bytes */
 	rc = block_alloc(size, &b);
 	if (rc)
 		return (ncclResult_t)ep_result(rc);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How libnccl_ep recognises the stand-in's communicators: it finds this one symbol in whatever object is loaded and
- * asks. The calls have NCCL's own signatures, so that the caller keeps one table for both; they are the stand-in's
- * own functions, also where a real NCCL in the same process owns the global names.
+ * How libnccl_ep recognises communicators of the stand-in: by this symbol, in any loaded object. The calls have NCCL's
+ * signatures, so that the caller has one table for both; they are the stand-in's functions even where a real NCCL in
+ * the same process owns the global names.
  */
 #ifndef EP_PLUGIN_STANDIN_QUERY_H
 #define EP_PLUGIN_STANDIN_QUERY_H
@@ -16,12 +16,11 @@
 #define EP_STANDIN_QUERY_NAME "ncclEpStandinQuery"
 #define EP_STANDIN_QUERY_VERSION 1
 
-/* Append-only; version counts up only when a member changes its meaning. */
+/* Append-only; version changes only when a member changes its meaning. */
 struct ep_standin_query {
 	uint32_t version;
 	uint32_t size;
-	/* Whether comm is a live communicator of the stand-in. Never dereferences it: any pointer may be asked about.
-	 */
+	/* Whether comm is a live communicator of the stand-in. Any pointer is valid: it is not dereferenced. */
 	bool (*owns)(ncclComm_t comm);
 	ncclResult_t (*count)(const ncclComm_t comm, int *out);
 	ncclResult_t (*user_rank)(const ncclComm_t comm, int *out);
@@ -31,13 +30,12 @@ struct ep_standin_query {
 	ncclResult_t (*async_error)(ncclComm_t comm, ncclResult_t *out);
 	const char *(*error_string)(ncclResult_t result);
 	ncclResult_t (*win_user_ptr)(ncclComm_t comm, ncclWindow_t win, void **out);
-	/* 0 or a negative errno, without a sentence: "no" is a normal answer here. */
+	/* 0 or a negative errno. Sets no last error: failing is a normal answer. */
 	int (*window_info)(ncclWindow_t win, void **base, size_t *size);
-	/* The allocation of ncclMemAlloc that ptr lies in, for another process to map: fd is the caller's to close,
-	 * offset is ptr's place in it. -ENOENT: not such memory; -ENOTSUP: this memory has no descriptor. */
+	/* The ncclMemAlloc allocation that contains ptr, for another process to map: the caller closes fd, offset is
+	 * that of ptr. -ENOENT: not from ncclMemAlloc; -ENOTSUP: this memory has no descriptor. */
 	int (*mem_export)(const void *ptr, int *fd, uint64_t *offset, uint64_t *size);
-	/* The same allocation by name: no two allocations of the process ever have the same id, and it is never 0.
-	 * -ENOENT: not such memory. */
+	/* The same allocation by id: never 0, and never reused in the process. -ENOENT: not from ncclMemAlloc. */
 	int (*mem_find)(const void *ptr, void **base, size_t *size, uint64_t *id);
 };
 

@@ -7,7 +7,7 @@
 
 #include "plugin/standin/small_float.h"
 
-/* What elements are computed in. */
+/* Type of the computation. */
 enum domain { SIGNED, UNSIGNED, SINGLE, DOUBLE, DOMAINS };
 
 union num {
@@ -20,7 +20,7 @@ union num {
 static const struct dtype {
 	size_t size;
 	enum domain domain;
-	struct ep_small_float small; /* exponent 0: the type is the domain's own, or an integer */
+	struct ep_small_float small; /* exponent 0: no conversion needed */
 } dtypes[ncclNumTypes] = {
 	[ncclInt8] = { 1, SIGNED },
 	[ncclUint8] = { 1, UNSIGNED },
@@ -36,7 +36,7 @@ static const struct dtype {
 	[ncclFloat8e5m2] = { 1, SINGLE, { .exponent = 5, .mantissa = 2, .infinity = true, .saturate = true } },
 };
 
-/* Integers wrap in 64 bits and are cut when stored: the same as wrapping in their own width, and defined in C. */
+/* Integers wrap in 64 bits and are truncated when stored: equal to wrapping in their own width, and defined in C. */
 static void add_u(union num *a, union num x)
 {
 	a->u += x.u;
@@ -119,7 +119,7 @@ static union num load_integer(const struct dtype *t, const void *at)
 	unsigned unused = 64 - 8 * (unsigned)t->size;
 	union num x = { .u = 0 };
 
-	memcpy(&x.u, at, t->size); /* little-endian, as everything NCCL runs on */
+	memcpy(&x.u, at, t->size); /* little-endian */
 	if (t->domain == SIGNED)
 		x.i = (int64_t)(x.u << unused) >> unused;
 	return x;
@@ -178,16 +178,16 @@ size_t ep_dtype_size(ncclDataType_t dtype)
 	return (unsigned)dtype < ncclNumTypes ? dtypes[dtype].size : 0;
 }
 
-void ep_reduce(ncclDataType_t dtype, ncclRedOp_t op, const void *rows, size_t n, int nranks, void *out)
+void ep_reduce(ncclDataType_t dtype, ncclRedOp_t op, const void *all, size_t n, int nranks, void *out)
 {
 	const struct dtype *t = &dtypes[dtype];
-	const char *row = rows;
+	const char *from = all;
 
 	for (size_t i = 0; i < n; i++) {
-		union num sum = load(t, row + i * t->size);
+		union num sum = load(t, from + i * t->size);
 
 		for (int r = 1; r < nranks; r++)
-			combine[t->domain][op](&sum, load(t, row + ((size_t)r * n + i) * t->size));
+			combine[t->domain][op](&sum, load(t, from + ((size_t)r * n + i) * t->size));
 		if (op == ncclAvg)
 			sum = divide(t, sum, nranks);
 		store(t, (char *)out + i * t->size, sum);

@@ -47,11 +47,11 @@ unsigned ep_small_float_encode(const struct ep_small_float *f, float value)
 	frexpf(value, &exponent);
 	exponent -= 1; /* 2^exponent <= |value| */
 	if (exponent < 1 - bias(f) || value == 0)
-		exponent = 1 - bias(f); /* subnormal: the quantum stops shrinking */
+		exponent = 1 - bias(f); /* subnormal */
 	if (exponent > bias(f) + 1)
-		exponent = bias(f) + 1; /* far out of range: enough to be seen below, without overflow in the shift */
-	/* In units of the last place, exactly until rint rounds. A carry out of the mantissa raises the exponent by
-	 * itself, and a subnormal has exponent 1 here and no implicit one, which cancel. */
+		exponent = bias(f) + 1; /* out of range: detected below, without overflow in the shift */
+	/* In units of the last place, exact up to rint. A carry out of the mantissa increments the exponent; a
+	 * subnormal has exponent 1 here and no implicit one, which cancel. */
 	double units = rint(ldexp(fabs((double)value), f->mantissa - exponent));
 	if (units > (double)(4u << f->mantissa))
 		units = (double)(4u << f->mantissa);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Floating-point formats of 8 and 16 bits, described by numbers: one encoder and one decoder for all of them. */
+/* Conversion of 8- and 16-bit floating-point formats, described by their parameters. */
 #ifndef EP_PLUGIN_STANDIN_SMALL_FLOAT_H
 #define EP_PLUGIN_STANDIN_SMALL_FLOAT_H
 
@@ -8,7 +8,7 @@
 
 struct ep_small_float {
 	int exponent, mantissa; /* bits */
-	bool infinity; /* all ones in the exponent are infinity and NaN; else only all ones everywhere is NaN */
+	bool infinity;		/* an exponent of all ones is infinity or NaN; else only all ones everywhere is NaN */
 	bool saturate; /* finite values out of range become the largest one, as in CUDA's conversions to float8 */
 };
 

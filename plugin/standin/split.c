@@ -5,15 +5,15 @@
 #include "plugin/standin/job.h"
 #include "util/error.h"
 
-enum { COLOR, KEY }; /* places in struct ep_sc_call's arg */
+enum { COLOR, KEY }; /* indices of struct ep_sc_call's arg */
 
-/* The lowest rank of a colour makes the id and hands it out over the parent. */
+/* The lowest rank of a color creates the id and distributes it over the parent. */
 struct invitation {
 	int64_t rc;
 	struct ep_boot_id id;
 };
 
-/* The new rank is the number of members before this one by (key, old rank). */
+/* The new rank is the number of members with a smaller (key, old rank). Returns the lowest old rank. */
 static int place(const struct ep_sc_call *all, int nranks, int rank, struct ep_sc_opts *out)
 {
 	int leader = -1;
@@ -31,7 +31,7 @@ static int place(const struct ep_sc_call *all, int nranks, int rank, struct ep_s
 	return leader;
 }
 
-/* With the parent's turn taken. opts->nranks stays 0 for a rank that has no colour. */
+/* Inside enter and leave of the parent. opts->nranks stays 0 with NCCL_SPLIT_NOCOLOR. */
 static int split_turn(struct ncclComm *comm, const struct ep_job *job, struct ep_sc_opts *opts)
 {
 	struct ep_sc_call call = { .kind = EP_SC_SPLIT, .arg = { [COLOR] = job->split.color, [KEY] = job->split.key } };
@@ -60,7 +60,7 @@ static int split_turn(struct ncclComm *comm, const struct ep_job *job, struct ep
 	else if (leader == comm->rank)
 		rc = (int)mine.rc;
 	else if (from[leader].rc)
-		rc = EP_FAIL(EP_COMM, EP_EREMOTE, "ncclCommSplit: rank %d could not make an id for colour %d", leader,
+		rc = EP_FAIL(EP_COMM, EP_EREMOTE, "ncclCommSplit: rank %d could not create an id for color %d", leader,
 			     job->split.color);
 	memcpy(&opts->id, &from[leader].id, sizeof(opts->id));
 out:
@@ -94,7 +94,7 @@ static int split_run(const struct ep_job *job)
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
 {
-	struct ep_job job = { .run = split_run, .lane = comm, .comm = comm, .new_comm = newcomm };
+	struct ep_job job = { .run = split_run, .key = comm, .comm = comm, .new_comm = newcomm };
 	struct ncclComm *found;
 	int rc = ep_sc_get(comm, "ncclCommSplit", &found);
 
@@ -103,8 +103,8 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newc
 	if (!rc && !newcomm)
 		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommSplit: newcomm is NULL");
 	if (!rc && color < 0 && color != NCCL_SPLIT_NOCOLOR)
-		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommSplit: color %d; it is 0 or more, or NCCL_SPLIT_NOCOLOR",
-			     color);
+		rc = EP_FAIL(EP_COMM, EP_EARG,
+			     "ncclCommSplit: invalid color %d, must be 0 or more, or NCCL_SPLIT_NOCOLOR", color);
 	if (!rc)
 		rc = ep_sc_config_check(config, "ncclCommSplit");
 	if (newcomm)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows: a name for user memory that all ranks agreed on. The memory is the caller's, and nothing is mapped here. */
+/* Windows: a handle for user memory, registered by all ranks. The memory stays the caller's; nothing is mapped here. */
 #include <stdlib.h>
 
 #include "plugin/standin/job.h"
@@ -50,18 +50,18 @@ static int window_run(const struct ep_job *job)
 
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)
 {
-	struct ep_job job = { .run = window_run, .lane = comm, .comm = comm };
+	struct ep_job job = { .run = window_run, .key = comm, .comm = comm };
 	struct ncclComm *found;
 	int rc = ep_sc_get(comm, "ncclCommWindowRegister", &found);
 
 	if (!rc)
 		ep_sc_put(found);
 	if (!rc && (!buff || !size || size > UINTPTR_MAX - (uintptr_t)buff))
-		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommWindowRegister: %zu bytes at %p", size, buff);
+		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommWindowRegister: invalid range of %zu bytes at %p", size, buff);
 	if (!rc && !win)
 		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommWindowRegister: win is NULL");
 	if (!rc && (winFlags & ~NCCL_WIN_COLL_SYMMETRIC))
-		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommWindowRegister: unknown bits in flags %#x", (unsigned)winFlags);
+		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommWindowRegister: unknown flags %#x", (unsigned)winFlags);
 	if (win)
 		*win = NULL;
 	job.window.base = buff;
@@ -71,7 +71,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 	return (ncclResult_t)ep_result(ep_job_submit(rc, &job));
 }
 
-/* Under comm->lock. The link that points to it, or to NULL. */
+/* Under comm->lock. The link to it, or to NULL. */
 static struct ncclWindow_vidmem **window_link(struct ncclComm *comm, ncclWindow_t win)
 {
 	struct ncclWindow_vidmem **at = &comm->windows;
@@ -83,10 +83,10 @@ static struct ncclWindow_vidmem **window_link(struct ncclComm *comm, ncclWindow_
 
 static int window_unknown(const char *call, ncclWindow_t win)
 {
-	return EP_FAIL(EP_COMM, EP_EARG, "%s: %p is no window of this communicator", call, (void *)win);
+	return EP_FAIL(EP_COMM, EP_EARG, "%s: %p is not a window of this communicator", call, (void *)win);
 }
 
-/* Local, and at once in a group too. */
+/* Local; immediate in a group too. */
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
 {
 	struct ncclWindow_vidmem **at, *found;
@@ -132,7 +132,7 @@ ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUser
 
 ncclTeam_t ncclTeamLsa(ncclComm_t comm)
 {
-	ncclTeam_t team = { .nRanks = 1, .stride = 1 }; /* the call cannot fail: a rank always reaches itself */
+	ncclTeam_t team = { .nRanks = 1, .stride = 1 }; /* the call cannot fail: at least the rank itself */
 	struct ncclComm *c = NULL;
 
 	if (ep_sc_get(comm, "ncclTeamLsa", &c))

@@ -443,13 +443,13 @@ static ncclResult_t (*const net_counts)(struct ncclEpGroup *, anyEpNetCounts_t *
 static ncclResult_t (*const stream_create)(cudaStream_t *) = anyEpHostStreamCreate;
 static ncclResult_t (*const stream_sync)(cudaStream_t) = anyEpHostStreamSynchronize;
 static ncclResult_t (*const stream_destroy)(cudaStream_t) = anyEpHostStreamDestroy;
-/* their former names, until 0.3 */
-static const char *(*const old_last_error)(void) = ncclEpGetLastError;
-static ncclResult_t (*const old_window_bytes)(struct ncclEpGroup *, size_t *) = ncclEpGroupWindowBytes;
-static ncclResult_t (*const old_net_counts)(struct ncclEpGroup *, ncclEpNetCounts_t *) = ncclEpGroupNetCounts;
-static ncclResult_t (*const old_stream_create)(cudaStream_t *) = ncclEpHostStreamCreate;
-static ncclResult_t (*const old_stream_sync)(cudaStream_t) = ncclEpHostStreamSynchronize;
-static ncclResult_t (*const old_stream_destroy)(cudaStream_t) = ncclEpHostStreamDestroy;
+/* Their former names, until 0.3. volatile: a compiler may assume that two names have two addresses. */
+static const char *(*volatile old_last_error)(void) = ncclEpGetLastError;
+static ncclResult_t (*volatile old_window_bytes)(struct ncclEpGroup *, size_t *) = ncclEpGroupWindowBytes;
+static ncclResult_t (*volatile old_net_counts)(struct ncclEpGroup *, ncclEpNetCounts_t *) = ncclEpGroupNetCounts;
+static ncclResult_t (*volatile old_stream_create)(cudaStream_t *) = ncclEpHostStreamCreate;
+static ncclResult_t (*volatile old_stream_sync)(cudaStream_t) = ncclEpHostStreamSynchronize;
+static ncclResult_t (*volatile old_stream_destroy)(cudaStream_t) = ncclEpHostStreamDestroy;
 static ncclEpAllocFn_t alloc_type = (cudaError_t(*)(void **, size_t, void *))NULL;
 static ncclEpFreeFn_t free_type = (cudaError_t(*)(void *, void *))NULL;
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# archive.sh LIBNCCL_EP.A LIBNCCL.SO CC: the archive links whole into another library, which then exports the contract
-# and nothing of the inside.
+# archive.sh LIBNCCL_EP.A LIBNCCL.SO CC: the whole archive links into another library, which then exports the API and no
+# internal symbol.
 set -eu
 archive=$1 nccl=$2 cc=$3
 tmp=$(mktemp -d)
@@ -15,5 +15,5 @@ $cc -shared -fPIC -o "$tmp/libother.so" "$tmp/other.c" -Wl,--whole-archive "$arc
 names=$(${NM:-nm} -D --defined-only "$tmp/libother.so" | awk '{ print $3 }' | grep -v '^_' | sort)
 echo "$names" | grep -qx ncclEpDispatch
 inside=$(echo "$names" | grep -vE '^((ncclEp|anyEp)[A-Z]|other$)' || true)
-[ -z "$inside" ] || { echo "the archive leaks: $inside"; exit 1; }
-echo "archive: $(echo "$names" | grep -cE '^(ncclEp|anyEp)') symbols, none of the inside"
+[ -z "$inside" ] || { echo "the archive exports internal symbols: $inside"; exit 1; }
+echo "archive: $(echo "$names" | grep -cE '^(ncclEp|anyEp)') symbols, no internal ones"

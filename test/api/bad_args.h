@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For tests of the argument checks: a group that is only its numbers (two ranks, no network, a device that does
- * nothing), and calls that must fail with a code, a sentence that names the argument, and nothing written.
+ * For tests of argument checks: a fake group (two ranks, no network, a device that does nothing), and calls that must
+ * fail with a result, a message that names the argument, and no output written.
  */
 #ifndef EP_TEST_BAD_ARGS_H
 #define EP_TEST_BAD_ARGS_H
@@ -91,7 +91,7 @@ static inline void fake_init(struct fake *f, ncclEpAlgorithm_t algorithm)
 	f->group.comm.calls.window = fake_window;
 	f->dev.ops = &f->ops;
 	f->group.dev = &f->dev;
-	f->window.size = (size_t)1 << 40; /* so that no handle makes it grow */
+	f->window.size = (size_t)1 << 40; /* large enough for every handle */
 	f->windows[0] = &f->window;
 	f->group.payload = (struct ep_window_list){ .count = 1, .win = f->windows };
 	pthread_mutex_init(&f->group.lock, NULL);
@@ -99,19 +99,19 @@ static inline void fake_init(struct fake *f, ncclEpAlgorithm_t algorithm)
 	fake_captured = false;
 }
 
-/* The log would print every mistake made here. */
+/* The log would print every error provoked here. */
 static inline void bad_args_quiet(void)
 {
 	setenv("NCCL_EP_DEBUG", "NONE", 1);
 }
 
-/* The sentence must name the function and the argument; it is cleared first, so that an old one cannot pass. */
+/* The message must name the function and the argument; it is cleared afterwards, so that an old one cannot pass. */
 static inline void expect_fail(ncclResult_t is, ncclResult_t must, const char *fn, const char *arg, const char *what)
 {
 	const char *text = anyEpGetLastError();
 
 	cr_expect_eq(is, must, "%s: %s: result %d, must be %d (%s)", fn, what, (int)is, (int)must, text);
-	cr_expect(strstr(text, fn) && strstr(text, arg), "%s: %s: the sentence does not name %s: \"%s\"", fn, what, arg,
+	cr_expect(strstr(text, fn) && strstr(text, arg), "%s: %s: the message does not name %s: \"%s\"", fn, what, arg,
 		  text);
 	ep_last_error_set("");
 }
@@ -125,11 +125,12 @@ static inline void expect_fail(ncclResult_t is, ncclResult_t must, const char *f
 		ep_last_error_set("");                                 \
 		expect_fail((call), ncclInvalidUsage, fn, arg, #call); \
 	} while (0)
-#define EXPECT_OK(call) cr_expect_eq((call), ncclSuccess, #call ": must succeed, says \"%s\"", anyEpGetLastError())
+#define EXPECT_OK(call) \
+	cr_expect_eq((call), ncclSuccess, #call ": must succeed, fails with \"%s\"", anyEpGetLastError())
 
 /*
- * Sizes and magics of a struct behind a pointer: too short, wrong and absent ones are refused, larger ones are not.
- * call(ctx) makes the call that must name `arg`; good(ctx) is the same call's checks, 0 when they pass.
+ * Size and magic of a struct: too small or wrong ones are rejected, larger sizes are accepted. call(ctx) makes the call
+ * that must name `arg`; good(ctx) runs the same call's checks, 0 if they pass.
  */
 typedef ncclResult_t (*call_fn)(void *ctx);
 typedef int (*good_fn)(void *ctx);
@@ -154,7 +155,7 @@ static inline void walk_struct(void *head, unsigned v1, const char *fn, const ch
 		*magic = magics[i];
 		expect_fail(call(ctx), ncclInvalidArgument, fn, arg, "wrong magic");
 	}
-	/* A struct's magic in a tensor and the other way round. */
+	/* The magic of a struct in a tensor and vice versa. */
 	*magic = keep_magic == NCCL_EP_MAGIC ? NCCL_EP_TENSOR_MAGIC : NCCL_EP_MAGIC;
 	expect_fail(call(ctx), ncclInvalidArgument, fn, arg, "the other magic");
 	*magic = keep_magic;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bad arguments of everything that needs no handle: version, tensors, groups, masks, errors, host streams. */
+/* Bad arguments of all functions without a handle: version, tensors, groups, masks, errors, host streams. */
 #include "bad_args.h"
 #include "kernels/host/stream.h"
 
@@ -64,7 +64,7 @@ Test(bad_args_group, tensor_alloc)
 		cr_expect(t->ndim == 2 && t->datatype == (ncclDataType_t)d && !t->data && !t->win_hdl && t->size == 48);
 		cr_expect(t->sizes != sizes && t->sizes[0] == 2 && t->sizes[1] == 3);
 		cr_expect(t->magic != NCCL_EP_MAGIC && t->magic != NCCL_EP_TENSOR_MAGIC);
-		t->sizes = sizes; /* a caller may; what was allocated is freed all the same */
+		t->sizes = sizes; /* a caller may do this; the allocation is still freed */
 		EXPECT_OK(ncclEpTensorDestroy(t));
 	}
 }
@@ -141,7 +141,7 @@ Test(bad_args_group, create_pointers)
 	walk_struct(&c, 96, CREATE, "config", config_call, config_good, &c);
 }
 
-/* Which algorithm, what is set to what, which code (4 or 5, 0 = passes), and the word the sentence must have. */
+/* Field, value, and result for LL and HT (4 or 5, 0: accepted); the message must name the field. */
 #define FIELD(f) offsetof(ncclEpGroupConfig_t, f), #f
 static const struct bad_field {
 	size_t offset;
@@ -215,7 +215,7 @@ Test(bad_args_group, create_combinations)
 	cr_expect(strstr(anyEpGetLastError(), "alloc_fn"));
 }
 
-/* A caller of API 1 has 96 bytes and not one more: the rest is zero, whatever lies behind them. */
+/* A caller of API 1 has 96 bytes: the rest counts as zero, whatever follows in memory. */
 Test(bad_args_group, create_v1)
 {
 	ncclEpGroupConfig_t c = good_config(NCCL_EP_ALGO_HIGH_THROUGHPUT);
@@ -233,7 +233,7 @@ Test(bad_args_group, create_v1)
 	cr_expect(cfg.zero_copy == 0 && cfg.num_topk == 0 && cfg.overflow == NCCL_EP_OVERFLOW_TRAP &&
 		  cfg.timeout_ns == 77);
 	free(old);
-	/* A later version's caller has more; what we do not know is not looked at. */
+	/* A caller of a later version has more: unknown fields are ignored. */
 	memset(big, 0xFF, sizeof(big));
 	c = good_config(NCCL_EP_ALGO_HIGH_THROUGHPUT);
 	c.size = sizeof(big);
@@ -285,7 +285,7 @@ Test(bad_args_group, async_error)
 	cr_expect_eq(code, 0);
 }
 
-/* An error fails every later call with its own code and sentence; only an overflow can be cleared. */
+/* An error fails every later call with its result and message; only an overflow can be cleared. */
 Test(bad_args_group, late_error)
 {
 	static const struct {
@@ -322,7 +322,7 @@ Test(bad_args_group, late_error)
 	}
 }
 
-/* What kernels write to the page while nobody looks is seen by the next call, and cleared with the rest. */
+/* What kernels wrote to the page is seen by the next call, and cleared with the rest. */
 Test(bad_args_group, kernel_flags)
 {
 	struct ep_page_words *page = calloc(1, sizeof(*page) + R * sizeof(page->gone[0]));
@@ -336,7 +336,7 @@ Test(bad_args_group, kernel_flags)
 	page->async[ANYEP_ASYNC_BAD_EXPERT] = 1;
 	EXPECT_OK(ncclEpGetAsyncError(&f.group, &code));
 	cr_expect_eq(code, 2);
-	EXPECT_OK(ncclEpComplete(&handle, NULL, NULL)); /* a flag fails no call */
+	EXPECT_OK(ncclEpComplete(&handle, NULL, NULL)); /* an async error fails no call */
 	EXPECT_OK(ncclEpErrorClear(&f.group));
 	page->report.code = EP_KERR_STAGED;
 	EXPECT_OK(ncclEpGetAsyncError(&f.group, &code));
@@ -347,7 +347,7 @@ Test(bad_args_group, kernel_flags)
 	EXPECT_OK(ncclEpGetAsyncError(&f.group, &code));
 	cr_expect_eq(code, 0);
 	page->report.code = EP_KERR_TIMEOUT;
-	EXPECT_USE(ncclEpErrorClear(&f.group), "ncclEpErrorClear", "failed"); /* not even asked for before */
+	EXPECT_USE(ncclEpErrorClear(&f.group), "ncclEpErrorClear", "failed"); /* without asking for it first */
 	free(page);
 }
 
@@ -357,7 +357,7 @@ Test(bad_args_group, destroy_with_handles)
 
 	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
 	f.group.handles = 3;
-	EXPECT_USE(ncclEpGroupDestroy(&f.group), "ncclEpGroupDestroy", "3 handles");
+	EXPECT_USE(ncclEpGroupDestroy(&f.group), "ncclEpGroupDestroy", "3 ");
 }
 
 static struct {
@@ -385,7 +385,7 @@ Test(bad_args_group, host_streams)
 	EXPECT_OK(anyEpHostStreamCreate(&stream));
 	cr_assert_neq(stream, (cudaStream_t)garbage);
 	EXPECT_OK(anyEpHostStreamSynchronize(stream));
-	/* An operation that waits for its own stream would wait for ever. */
+	/* An operation that waits for its own stream would hang. */
 	own.stream = stream;
 	cr_assert_eq(ep_host_stream_head(stream)->enqueue(stream, sync_itself, &own), 0);
 	EXPECT_OK(anyEpHostStreamSynchronize(stream));

@@ -77,7 +77,7 @@ static ncclResult_t create_call(void *ctx)
 	return create(NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL);
 }
 
-/* CreateHandle takes its memory from a device, which the group here has not: its checks alone. */
+/* CreateHandle allocates device memory, which the fake group cannot: only its checks are called. */
 static int create_good(void *ctx)
 {
 	struct ep_handle_args args;
@@ -152,7 +152,7 @@ Test(bad_args_handle, alignment)
 			EXPECT_OK(init_call(&config));
 		}
 	}
-	/* Eager expert-major pads every zone; a padding of the whole address space is said, not wrapped. */
+	/* Eager expert-major pads every zone; padding that overflows size_t is an error, not a wrap-around. */
 	f.group.cfg.max_recv = 0;
 	f.group.cfg.num_topk = K;
 	config.dispatch_output_per_expert_alignment = (size_t)1 << 63;
@@ -211,7 +211,7 @@ Test(bad_args_handle, num_topk)
 	}
 	setup(NCCL_EP_ALGO_LOW_LATENCY);
 	EXPECT_ARG(ncclEpHandleMemSize(&f.group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, -1), SIZE, "num_topk");
-	/* HT: -1 stands for config.num_topk, else for all experts. */
+	/* HT: -1 means config.num_topk if set, else all experts. */
 	setup(NCCL_EP_ALGO_HIGH_THROUGHPUT);
 	EXPECT_OK(ncclEpHandleMemSize(&f.group, NCCL_EP_LAYOUT_FLAT, NULL, &assumed, -1));
 	EXPECT_OK(ncclEpHandleMemSize(&f.group, NCCL_EP_LAYOUT_FLAT, NULL, &explicit_k, E));
@@ -314,10 +314,10 @@ Test(bad_args_handle, create_topk_idx)
 	info.magic = 0;
 	EXPECT_ARG(create(NCCL_EP_LAYOUT_FLAT, &info), CREATE, "layout_info");
 	fake_captured = true;
-	EXPECT_USE(create_call(NULL), CREATE, "captured");
+	EXPECT_USE(create_call(NULL), CREATE, "stream");
 }
 
-/* HT with num_topk -1: K comes from topk_idx, up to what the handle has room for. */
+/* HT with num_topk -1: K comes from topk_idx, up to the handle's capacity. */
 Test(bad_args_handle, update_room)
 {
 	struct ncclEpHandle handle = { .group = &f.group, .args = { NCCL_EP_LAYOUT_FLAT, 1, -1, 4 }, .k = -1 };
@@ -332,7 +332,7 @@ Test(bad_args_handle, update_room)
 	cr_expect(handle.k == -1 && !handle.updated);
 }
 
-/* An explicit rdma_buffer_size is never outgrown. */
+/* An explicit rdma_buffer_size never grows. */
 Test(bad_args_handle, window_too_small)
 {
 	setup(NCCL_EP_ALGO_LOW_LATENCY);
@@ -340,7 +340,7 @@ Test(bad_args_handle, window_too_small)
 	EXPECT_USE(init_call(NULL), "rdma_buffer_size", "4096");
 	f.group.cfg.rdma_buffer_size = f.window.size = 1 << 20;
 	EXPECT_OK(init_call(NULL));
-	/* Nor does the window grow under a staged operation. */
+	/* The window does not grow during a staged operation either. */
 	f.group.cfg.rdma_buffer_size = 0;
 	f.window.size = 4096;
 	f.group.staged = 1;

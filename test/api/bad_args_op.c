@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bad arguments of update, dispatch, combine and complete that are not one tensor's: structs, enums, modes, states. */
+/* Bad arguments of update, dispatch, combine and complete other than tensors: structs, enums, modes, states. */
 #include "bad_args_op.h"
 
 TestSuite(bad_args_op, .timeout = 60, .init = bad_args_quiet);
@@ -19,7 +19,7 @@ static const struct mode *mode_of(const char *name)
 
 static void good(struct op *op, const char *why)
 {
-	cr_expect_eq(op_good(op), 0, "%s: %s: must pass, says \"%s\"", op->mode->name, why, anyEpGetLastError());
+	cr_expect_eq(op_good(op), 0, "%s: %s: must pass, fails with \"%s\"", op->mode->name, why, anyEpGetLastError());
 }
 
 Test(bad_args_op, pointers)
@@ -124,14 +124,14 @@ Test(bad_args_op, enums)
 		}
 		if (op.use_info)
 			walk_enum(&op, &op.info.recv_topk_idx_kind, 3, "layout_info->recv_topk_idx_kind");
-		/* Any send_only is a yes or a no. */
+		/* Any value of send_only is a boolean. */
 		op.cfg.send_only = op.comb_cfg.send_only = 5;
 		good(&op, "send_only");
 		op_free(&op);
 	}
 }
 
-/* A capability that is not there is InvalidUsage, whatever else was passed. */
+/* An unsupported feature is InvalidUsage, whatever else was passed. */
 Test(bad_args_op, capabilities)
 {
 	struct op op;
@@ -157,7 +157,7 @@ Test(bad_args_op, capabilities)
 	op_free(&op);
 }
 
-/* What passes all checks reaches the data path, which in HT says that it is not there yet; nothing else says that. */
+/* Staged, not updated, not dispatched: which states each operation accepts. */
 Test(bad_args_op, states)
 {
 	for (size_t m = 0; m < MODES; m++) {
@@ -218,7 +218,7 @@ Test(bad_args_op, no_tokens)
 	}
 }
 
-/* With no Update since Init, T is the rows of the tokens, up to Tmax; weights must follow. */
+/* Without an Update since Init, T is the number of token rows, up to Tmax; weights must match. */
 Test(bad_args_op, rows_without_update)
 {
 	struct op op;
@@ -234,7 +234,7 @@ Test(bad_args_op, rows_without_update)
 	op.sizes[IN_TOKENS][0] = op.sizes[IN_WEIGHTS][0] = TMAX + 1;
 	EXPECT_ARG(op_call(&op), DISP, "max_dispatch_tokens_per_rank");
 	op_free(&op);
-	/* K of a handle made with num_topk -1 and never updated: the tensors agree among themselves. */
+	/* K of a handle created with num_topk -1 and never updated: the tensors must agree with each other. */
 	op_init(&op, mode_of("combine HT flat backward"));
 	op.handle->updated = false;
 	op.handle->k = op.handle->args.k = -1;
@@ -246,7 +246,7 @@ Test(bad_args_op, rows_without_update)
 	op_free(&op);
 }
 
-/* Eager mode: outputs are as tall as the caller found out; all empty or none. */
+/* Eager mode: output rows as reported by Update; all outputs empty or none. */
 Test(bad_args_op, eager)
 {
 	struct op op;
@@ -306,7 +306,7 @@ Test(bad_args_op, quantised)
 	op.cfg.round_scales = 0;
 	for (int i = 0; i < 2; i++) {
 		op.tensor[scales[i]].data = op_data + 8;
-		EXPECT_ARG(op_call(&op), DISP, "16-byte");
+		EXPECT_ARG(op_call(&op), DISP, "16");
 		op.tensor[scales[i]].data = op_data;
 	}
 	op.sizes[IN_SCALES][1] = op.sizes[OUT_SCALES][2] = 24; /* rows of 24 bytes */
@@ -340,7 +340,7 @@ Test(bad_args_op, zero_copy)
 	static const struct {
 		const char *mode;
 		enum tensor_id id;
-		const char *arg; /* "": never good */
+		const char *arg; /* "": never accepted */
 	} rows[] = {
 		{ "dispatch HT flat", OUT_TOKENS, "outputs->tokens" },
 		{ "dispatch HT expert-major", OUT_TOKENS, "outputs->tokens" },
@@ -380,7 +380,7 @@ Test(bad_args_op, zero_copy)
 	op_free(&op);
 }
 
-/* LL fills in its counters at dispatch; at update there is nothing to fill in. */
+/* LL writes its counters in dispatch, not in update. */
 Test(bad_args_op, layout_info_in_ll)
 {
 	struct op op;
@@ -408,7 +408,7 @@ static void *short_copy(const void *src, size_t size)
 	return copy;
 }
 
-/* Callers of API 1 have shorter structs, on the heap here so that a sanitizer sees a read past them. */
+/* Callers of API 1 have shorter structs; on the heap here, so that a sanitizer detects reads past them. */
 Test(bad_args_op, version_1)
 {
 	for (size_t m = 0; m < MODES; m++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One operation (update, dispatch or combine) with every argument in reach, for the walk over its tensors. */
+/* One operation (update, dispatch or combine) with all its arguments, for the walk over its tensors. */
 #ifndef EP_TEST_BAD_ARGS_OP_H
 #define EP_TEST_BAD_ARGS_OP_H
 
@@ -27,8 +27,8 @@ enum tensor_id {
 };
 
 /*
- * What the contract says of a tensor. need: r required, o optional, f forbidden, i ignored. Each letter of rule is a
- * dimension: x exactly its size, n at least its size, a any, t up to Tmax.
+ * The contract of a tensor. need: r required, o optional, f forbidden, i ignored. Each letter of rule is a dimension: x
+ * exactly its size, n at least its size, a any, t up to Tmax.
  */
 struct spec {
 	enum tensor_id id;
@@ -126,7 +126,7 @@ static inline int op_good(void *ctx)
 	return ep_check_combine(op->handle, &op->comb_in, &op->comb_out, &op->comb_cfg, &combine);
 }
 
-/* Through the public functions: what is refused must be refused before anything is done. */
+/* Through the public functions: a rejected call must have no effect. */
 static inline ncclResult_t op_call(void *ctx)
 {
 	struct op *op = ctx;
@@ -140,7 +140,7 @@ static inline ncclResult_t op_call(void *ctx)
 	return ncclEpCombine(op->handle, &op->comb_in, &op->comb_out, &op->comb_cfg, NULL);
 }
 
-/* A handle that has seen an Update and a dispatch, over memory of the caller, and the arguments of a good call. */
+/* A handle after Update and dispatch, in caller's memory, and the arguments of a valid call. */
 static inline void op_init(struct op *op, const struct mode *mode)
 {
 	static size_t room[1] = { 1 << 20 };

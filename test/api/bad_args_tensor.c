@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every tensor of every operation in every mode: each thing that can be wrong with it, one at a time. */
+/* Every tensor of every operation in every mode: each possible error, one at a time. */
 #include <stdio.h>
 
 #include "bad_args_op.h"
@@ -28,7 +28,7 @@ static void refused(struct op *op, const char *arg, const char *change)
 
 static void passes(struct op *op, const char *change)
 {
-	cr_expect_eq(op_good(op), 0, "%s: must pass, says \"%s\"", change, anyEpGetLastError());
+	cr_expect_eq(op_good(op), 0, "%s: must pass, fails with \"%s\"", change, anyEpGetLastError());
 }
 
 static void walk_pointer(struct op *op, const struct spec *s)
@@ -72,7 +72,7 @@ static void walk_dtype(struct op *op, const struct spec *s)
 		if (!allowed)
 			refused(op, s->name, say(op, s, "dtype", d));
 		else if (s->alike)
-			refused(op, op_fn[op->mode->kind], say(op, s, "dtype unlike the others", d));
+			refused(op, op_fn[op->mode->kind], say(op, s, "dtype differs from the others", d));
 		else
 			passes(op, say(op, s, "dtype", d));
 	}
@@ -92,7 +92,7 @@ static void walk_size(struct op *op, const struct spec *s, unsigned dim)
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		/* Zero rows of a combine input pass where nothing else has rows. */
+		/* A combine input of zero rows is accepted where nothing else has rows. */
 		if (rows[i].value == keep || (s->rule[dim] == 'a' && !rows[i].value))
 			continue;
 		*size = rows[i].value;
@@ -120,7 +120,7 @@ static void walk_data(struct op *op, const struct spec *s)
 	t->win_hdl = (ncclWindow_t)op_data;
 	for (uint64_t off = 0; off <= 32; off += 4) {
 		t->win_offset = off;
-		/* Tokens and scales of HT with QUANT_FWD are windows both or neither. */
+		/* HT with QUANT_FWD: tokens and scales are both in windows or neither. */
 		bool pair = op->mode->quant == NCCL_EP_DISP_QUANT_FWD &&
 			    op->mode->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT &&
 			    (s->id == OUT_TOKENS || s->id == OUT_SCALES);
@@ -168,7 +168,7 @@ Test(bad_args_tensor, every_tensor_of_every_mode)
 				refused(&op, s->name, say(&op, s, "forbidden", 0));
 				forbidden++;
 			} else {
-				op.tensor[s->id].magic = 0; /* not even looked at */
+				op.tensor[s->id].magic = 0; /* ignored */
 				passes(&op, say(&op, s, "ignored", s->id));
 				ignored++;
 			}
@@ -176,12 +176,12 @@ Test(bad_args_tensor, every_tensor_of_every_mode)
 		}
 		op_free(&op);
 	}
-	/* As many as the contract's table has cells. */
+	/* As many as the table of the contract has cells. */
 	cr_expect(walked == 72 && forbidden == 35 && ignored == 30, "%d walked, %d forbidden, %d ignored", walked,
 		  forbidden, ignored);
 }
 
-/* A tensor of ncclEpTensorAlloc is as good as a declared one. */
+/* A tensor of ncclEpTensorAlloc works like a declared one. */
 Test(bad_args_tensor, owned_tensor)
 {
 	size_t sizes[2] = { T, K };

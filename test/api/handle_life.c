@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups and handles over the stand-in, two ranks as threads, through the public functions alone: what is made and
- * unmade, what needs all ranks and what does not, whose memory is whose, and that one rank's mistake fails them all.
+ * Groups and handles over the stand-in, two ranks as threads, through the public functions only: creation and
+ * destruction, what is collective and what is not, ownership of memory, and that one rank's error fails all.
  */
 #include <stdatomic.h>
 #include <time.h>
@@ -13,7 +13,7 @@
 
 enum { TMAX = 16, E = 8, K = 2 };
 
-/* The result and, unless it is success, a word the sentence must have. */
+/* The result and, unless it is success, a word the message must contain. */
 #define IS(call, must, word)                                                                                          \
 	do {                                                                                                          \
 		ncclResult_t is_ = (call);                                                                            \
@@ -45,7 +45,7 @@ static int all_wait(struct rank *me)
 
 static int64_t idx[TMAX * K];
 
-/* Handles of both layouts; the window grows for the second; T changes from Update to Update. */
+/* Handles of both layouts; the window grows for the second; T changes with every Update. */
 static int ll_life(struct rank *me)
 {
 	ncclEpGroupConfig_t c = config_of(NCCL_EP_ALGO_LOW_LATENCY);
@@ -68,9 +68,9 @@ static int ll_life(struct rank *me)
 	OK(ncclEpUpdateHandle(a, &t, NULL, NULL));
 	OK(ncclEpCreateHandle(&b, group, NCCL_EP_LAYOUT_EXPERT_MAJOR, &many, NULL, NULL, NULL));
 	OK(ncclEpComplete(b, NULL, NULL));
-	IS(ncclEpGroupDestroy(group), ncclInvalidUsage, "2 handles");
+	IS(ncclEpGroupDestroy(group), ncclInvalidUsage, "2 ");
 	OK(ncclEpHandleDestroy(a));
-	IS(ncclEpGroupDestroy(group), ncclInvalidUsage, "1 handle");
+	IS(ncclEpGroupDestroy(group), ncclInvalidUsage, "1 ");
 	OK(ncclEpHandleDestroy(b));
 	OK(ncclEpGetAsyncError(group, &code));
 	EXPECT(code == 0);
@@ -79,7 +79,7 @@ static int ll_life(struct rank *me)
 	return bad;
 }
 
-/* Handle memory of the caller keeps what is in it: another handle's routing may be there. */
+/* Caller-provided handle memory is not cleared: it may hold another handle's routing. */
 static int ht_life(struct rank *me)
 {
 	static const ncclEpLayout_t layouts[] = { NCCL_EP_LAYOUT_FLAT, NCCL_EP_LAYOUT_EXPERT_MAJOR };
@@ -104,7 +104,7 @@ static int ht_life(struct rank *me)
 		OK(ncclEpHandleDestroy(over));
 		for (size_t j = 0; j < bytes; j++)
 			if (mem[j] != 0xA5) {
-				EXPECT(!"handle_mem was touched");
+				EXPECT(!"handle_mem was modified");
 				break;
 			}
 		free(mem);
@@ -130,7 +130,7 @@ static cudaError_t count_free(void *p, void *ctx)
 	return cudaSuccess;
 }
 
-/* Only memory of handles comes from the caller's functions, and all of it goes back. */
+/* Only handle memory comes from the caller's functions, and all of it is freed. */
 static int own_allocator(struct rank *me)
 {
 	ncclEpGroupConfig_t c = config_of(NCCL_EP_ALGO_LOW_LATENCY);
@@ -163,7 +163,7 @@ static int own_allocator(struct rank *me)
 	return bad;
 }
 
-/* An explicit window is there from the start: Init is then each rank's own business. */
+/* With an explicit window size InitHandle is not collective. */
 static int explicit_window(struct rank *me)
 {
 	ncclEpGroupConfig_t c = config_of(NCCL_EP_ALGO_LOW_LATENCY);
@@ -184,7 +184,7 @@ static int explicit_window(struct rank *me)
 	return bad;
 }
 
-/* A window that must grow grows on all ranks for the same handle, or on none. */
+/* A window grows on all ranks for the same handle, or on none. */
 static int unlike_handles(struct rank *me)
 {
 	ncclEpGroupConfig_t c = config_of(NCCL_EP_ALGO_LOW_LATENCY);
@@ -210,7 +210,7 @@ static double seconds(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Rank 1's mistake: every rank gets the code at once, and knows where to look. */
+/* An error of rank 1: every rank gets the result at once, and a message that names it. */
 static int one_bad_config(struct rank *me)
 {
 	ncclEpGroupConfig_t c = config_of(NCCL_EP_ALGO_LOW_LATENCY);
@@ -247,7 +247,7 @@ static int unlike_configs(struct rank *me)
 	c.num_experts = 7;
 	IS(ncclEpCreateGroup(&group, me->comm, &c), ncclInvalidArgument, "num_experts");
 	EXPECT(!group);
-	/* What LL ignores may differ, and so may the caller's header. */
+	/* Fields that LL ignores may differ, and so may the caller's API version. */
 	c.num_experts = E;
 	c.max_recv_tokens_per_rank += (unsigned)me->rank;
 	if (me->rank) {

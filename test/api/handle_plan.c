@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes of handle memory and windows: the formulas of plugin/ll/plan.h and plugin/ht/plan.h, worked out by hand for one
- * small group. */
+/* Sizes of handle memory and windows: the formulas of plugin/group/plan.h, computed by hand for a small group. */
 #include "bad_args.h"
 #include "plugin/ht/plan.h"
 #include "plugin/ll/plan.h"
@@ -77,7 +76,7 @@ Test(handle_plan, ht_window_bytes)
 	cr_expect(p.row_count == 16 * 3 + 4 * 15 && p.total == 512 + p.row_count * 4096, "%zu", p.total);
 	ranks[1].pid_rank = 0;
 	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
-	cr_expect_eq(p.total, 512, "threads reach each other's tensors: %zu", p.total);
+	cr_expect_eq(p.total, 512, "threads access each other's tensors: %zu", p.total);
 	f.group.cfg.zero_copy = NCCL_EP_ZERO_COPY_OFF;
 	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect_eq(p.total, 512 + p.row_count * 4096, "but must not: %zu", p.total);
@@ -102,7 +101,7 @@ Test(handle_plan, window_bytes)
 	cr_expect_eq(p.window, 2 * 66432, "2 * (32 + 8 * (32 + 16 + 4096)), rounded: %zu", p.window);
 }
 
-/* O((R + K) * Tmax) rows, not O(E * R * Tmax): what today's libraries take 15 GiB for. */
+/* O((R + K) * Tmax) rows; a window of O(E * R * Tmax) rows would take 15 GiB. */
 Test(handle_plan, window_stays_small)
 {
 	struct ep_handle_args args = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, 8, 8 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives of living ranks: all sizes, any pace, and what happens when the callers disagree. */
+/* Collectives of live ranks: all sizes, any speed, and mismatched calls. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
@@ -90,7 +90,7 @@ Test(boot_coll, uneven_pace)
 	ranks_free(all);
 }
 
-/* Nobody leaves a barrier before the last has come. */
+/* No rank leaves a barrier before the last has entered it. */
 static void barrier_holds(struct rank *me)
 {
 	for (int i = 1; i <= 20; i++) {
@@ -115,7 +115,7 @@ static void sizes_differ(struct rank *me)
 {
 	char in[8] = "", out[64];
 
-	/* All wait until rank 1 has begun, some before and some after they get its block. */
+	/* All wait until rank 1 has begun; some get its block before they begin, some after. */
 	if (me->rank != 1 && me->rank % 2)
 		nap_ms(50);
 	rank_note(me, ep_boot_allgather(me->boot, in, me->rank == 1 ? 3 : 8, out));
@@ -135,7 +135,7 @@ Test(boot_coll, different_sizes_are_an_error_of_all)
 	ranks_free(all);
 }
 
-/* The late rank may still find everything it needs; then the next call tells it. */
+/* The late rank may still have all blocks; then the next call fails. */
 static void one_is_late(struct rank *me)
 {
 	if (me->rank == 2) {
@@ -144,7 +144,7 @@ static void one_is_late(struct rank *me)
 	}
 	rank_note(me, ep_boot_barrier(me->boot));
 	me->all->stage++;
-	RANK_EXPECT(me, ep_boot_barrier(me->boot) == -EP_ETIMEOUT); /* for good */
+	RANK_EXPECT(me, ep_boot_barrier(me->boot) == -EP_ETIMEOUT); /* the endpoint stays failed */
 	UNTIL(me->all->stage == 4);
 }
 
@@ -198,7 +198,7 @@ Test(boot_coll, one_at_a_time)
 	ranks_free(all);
 }
 
-/* A child that inherited an endpoint has neither its thread nor its sockets. */
+/* A forked child has neither the thread nor the sockets of an endpoint. */
 static void fork_inside(struct rank *me)
 {
 	int status = -1;

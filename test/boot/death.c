@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that dies, gives up or leaves: every other rank learns it, by name, in time. */
+/* A rank dies, gives up or leaves: every other rank reports it by number, in time. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
@@ -70,7 +70,7 @@ static void note_gone(void *ctx, int rank, const char *why)
 	me->at = ep_now_ns();
 }
 
-/* Nobody calls anything: the callback and ep_boot_failed tell. */
+/* Without any call: the callback and ep_boot_failed report it. */
 static void watch(struct rank *me)
 {
 	char why[256] = "";
@@ -107,7 +107,7 @@ Test(boot_death, killed_while_nobody_waits)
 	ranks_free(all);
 }
 
-/* Registered, and killed before the last rank comes; a latecomer is told too. */
+/* Killed after it registered and before the last rank comes; late ranks are told too. */
 Test(boot_death, killed_while_meeting)
 {
 	struct ranks *all = ranks_new(6, wait_in_barrier);
@@ -126,7 +126,7 @@ Test(boot_death, killed_while_meeting)
 	ranks_free(all);
 }
 
-/* Killed at any moment of the meeting: before it is known it never came, after that it died; it is named either way. */
+/* Killed at any moment of the bootstrap: reported as missing or as dead, by number either way. */
 Test(boot_death, killed_at_any_moment)
 {
 	for (int i = 0; i < 20; i++) {
@@ -151,7 +151,7 @@ Test(boot_death, killed_at_any_moment)
 	}
 }
 
-/* The rank whose process made the id takes the meeting point with it. */
+/* The rank whose process is the bootstrap root dies, and the root with it. */
 static void *make_id_and_open(void *arg)
 {
 	struct rank *me = arg;
@@ -179,11 +179,11 @@ Test(boot_death, the_meeting_point_is_killed)
 		cr_expect(strstr(all->rank[i].why, "rank 1"), "%s", all->rank[i].why);
 		cr_expect_lt(all->rank[i].at - when, SOON);
 	}
-	/* Whoever comes now finds nobody, and is told at once. */
+	/* A rank that comes now finds no root, and fails at once. */
 	rank_fork(&all->rank[0], rank_life);
 	cr_expect_eq(waitpid(all->rank[0].pid, NULL, 0), all->rank[0].pid);
 	cr_expect_eq(all->rank[0].rc, -EP_EREMOTE);
-	cr_expect(strstr(all->rank[0].why, "no meeting point"), "%s", all->rank[0].why);
+	cr_expect(strstr(all->rank[0].why, "no bootstrap root"), "%s", all->rank[0].why);
 	cr_expect_lt(all->rank[0].at - when, 5 * SOON);
 	ranks_free(all);
 }
@@ -250,12 +250,12 @@ static void give_up(struct rank *me)
 	if (me->rank == 3) {
 		nap_ms(50);
 		me->at = ep_now_ns();
-		ep_boot_abort(me->boot, EP_EARG, "the moon is in the wrong house");
+		ep_boot_abort(me->boot, EP_EARG, "planted reason");
 		RANK_EXPECT(me, ep_boot_barrier(me->boot) == -EP_EARG);
 		return;
 	}
 	rank_note(me, ep_boot_barrier(me->boot));
-	RANK_EXPECT(me, strstr(me->why, "the moon is in the wrong house"));
+	RANK_EXPECT(me, strstr(me->why, "planted reason"));
 }
 
 Test(boot_death, whoever_gives_up_says_why)
@@ -270,7 +270,7 @@ Test(boot_death, whoever_gives_up_says_why)
 	ranks_free(all);
 }
 
-/* In good order: an error only for those who still need the rank. */
+/* A rank leaves: an error only for ranks that still need it. */
 static void leave_early(struct rank *me)
 {
 	int who;
@@ -317,7 +317,7 @@ Test(boot_death, leaving_is_no_death)
 	}
 }
 
-/* Even ranks take part in 5 collectives, odd ones want a sixth: nobody loses any of the five. */
+/* Even ranks take part in 5 collectives, odd ones start a sixth: none of the five fails. */
 static void uneven(struct rank *me)
 {
 	for (int i = 0; i < 5; i++)

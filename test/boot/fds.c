@@ -30,7 +30,7 @@ static int read_file(int fd)
 	return value;
 }
 
-/* Every rank offers two files and fetches everybody's, its own too, while the owners sit in a barrier. */
+/* Every rank offers two files and fetches those of all ranks, its own too, while the owners are in a barrier. */
 static void exchange(struct rank *me)
 {
 	struct ep_fd_token mine, all[MAX_RANKS];
@@ -109,7 +109,7 @@ static socklen_t name_of(const struct ep_fd_token *token, struct sockaddr_un *na
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* Whoever reads the name in /proc/net/unix still has to know the secret, and cannot make anybody wait. */
+/* A process that finds the name in /proc/net/unix needs the secret, and cannot make others wait. */
 static void besieged(struct rank *me)
 {
 	struct ep_fd_token mine;
@@ -170,7 +170,7 @@ static void wrong_secret(struct rank *me)
 	UNTIL(me->all->stage == 2);
 }
 
-/* Two bootstraps on one host: what one offers the other does not get. */
+/* Two bootstraps on one host cannot fetch from each other. */
 Test(boot_fds, another_jobs_files)
 {
 	struct ranks *one = ranks_new(1, wrong_secret), *two = ranks_new(1, wrong_secret);

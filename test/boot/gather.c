@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The spreading of blocks, alone: a simulated mesh that delivers in random order, with and without deaths. */
+/* ep_gather alone: a simulated mesh that delivers in random order, with and without deaths. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
@@ -12,7 +12,7 @@ TestSuite(boot_gather, .timeout = 120);
 #define MAX_NODES 70
 #define PIPE_MAX 4096
 
-/* One direction of a connection: first in, first out. */
+/* One direction of a connection, a FIFO. */
 struct pipe {
 	struct node *from, *to;
 	int edge_to; /* the receiver's number for it */
@@ -51,7 +51,7 @@ static int emit(void *ctx, void *user, struct ep_blob *blob)
 	me->emitted++;
 	if (p->to->dead || p->tail - p->head == PIPE_MAX)
 		return p->to->dead ? 0 : -ENOMEM;
-	/* A copy, as the wire makes one: references must not cross between ranks. */
+	/* A copy, as over the wire: references must not cross between ranks. */
 	p->queue[p->tail++ % PIPE_MAX] = ep_blob_new(&blob->frame, blob->body);
 	return 0;
 }
@@ -154,7 +154,7 @@ static void deliver(struct world *w, struct pipe *p)
 	(void)w;
 }
 
-/* All nodes run `rounds` collectives, each at its own pace; true when all the living are through. */
+/* All nodes run `rounds` collectives, each at its own speed; true when all live ones are done. */
 static bool run(struct world *w, int rounds, int steps)
 {
 	for (int s = 0; s < steps; s++) {
@@ -203,7 +203,7 @@ Test(boot_gather, every_rank_gets_every_block_once)
 	}
 }
 
-/* A death: the rank stops, its connections break, and everybody learns of it at some later time. */
+/* A death: the rank stops, its connections close, and the others learn of it at some later time. */
 static void kill_node(struct world *w, int victim)
 {
 	w->node[victim].dead = true;
@@ -227,7 +227,7 @@ Test(boot_gather, survivors_complete_after_deaths)
 	for (uint32_t seed = 0; seed < 150; seed++) {
 		int n = 3 + (int)(seed % 14), rounds = 6;
 		struct world *w = world_new(n, seed % 3 ? 40 : 2 * EP_FRAME_MAX + 5, true, seed);
-		/* Fewer deaths than the mesh has edges per rank cannot cut it. */
+		/* Fewer deaths than edges per rank cannot partition the mesh. */
 		int deaths = 1 + (int)draw(w, n > 8 ? 3 : 2), victim[3];
 
 		for (int d = 0; d < deaths; d++) {
@@ -285,7 +285,7 @@ Test(boot_gather, the_last_to_complete_is_not_forgotten)
 
 Test(boot_gather, a_new_edge_brings_what_was_missed)
 {
-	/* 8 ranks; when 1, 2, 4, 6 and 7 are gone, rank 0 has no neighbour. */
+	/* 8 ranks; when 1, 2, 4, 6 and 7 are dead, rank 0 has no neighbour. */
 	static const int victims[] = { 1, 2, 4, 6, 7 };
 	struct world *w = world_new(8, 100, true, 5);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event loop of the bootstrap, alone: who may stay how long, and what a forked child's copies do. */
+/* The event loop alone: deadlines of strangers, and descriptors that a forked child still holds. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
@@ -170,7 +170,7 @@ Test(boot_loop, not_admitted)
 	ep_loop_free(&h.loop);
 }
 
-/* A forked child has the socket for a moment: what arrives then must find nobody, not freed memory. */
+/* A forked child holds the socket for a moment: what arrives then must be dropped, not reach freed memory. */
 Test(boot_loop, a_copy_of_a_dropped_connection_is_silent)
 {
 	struct host h, other;
@@ -185,14 +185,14 @@ Test(boot_loop, a_copy_of_a_dropped_connection_is_silent)
 	copy = dup(h.last->fd);
 	ep_loop_drop(&h.loop, h.last);
 	turns(&h, NULL, 20);
-	cr_expect_eq(ep_sock_wait(copy, POLLIN, ep_deadline_ms(1000)), 0, "the copy has something to say");
+	cr_expect_eq(ep_sock_wait(copy, POLLIN, ep_deadline_ms(1000)), 0, "the copy is readable");
 	cr_expect_eq(epoll_wait(h.loop.epfd, &ev, 1, 50), 0, "and nobody hears it");
 	close(copy);
 	ep_loop_free(&other.loop);
 	ep_loop_free(&h.loop);
 }
 
-/* No descriptors: it waits without spinning, and goes on when there are some again. */
+/* Out of descriptors: waits without spinning, and goes on once there are some. */
 Test(boot_loop, starvation_passes)
 {
 	struct host h;

@@ -9,7 +9,7 @@
 
 static const uint8_t key[EP_MAC_KEY] = "0123456789abcde";
 
-/* The client's and the server's MAC, and the 8 bytes a process cookie has (of another text). */
+/* The MACs of the client and the server, and one of 8 bytes, the size of a process cookie. */
 static const struct {
 	size_t n;
 	const char *who, *want;
@@ -78,7 +78,7 @@ int main(void)
 		found++;
 		failed += check(ops);
 	}
-	/* One that cannot be opened is no provider, and a name that is not in the table is not opened. */
+	/* Only names in the table are opened. */
 	failed += ep_mac_dl("libc.so.6") != NULL;
 	if (!found)
 		return 77;

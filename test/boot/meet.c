@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks meet: as threads and processes, and what they are told when they contradict each other or do not come. */
+/* Opening a bootstrap with threads and processes; errors when ranks contradict each other or do not come. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
@@ -61,7 +61,7 @@ Test(boot_meet, one_after_the_other)
 	ranks_free(all);
 }
 
-/* 128 ranks on one machine must not need patience; the bound is for 2 busy cores. */
+/* 128 ranks on one machine; the bound is for 2 busy cores. */
 Test(boot_meet, many_threads_meet_fast)
 {
 	struct ranks *all = ranks_new(128, check_all);
@@ -146,7 +146,7 @@ static void *open_only(void *arg)
 	return NULL;
 }
 
-/* The second of two equal ranks is sent away; the others meet. */
+/* The second of two equal ranks is refused; the others connect. */
 Test(boot_meet, a_rank_twice)
 {
 	struct ranks *all = ranks_new(3, check_all), *twin = ranks_new(3, nothing);
@@ -194,7 +194,7 @@ Test(boot_meet, bad_arguments)
 	ranks_free(all);
 }
 
-/* Without a rank the meeting point waits for ten timeouts, after a failure for one; then nothing is left of it. */
+/* Without a rank the root waits for ten timeouts, after a failure for one; then nothing is left of it. */
 Test(boot_meet, the_meeting_point_ends_by_itself)
 {
 	struct ranks *all = ranks_new(2, nothing);
@@ -206,7 +206,7 @@ Test(boot_meet, the_meeting_point_ends_by_itself)
 	cr_expect(UNTIL(count_fds() == fds) && UNTIL(count_threads() == threads), "nobody came");
 	all->timeout_ms = 200;
 	cr_expect_eq(rank_open(&all->rank[0]), -EP_EREMOTE, "the meeting is over");
-	cr_expect(strstr(all->rank[0].why, "meeting point"), "%s", all->rank[0].why);
+	cr_expect(strstr(all->rank[0].why, "bootstrap root"), "%s", all->rank[0].why);
 	cr_assert_eq(ep_boot_id_create(&all->id), 0);
 	cr_expect_eq(rank_open(&all->rank[0]), -EP_ETIMEOUT, "alone");
 	cr_expect(UNTIL(count_fds() == fds) && UNTIL(count_threads() == threads), "failed");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Networks that this machine does not have: loopback only, IPv6 only, link-local only, and a host that vanishes. Each
- * case in fresh network namespaces, which end with their processes. Needs root and ip; exit 77 without.
+ * Networks this machine does not have: loopback only, IPv6 only, link-local only, and a host that disappears. Each case
+ * runs in new network namespaces, which end with their processes. Needs root and ip; else exits 77.
  */
 #include "ranks.h"
 
@@ -19,7 +19,7 @@ static int sh(const char *fmt, int pid)
 	return system(command);
 }
 
-/* The carrier of a fresh link shows late (the kernel batches such news, up to a second). */
+/* The carrier of a new link shows late: the kernel batches link events for up to a second. */
 static int link_up(const char *name)
 {
 	char command[128];
@@ -86,7 +86,7 @@ static int nothing_at_all(void)
 	return ep_boot_id_create(&id) != -ENODEV || !strstr(ep_last_error(), "no interface");
 }
 
-/* Bridges inside the host are avoided while there is something else. */
+/* Bridges inside the host are avoided while another interface is up. */
 static int bridges_last(void)
 {
 	union ep_sockaddr a[4];
@@ -117,7 +117,7 @@ static int wait_line(int fd)
 	return read(fd, &c, 1) == 1 ? 0 : -1;
 }
 
-/* Two namespaces with a cable between them; ranks 0 and 1 live here, 2 and 3 there. */
+/* Two namespaces with a link between them; ranks 0 and 1 are here, 2 and 3 there. */
 struct hosts {
 	struct ranks *all;
 	int to_there[2], to_here[2];
@@ -133,12 +133,12 @@ static int hosts_new(struct hosts *h, const char *here, const char *there)
 	h->there = fork();
 	if (!h->there) {
 		alarm(60);
-		close(h->to_there[1]); /* so that we end with the other side */
+		close(h->to_there[1]); /* so that the child sees end of file when the parent exits */
 		if (unshare(CLONE_NEWNET))
 			_exit(77);
 		if (write(h->to_here[1], "x", 1) != 1)
 			_exit(1);
-		/* The cable is in; later, the id is made. */
+		/* The link is there; later, the id is created. */
 		if (wait_line(h->to_there[0]) || system(there) || link_up("v1") || write(h->to_here[1], "x", 1) != 1 ||
 		    wait_line(h->to_there[0]))
 			_exit(1);
@@ -177,7 +177,7 @@ static int hosts_run(struct hosts *h, rank_fn fn)
 	return waitpid(h->there, &status, 0) != h->there || !WIFEXITED(status) || WEXITSTATUS(status);
 }
 
-/* Only fe80:: addresses: they mean nothing without the interface, whose number differs on the other host. */
+/* Only fe80:: addresses, which need the interface, whose index differs on the other host. */
 static int link_local_only(void)
 {
 	struct hosts h;
@@ -199,7 +199,7 @@ static int two_hosts_v4_and_v6(void)
 	return bad + ranks_bad(h.all);
 }
 
-/* The id lists an address first that swallows packets: the next one is tried. */
+/* The first address of the id drops packets: the next one is tried. */
 static int first_address_is_a_black_hole(void)
 {
 	struct hosts h;
@@ -210,14 +210,14 @@ static int first_address_is_a_black_hole(void)
 			    "ip link add z0 type veth peer name z1; ip link set z0 up; ip link set z1 up; ip addr add "
 			    "10.66.0.2/24 dev z0");
 
-	/* 10.66.0.x is two networks of the same name: here and there, without a way between them. */
+	/* 10.66.0.x exists on both sides, without a route between them. */
 	h.swap = true;
 	bad = bad || link_up("z0") || hosts_run(&h, gather_once);
 	bad += h.all->id.naddr != 2 || h.all->id.addr[0].ip[1] != 66;
 	return bad + ranks_bad(h.all);
 }
 
-/* Only when all are out of the barrier: the blocks of those who left it first have arrived. */
+/* Only once all have left the barrier: then the blocks of those that left first have arrived. */
 static void cut_cable(struct rank *me)
 {
 	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
@@ -227,7 +227,7 @@ static void cut_cable(struct rank *me)
 		RANK_EXPECT(me, sh("ip link set v0 down", 0) == 0);
 }
 
-/* The cable is cut while everybody is idle, and the peers of the other host are declared dead. */
+/* The link is cut while all are idle: the ranks of the other host are declared dead. */
 static void cut(struct rank *me)
 {
 	uint64_t start;
@@ -241,7 +241,7 @@ static void cut(struct rank *me)
 	RANK_EXPECT(me, ep_now_ns() - start > 2000000000ull && ep_now_ns() - start < 10000000000ull);
 }
 
-/* The same with data on the way, where keep-alive probes are not sent. */
+/* The same with data in flight, where keepalive probes are not sent. */
 static void cut_busy(struct rank *me)
 {
 	static char block[4 << 20], all[2][4 * sizeof(block)];

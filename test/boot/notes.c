@@ -66,7 +66,7 @@ static void fetches(struct rank *me, const struct ep_fd_token *from, int rank)
 	close(fd);
 }
 
-/* Nothing is written when the answer is not what was asked for, and no descriptor stays (the threads' test counts). */
+/* Nothing is written if the reply does not match the request, and no descriptor leaks (the threads' test counts). */
 static void refusals(struct rank *me, const struct ep_fd_token *from)
 {
 	uint64_t deadline = ep_deadline_ms(10000);
@@ -102,7 +102,8 @@ static void exchange(struct rank *me)
 	ep_boot_note_withdraw(me->boot, 4711);
 	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
 	RANK_EXPECT(me, ep_boot_note_fetch(me->boot, &all[0], KEY, ep_deadline_ms(10000), note, FULL, &fd) == -ENOENT);
-	RANK_EXPECT(me, ep_boot_fd_fetch(me->boot, &all[0], KEY, &fd) == 0); /* the other kind of key stays */
+	RANK_EXPECT(me,
+		    ep_boot_fd_fetch(me->boot, &all[0], KEY, &fd) == 0); /* the descriptor under the same key stays */
 	close(fd);
 	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
 }

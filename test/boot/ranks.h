@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of a bootstrap as threads or as processes, without a test framework. What a rank has to report it writes into
- * its struct rank, which lies in shared memory; the parent judges.
+ * Ranks of a bootstrap as threads or processes, without a test framework. A rank writes its results into its struct
+ * rank in shared memory; the parent checks them.
  */
 #ifndef EP_TEST_BOOT_RANKS_H
 #define EP_TEST_BOOT_RANKS_H
@@ -39,22 +39,22 @@ struct ranks {
 		struct ranks *all;
 		struct ep_boot *boot;
 		int rank;
-		int rc;		    /* of the call that counts */
-		char why[512];	    /* its sentence */
+		int rc;		    /* of the last call reported */
+		char why[512];	    /* its message */
 		uint64_t at;	    /* when, CLOCK_MONOTONIC ns */
 		int bad;	    /* checks of the body that failed */
 		_Atomic int stage;  /* for the body's own use */
-		int gone[8], ngone; /* what the gone callback said */
+		int gone[8], ngone; /* ranks the gone callback named */
 		pthread_t thread;
 		pid_t pid;
 	} rank[MAX_RANKS];
 };
 
-/* Counts into the rank's "bad"; says where. */
+/* Counts into the rank's "bad" and prints where. */
 #define RANK_EXPECT(me, cond)                                                                                       \
 	do {                                                                                                        \
 		if (!(cond)) {                                                                                      \
-			fprintf(stderr, "%s:%d: rank %d: not so: %s (%s)\n", __FILE__, __LINE__, (me)->rank, #cond, \
+			fprintf(stderr, "%s:%d: rank %d: failed: %s (%s)\n", __FILE__, __LINE__, (me)->rank, #cond, \
 				ep_last_error());                                                                   \
 			(me)->bad++;                                                                                \
 		}                                                                                                   \
@@ -154,13 +154,13 @@ static inline pid_t rank_fork(struct rank *me, void *(*life)(void *))
 	return me->pid = pid; /* not in the child, which shares the memory */
 }
 
-/* fork() may have failed: kill(0) and kill(-1) would hit everybody. */
+/* fork() may have failed: kill(0) and kill(-1) would signal other processes. */
 static inline int rank_kill(const struct rank *r, int signal)
 {
 	return r->pid > 1 ? kill(r->pid, signal) : -1;
 }
 
-/* Returns how many were not there to be waited for or ended by something else than exit 0 or the signal. */
+/* Returns how many could not be waited for, or ended otherwise than by exit 0 or the signal. */
 static inline int ranks_reap(struct ranks *all, int signal)
 {
 	int odd = 0;
@@ -189,7 +189,7 @@ static inline int ranks_bad(const struct ranks *all)
 	return bad;
 }
 
-/* Makes the id, runs all ranks to the end; how many failed. */
+/* Creates the id and runs all ranks; returns how many failed. */
 static inline int ranks_threads(struct ranks *all)
 {
 	if (ep_boot_id_create(&all->id) || ranks_start_threads(all, rank_life))

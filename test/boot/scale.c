@@ -15,7 +15,7 @@ struct times {
 /* Shared by all processes. */
 static struct run {
 	struct ep_boot_id id;
-	_Atomic int ready; /* 1: the id is there, -1: it will never be */
+	_Atomic int ready; /* 1: the id is valid, -1: it could not be created */
 	int n;
 	struct times times[MOST];
 } *run;
@@ -53,7 +53,7 @@ static void *one(void *arg)
 	return NULL;
 }
 
-/* The first process makes the id: the others are forked before any has threads. */
+/* The first process creates the id; the others are forked before any has threads. */
 static int process(int first)
 {
 	int n = run->n - first < PER_PROCESS ? run->n - first : PER_PROCESS, bad = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handshake and the frame check, byte by byte and without sockets. */
+/* The handshake and the frame check, without sockets. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
@@ -88,7 +88,7 @@ Test(boot_shake, no_bit_of_a_claim_or_proof_can_change)
 		union ep_shake_record bent = { .proof = t.proof };
 
 		if (bit / 8 >= 4 && bit / 8 < 8)
-			continue; /* padding says nothing */
+			continue; /* padding */
 		bent.bytes[bit / 8] ^= (uint8_t)(1u << (bit % 8));
 		cr_expect_neq(ep_shake_confirm(&t.client, secret, &bent.proof), 0, "bit %zu", bit);
 	}
@@ -114,7 +114,7 @@ Test(boot_shake, refusals_say_why)
 	cr_expect_eq(ep_shake_confirm(&t.client, secret, &t.proof), -EADDRNOTAVAIL);
 }
 
-/* What each kind of connection lets through, at each end. */
+/* The frames each kind of connection accepts, at each end. */
 Test(boot_shake, frames_have_their_place_and_size)
 {
 	static const struct {

@@ -67,7 +67,7 @@ Test(boot_sock, loopback_only_without_anything_else)
 	loop = a[0].any.sa_family == AF_INET ? ntohl(a[0].v4.sin_addr.s_addr) == INADDR_LOOPBACK
 					     : IN6_IS_ADDR_LOOPBACK(&a[0].v6.sin6_addr);
 	cr_expect_eq(loop, strstr(why, "nothing else is up") != NULL, "%s", why);
-	/* A list of exclusions keeps the rule. */
+	/* Exclusions do not change the order of classes. */
 	cr_expect_eq(pick("^nosuchthing", "", a, why), n);
 }
 
@@ -103,7 +103,7 @@ Test(boot_sock, one_port_at_several_addresses)
 	ep_sock_close(fds[0]);
 }
 
-/* Two connected sockets, by way of the functions under test. */
+/* Two sockets, connected with the functions under test. */
 static void pair(int fd[2])
 {
 	union ep_sockaddr a, peer;
@@ -167,7 +167,7 @@ Test(boot_sock, forked_children_hold_no_connection)
 	pair(fd);
 	child = fork();
 	if (!child) {
-		/* Neither end is open here, and the child lives on. */
+		/* Neither end is open in the child. */
 		_exit(write(fd[0], "x", 1) == -1 && errno == EBADF && write(fd[1], "x", 1) == -1 && errno == EBADF ? 0
 														   : 1);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections of people who have no business here, at the meeting point and at the ranks: nobody is delayed. */
+/* Connections from strangers, to the root and to the ranks, delay nobody. */
 #include <criterion/criterion.h>
 
 #include <arpa/inet.h>
@@ -30,7 +30,7 @@ static int knock(const struct ep_boot_addr *addr, uint16_t port)
 	return fd;
 }
 
-/* Garbage, half a claim, a correct greeting and nothing, nothing at all, or gone again at once. */
+/* Garbage, half a claim, silence after the greeting, silence, or an immediate close. */
 static int visit(const struct ep_boot_addr *addr, uint16_t port, int kind)
 {
 	uint8_t junk[256];
@@ -99,7 +99,7 @@ Test(boot_strangers, a_thousand_at_the_meeting_point)
 	ranks_free(all);
 }
 
-/* While the ranks come and go: the crowd knocks without pause, the ranks meet ten times. */
+/* Strangers connect without pause while the ranks open and close a bootstrap ten times. */
 static void *knock_on(void *arg)
 {
 	struct ranks *all = arg;
@@ -137,7 +137,7 @@ static void show_listener(struct rank *me)
 {
 	struct ep_peer peers[8];
 
-	/* How others find us is no secret among friends; the test asks on behalf of the strangers. */
+	/* The address of a rank, which the strangers need, comes from inside the endpoint. */
 	pthread_mutex_lock(&me->boot->lock);
 	peers[0] = me->boot->self;
 	pthread_mutex_unlock(&me->boot->lock);
@@ -189,7 +189,7 @@ Test(boot_strangers, a_wrong_secret_is_refused)
 	ranks_free(all);
 }
 
-/* A friend gone mad: authenticated as rank `from` of the meeting, then anything at all. */
+/* A malicious client: authenticates as rank `from`, then sends anything. */
 static int authenticate(const struct ranks *all, uint32_t from)
 {
 	struct ep_shake shake = { .purpose = EP_TO_ROOT, .from = from, .to = EP_NO_RANK };
@@ -223,7 +223,7 @@ Test(boot_strangers, random_frames_of_a_friend)
 		cr_assert_geq(fd, 0);
 		for (size_t k = 0; k < n; k++)
 			bytes[k] = (uint8_t)(rand() >> 7);
-		/* Half of them begin like frames, so that the bodies are read too. */
+		/* Half of them begin like frames, so that bodies are read too. */
 		if (i % 2) {
 			struct ep_frame f = { .bytes = (uint32_t)(rand() % 600),
 					      .type = (uint16_t)(rand() % EP_F_TYPES) };
@@ -233,7 +233,7 @@ Test(boot_strangers, random_frames_of_a_friend)
 		}
 		ep_sock_send_all(fd, bytes, n, ep_deadline_ms(1000));
 		ep_sock_close(fd);
-		/* Whatever it was, those who come get an answer. */
+		/* Whatever was sent, new ranks get an answer. */
 		all->timeout_ms = 3000;
 		cr_expect_neq(rank_open(&all->rank[1]), 0);
 		cr_expect(all->rank[1].rc == -EP_EREMOTE || all->rank[1].rc == -EP_EARG ||
@@ -243,7 +243,7 @@ Test(boot_strangers, random_frames_of_a_friend)
 	}
 }
 
-/* Half a frame and then silence: the others wait for that rank, not for ever. */
+/* Half a frame and then silence: the others time out. */
 Test(boot_strangers, half_a_message_of_a_friend)
 {
 	struct ranks *all = ranks_new(2, a_few_barriers);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* With survive the living go on without the dead, however many die, as long as they can reach each other. */
+/* With survive the live ranks go on without the dead ones, however many die. */
 #include <criterion/criterion.h>
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static bool doomed(int rank)
 	return rank < 8 && die[rank];
 }
 
-/* The bits of all->arg say which ranks die; each in another round, in the middle of the others' collective. */
+/* The bits of all->arg are the ranks that die, each in another round, during the others' collective. */
 static void lose_some(struct rank *me)
 {
 	int32_t mine[2] = { me->rank, 0 }, all[2 * MAX_RANKS];
@@ -130,7 +130,7 @@ Test(boot_survive, most_die_at_once)
 	ranks_free(all);
 }
 
-/* Whoever gives up or leaves is skipped like the dead. */
+/* A rank that gives up or leaves is skipped like a dead one. */
 static void some_leave(struct rank *me)
 {
 	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);

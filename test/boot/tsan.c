@@ -44,7 +44,7 @@ static void work(struct rank *me)
 	ep_boot_fd_withdraw(me->boot, 1);
 }
 
-/* The body of the second round: one gives up, the others see it, in the middle of their collectives. */
+/* The second round: one rank gives up during the collectives of the others. */
 static void give_up(struct rank *me)
 {
 	int rc = 0;
@@ -67,7 +67,7 @@ static int run(rank_fn fn, bool survive)
 
 	all->survive = survive;
 	all->gone = note_gone;
-	all->timeout_ms = 60000; /* a sanitizer and two cores */
+	all->timeout_ms = 60000; /* for a sanitizer on two cores */
 	bad = ranks_threads(all);
 	ranks_free(all);
 	return bad;
@@ -78,7 +78,7 @@ int main(void)
 	int bad = run(work, false) + run(work, true) + run(give_up, false) + run(give_up, true);
 
 	bad += atomic_load(&calls) != 2 * (RANKS - 1);
-	/* The meeting points end by themselves. */
+	/* The roots exit on their own. */
 	bad += !UNTIL(count_threads() <= 2);
 	fprintf(stderr, "%d failures\n", bad);
 	return bad ? 1 : 0;

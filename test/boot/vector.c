@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bytes of every handshake message for fixed inputs: whatever computes the MAC, old and new builds understand each
- * other. Pinned for little-endian hosts, as integers travel in the host's byte order. */
+/* Pins the bytes of every handshake message for fixed inputs: the wire format does not depend on the library that
+ * computes the MAC. For little-endian hosts, as integers are sent in the host's byte order. */
 #include <criterion/criterion.h>
 
 #include <stdio.h>

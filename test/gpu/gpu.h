@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the device tests share. They are plain programs (exit 0 passed, 1 failed, 77 skipped) that need nothing but the
- * library's own objects, so that they run on a GPU machine with compilers only.
+ * Common to the device tests. They are plain programs (exit 0 passed, 1 failed, 77 skipped) that need nothing but the
+ * library's own objects, so that they run on a GPU machine without Criterion.
  */
 #ifndef EP_TEST_GPU_H
 #define EP_TEST_GPU_H
@@ -37,12 +37,12 @@ static int gpu_failed;
 			exit(EXIT_FAILURE); \
 	} while (0)
 
-/* rc is this failure, and its sentence has this word. */
-#define CHECK_FAILS(rc, err, word)                                                       \
-	do {                                                                             \
-		int rc_ = (rc);                                                          \
-		CHECK(rc_ == -(err), "answered %d", rc_);                                \
-		CHECK(strstr(ep_last_error(), word), "no \"%s\" in the sentence", word); \
+/* rc is this failure, and its message contains this word. */
+#define CHECK_FAILS(rc, err, word)                                                      \
+	do {                                                                            \
+		int rc_ = (rc);                                                         \
+		CHECK(rc_ == -(err), "returned %d", rc_);                               \
+		CHECK(strstr(ep_last_error(), word), "no \"%s\" in the message", word); \
 	} while (0)
 
 /* A function of the driver that the library does not need, as a pointer of the given type. */
@@ -65,7 +65,7 @@ static inline const struct ep_dev_ops *gpu_row(int *count)
 		printf("skipped: %s\n", ep_last_error());
 		exit(GPU_SKIP);
 	}
-	REQUIRE(rc == 0 && *count > 0, "count answered %d", rc);
+	REQUIRE(rc == 0 && *count > 0, "count returned %d", rc);
 	return row;
 }
 
@@ -79,7 +79,7 @@ static inline struct ep_dev *gpu_open(int ordinal)
 	return dev;
 }
 
-/* The primary context becomes the thread's own, as cudaSetDevice would have it. */
+/* Makes the primary context current, as cudaSetDevice does. */
 static inline void gpu_make_current(void)
 {
 	unsigned (*init)(unsigned) = GPU_SYM(unsigned (*)(unsigned), "cuInit");
@@ -116,7 +116,7 @@ static inline void gpu_write(struct ep_dev *dev, void *to, struct ep_pinned *fro
 	REQUIRE(dev->ops->sync(dev, stream, ep_deadline_ms(20000)) == 0, "sync");
 }
 
-/* A pattern that no other seed and no other place has. */
+/* A pattern that depends on seed and position. */
 static inline uint8_t gpu_byte(size_t at, unsigned seed)
 {
 	return (uint8_t)((at * 2654435761u + seed * 40503u) >> 13);
@@ -128,7 +128,7 @@ static inline void gpu_pattern(uint8_t *p, size_t n, unsigned seed)
 		p[i] = gpu_byte(i, seed);
 }
 
-/* The first byte that differs; n when none does. */
+/* The first byte that differs; n if none does. */
 static inline size_t gpu_differs(const uint8_t *p, size_t n, unsigned seed)
 {
 	size_t i = 0;

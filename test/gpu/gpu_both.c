@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * gpu_both STAND-IN NCCL: both libraries in one process, in either order and out of the global scope; a group on a
- * communicator of each, alive at once. Exit 77 where NCCL is not to be had.
+ * gpu_both STAND-IN NCCL: both libraries in one process, in either order and with RTLD_LOCAL; a group on a communicator
+ * of each at the same time. Exit 77 without NCCL.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream capture: nothing the library does, in this thread or another, ends a capture in global mode. */
+/* Stream capture: nothing the library does, in this thread or another, invalidates a capture in global mode. */
 #include <pthread.h>
 
 #include "gpu.h"
@@ -17,7 +17,7 @@ static unsigned thread_mode(void)
 	return mode;
 }
 
-/* What would end a capture if it were done in the default mode. */
+/* What would invalidate a capture if it were done in the default mode. */
 static void unsafe_work(struct ep_dev *dev)
 {
 	struct ep_pinned pin;
@@ -42,7 +42,7 @@ static void *other_thread(void *arg)
 	struct ep_dev *dev;
 
 	unsafe_work(arg);
-	dev = gpu_open(0); /* loads no code: it is there */
+	dev = gpu_open(0); /* does not load code: it is loaded already */
 	unsafe_work(dev);
 	dev->ops->close(dev);
 	return NULL;
@@ -110,7 +110,7 @@ int main(void)
 	REQUIRE(begin(stream, 0) == 0, "begin capture");
 	captured(dev, stream, &mem, &pin);
 	result = end(stream, &graph);
-	REQUIRE(result == 0, "the capture was ended by what happened meanwhile: error %u", result);
+	REQUIRE(result == 0, "the capture was invalidated: error %u", result);
 	CHECK(dev->ops->capturing(dev, stream, &yes) == 0 && !yes, "no more");
 	replay(dev, stream, &mem, &pin, graph);
 	GPU_SYM(unsigned (*)(void *), "cuGraphDestroy")(graph);

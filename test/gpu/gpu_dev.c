@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA row, operation by operation: devices, pinned memory, copies, waits, names of buffers, and what it refuses.
- */
+/* The CUDA row, operation by operation: devices, pinned memory, copies, waits, buffer ids, and invalid arguments. */
 #include "gpu.h"
 
 static void nap(void *arg)
@@ -44,7 +43,7 @@ static void pinned(struct ep_dev *dev, void *stream)
 	gpu_write(dev, mem.ptr, &a, n, stream);
 	gpu_read(dev, &b, mem.ptr, n, stream);
 	CHECK((at = gpu_differs(b.host, n, 1)) == n, "came back different at %zu", at);
-	/* The device's own address of pinned memory is as good. */
+	/* The device address of pinned memory works too. */
 	CHECK(dev->ops->copy(dev, b.dev, a.dev, 4096, NULL) == 0 &&
 		      dev->ops->sync(dev, NULL, ep_deadline_ms(20000)) == 0,
 	      "pinned to pinned in the default stream");
@@ -61,7 +60,7 @@ static void pinned(struct ep_dev *dev, void *stream)
 	dev->ops->mem_free(dev, &mem);
 }
 
-/* Memory the driver does not know: through the row's own staging, in pieces, and done when the call returns. */
+/* Pageable memory: staged by the row, in pieces, and done when the call returns. */
 static void pageable(struct ep_dev *dev, void *stream)
 {
 	size_t n = (1u << 20) + 3, at;
@@ -80,7 +79,7 @@ static void pageable(struct ep_dev *dev, void *stream)
 	free(b);
 }
 
-/* A stream that does not move: the copy gives up at the deadline, and what it left behind is not used again. */
+/* A blocked stream: the copy gives up at the deadline, and the buffer it leaks is not used again. */
 static void pageable_stuck(void)
 {
 	unsigned (*host)(void *, void (*)(void *), void *) =
@@ -115,9 +114,9 @@ static void waits(struct ep_dev *dev, void *stream)
 	REQUIRE(host(stream, nap, &long_nap) == 0, "host function");
 	start = ep_now_ns();
 	CHECK_FAILS(dev->ops->sync(dev, stream, ep_deadline_ms(50)), EP_ETIMEOUT, "in time");
-	CHECK(ep_now_ns() - start >= 50000000 && ep_now_ns() - start < 300000000, "waited %llu us, 50000 asked for",
+	CHECK(ep_now_ns() - start >= 50000000 && ep_now_ns() - start < 300000000, "waited %llu us instead of 50000",
 	      (unsigned long long)(ep_now_ns() - start) / 1000);
-	/* A window can be had, zeroed and given, while another stream is busy. */
+	/* A window can be allocated and zeroed while another stream is busy. */
 	CHECK(dev->ops->mem_alloc(dev, 100, &mem) == 0, "window beside a busy stream");
 	CHECK(dev->ops->sync(dev, stream, ep_deadline_ms(20000)) == 0, "the nap ends");
 	dev->ops->mem_free(dev, &mem);
@@ -138,7 +137,7 @@ static void buffers(struct ep_dev *dev)
 	CHECK(a.base == one.ptr && a.size >= 1000, "base %p, size %zu", a.base, a.size);
 	CHECK(dev->ops->buffer_id(dev, (char *)one.ptr + 999, &c) == 0 && c.id == a.id && c.base == a.base, "inside");
 	CHECK(dev->ops->buffer_id(dev, pin.host, &c) == 0 && c.id && c.id != a.id && c.base == pin.host, "pinned");
-	CHECK(dev->ops->buffer_id(dev, &local, &c) == -ENOENT, "not memory of the device");
+	CHECK(dev->ops->buffer_id(dev, &local, &c) == -ENOENT, "not device memory");
 	for (int i = 0; i < 4; i++) {
 		dev->ops->mem_free(dev, &one);
 		REQUIRE(dev->ops->mem_alloc(dev, 1000, &one) == 0, "again");

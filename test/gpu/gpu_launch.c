@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Launches: the embedded kernel runs, alike in every way it can be launched; what cannot run is refused; a kernel that
- * waits for a rank that never comes holds up neither a wait past its deadline nor itself for ever.
+ * Launches: the embedded kernel runs with the same result in every way it can be launched; invalid launches are
+ * refused; a kernel that waits for a rank that never calls ends at its own deadline, and the host's wait at its own.
  */
 #include "gpu.h"
 #include "test/kernels/rowsig_rank.h"
@@ -29,7 +29,7 @@ static struct ep_launch launch_of(const struct rowsig_rank *r)
 				   .stream = r->stream };
 }
 
-/* Rows that are all there again after the output was wiped, or not. */
+/* One launch into a cleared output; rows: a copy of it. */
 static void once(struct rowsig_rank *r, const struct ep_launch *l, uint8_t *rows, const char *what)
 {
 	const struct ep_dev_ops *ops = r->dev->ops;
@@ -66,23 +66,23 @@ static void ways(void)
 	n = r.out.size;
 	first = calloc(1, n);
 	again = calloc(1, n);
-	REQUIRE(first && again, "no memory");
+	REQUIRE(first && again, "out of memory");
 	REQUIRE(rowsig_run(&r) == 0, "run");
 	l = launch_of(&r);
 	once(&r, &l, first, "plain");
 	CHECK(memcmp(first, again, n), "nothing was moved");
 	once(&r, &l, again, "again");
-	CHECK(!memcmp(first, again, n), "the second time is not as the first");
+	CHECK(!memcmp(first, again, n), "the second run differs from the first");
 	r.args.stage = 2048;
 	l.shared = (size_t)r.args.stage * world.warps;
 	once(&r, &l, again, "shared memory");
-	CHECK(!memcmp(first, again, n), "with shared memory otherwise");
+	CHECK(!memcmp(first, again, n), "differs with shared memory");
 	r.args.stage = 0;
 	l = launch_of(&r);
 	l.grid = 2 * r.dev->sms;
 	l.block = r.dev->warp;
 	once(&r, &l, again, "two blocks per multiprocessor");
-	CHECK(!memcmp(first, again, n), "with two blocks each otherwise");
+	CHECK(!memcmp(first, again, n), "differs with two blocks per multiprocessor");
 	free(first);
 	free(again);
 	rowsig_close(&r);
@@ -139,7 +139,7 @@ static void lonely(void)
 	rowsig_close(&r[0]);
 }
 
-/* The host's word ends it at once. */
+/* The host's abort word ends it at once. */
 static void aborted(void)
 {
 	const struct ep_dev_ops *ops = ep_dev_row(EP_DEV_CUDA);
@@ -152,7 +152,7 @@ static void aborted(void)
 	REQUIRE(ops->launch(r->dev, &l) == 0, "launch");
 	CHECK_FAILS(ops->sync(r->dev, r->stream, ep_deadline_ms(20)), EP_ETIMEOUT, "in time");
 	__atomic_store_n(rowsig_abort(r), 1, __ATOMIC_RELEASE);
-	REQUIRE(ops->sync(r->dev, r->stream, ep_deadline_ms(5000)) == 0, "the kernel hears the host");
+	REQUIRE(ops->sync(r->dev, r->stream, ep_deadline_ms(5000)) == 0, "the kernel does not see the abort");
 	CHECK(rowsig_report(r)->code == EP_KERR_ABORTED, "code %u", rowsig_report(r)->code);
 	rowsig_close(&r[1]);
 	rowsig_close(&r[0]);
@@ -167,7 +167,7 @@ int main(void)
 	lonely();
 	aborted();
 	other->ops->close(other);
-	/* Code is shared by context: the last to close took it away, the next to open brings it back. */
+	/* Code is shared by context: the last close unloaded it, the next open loads it again. */
 	world.timeout_ms = 10000;
 	ways();
 	return gpu_end("gpu_launch");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors of another process, of every kind an application may have: what can be mapped is, and shows the right bytes;
- * what cannot is not named; memory that was freed is never mistaken for what has its address now. Nothing of it ends a
- * capture or waits for a kernel. Two processes on one GPU: to be run under MPS.
+ * Tensors of another process, in every kind of memory an application may use: what can be mapped is mapped and has the
+ * right bytes; what cannot gets no id; freed memory is never mistaken for new memory at its address. None of it
+ * invalidates a capture or waits for a kernel. Two processes on one GPU: run under MPS.
  */
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ static struct ep_dev *dev;
 static void *stream;
 static struct ep_pinned pin;
 
-/* ---- the memories ---- */
+/* ---- kinds of memory ---- */
 
 struct memory {
 	unsigned long long ptr;
@@ -36,8 +36,8 @@ struct maker {
 	void (*drop)(const struct maker *how, struct memory *m);
 	size_t size, piece;
 	unsigned handle_types;
-	bool shared; /* other processes can have it */
-	bool again;  /* also what comes at the same address after it was freed */
+	bool shared; /* other processes can map it */
+	bool again;  /* also new memory at the same address after it was freed */
 };
 
 static void plain_make(const struct maker *how, struct memory *m)
@@ -92,7 +92,7 @@ static void pool_drop(const struct maker *how, struct memory *m)
 	REQUIRE(dev->ops->sync(dev, stream, ep_deadline_ms(20000)) == 0, "%s: sync", how->name);
 }
 
-/* CUDA IPC keeps the freed memory's mapping, and may refuse another one for the same address of the same process. */
+/* CUDA IPC keeps the mapping of freed memory, and may refuse another one for the same address of the same process. */
 static const struct maker makers[] = {
 	{ "cuMemAlloc", plain_make, plain_drop, BYTES, 0, 0, true, false },
 	{ "small cuMemAlloc", plain_make, plain_drop, SMALL, 0, 0, true, false },
@@ -118,7 +118,7 @@ static void places(const void *tensor, struct ep_place *all)
 	REQUIRE(ep_boot_allgather(group.boot, &mine, sizeof(mine), all) == 0, "allgather");
 }
 
-/* The other's bytes through the mapping, then ours over a part of them. */
+/* Reads the other rank's bytes through the mapping, then overwrites a part of them. */
 static void look(const struct maker *how, uint8_t *theirs, size_t n, unsigned seed)
 {
 	size_t at;
@@ -185,7 +185,7 @@ static void memory_try(const struct maker *how)
 	barrier();
 }
 
-/* Memory that is new in a capture is offered in it, and the capture goes on. */
+/* Memory allocated during a capture can be exported in it without invalidating the capture. */
 static void captured(void)
 {
 	unsigned (*begin)(void *, unsigned) = GPU_SYM(unsigned (*)(void *, unsigned), "cuStreamBeginCapture_v2");
@@ -201,7 +201,7 @@ static void captured(void)
 	for (int i = 0; i < 2; i++)
 		ep_reach_place(reach, (void *)(uintptr_t)m[i].ptr, &place[i]);
 	result = end(stream, &graph);
-	REQUIRE(result == 0, "a place ended the capture: error %u", result);
+	REQUIRE(result == 0, "the capture was invalidated: error %u", result);
 	CHECK(place[0].id && place[1].id, "ids %llx, %llx", (unsigned long long)place[0].id,
 	      (unsigned long long)place[1].id);
 	GPU_SYM(unsigned (*)(void *), "cuGraphDestroy")(graph);
@@ -222,8 +222,8 @@ static const struct rowsig_world lonely = {
 	.timeout_ms = 30000,
 };
 
-/* While a kernel of this process waits for a rank that does not come, the other's memory is mapped: a driver that made
- * the import wait for the kernel would hold up the launch that the kernel waits for. */
+/* Maps the other rank's memory while a kernel of this process waits: if the driver made the import wait for the kernel,
+ * it would block the launch that the kernel waits for. */
 static void while_a_kernel_waits(const struct maker *how)
 {
 	struct rowsig_rank r[2];
@@ -258,7 +258,7 @@ static void while_a_kernel_waits(const struct maker *how)
 	CHECK(base, "%s: not mapped while a kernel waits", how->name);
 	CHECK(dev->ops->sync(r->dev, r->stream, ep_deadline_ms(20)) == -EP_ETIMEOUT, "the kernel has ended");
 	__atomic_store_n(rowsig_abort(r), 1, __ATOMIC_RELEASE);
-	REQUIRE(dev->ops->sync(r->dev, r->stream, ep_deadline_ms(20000)) == 0, "the kernel hears the host");
+	REQUIRE(dev->ops->sync(r->dev, r->stream, ep_deadline_ms(20000)) == 0, "the kernel does not see the abort");
 	barrier();
 	rowsig_close(&r[1]);
 	rowsig_close(&r[0]);
@@ -297,9 +297,9 @@ static int child(const char *rank)
 	while_a_kernel_waits(&makers[0]);
 	while_a_kernel_waits(&makers[2]);
 	ep_reach_place(reach, &local, &place);
-	CHECK(place.address == (uintptr_t)&local && !place.id, "the stack is named");
+	CHECK(place.address == (uintptr_t)&local && !place.id, "the stack has an id");
 	ep_reach_place(reach, pin.host, &place);
-	CHECK(!place.id, "pinned host memory is named");
+	CHECK(!place.id, "pinned host memory has an id");
 	ep_reach_close(reach);
 	barrier();
 	ep_reach_free(reach);

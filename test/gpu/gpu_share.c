@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows between processes: by virtual memory handles and by CUDA IPC, and offers that lie. */
+/* Windows between processes: by virtual memory handles and by CUDA IPC, and malformed exports. */
 #include <dirent.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -81,7 +81,7 @@ static void check_child(pid_t pid)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the other process ended with %x", (unsigned)status);
 }
 
-/* Every word of an offer is a stranger's word. */
+/* No field of an export is trusted. */
 static void lies(struct ep_dev *dev, const struct ep_export *truth, int fd)
 {
 	struct ep_mem mem = { .size = 77 };
@@ -92,7 +92,7 @@ static void lies(struct ep_dev *dev, const struct ep_export *truth, int fd)
 	CHECK_FAILS(dev->ops->mem_import(dev, &lie, fd, &mem), EP_EREMOTE, "kind");
 	lie = *truth;
 	lie.share = EP_SHARE_NONE;
-	CHECK_FAILS(dev->ops->mem_import(dev, &lie, fd, &mem), EP_EREMOTE, "way");
+	CHECK_FAILS(dev->ops->mem_import(dev, &lie, fd, &mem), EP_EREMOTE, "share type");
 	lie = *truth;
 	lie.size = 0;
 	CHECK_FAILS(dev->ops->mem_import(dev, &lie, fd, &mem), EP_EREMOTE, "0 bytes");
@@ -110,7 +110,7 @@ static void lies(struct ep_dev *dev, const struct ep_export *truth, int fd)
 	CHECK(mem.size == 77 && !mem.ptr, "a failure wrote its output");
 }
 
-/* The other process: sees what the owner wrote, writes over it. */
+/* The other process: reads what the owner wrote, and overwrites it. */
 static int child(void)
 {
 	struct ep_dev *dev = gpu_open(0);
@@ -131,7 +131,7 @@ static int child(void)
 	CHECK((at = gpu_differs(pin.host, BYTES, 1)) == BYTES, "the owner's bytes differ at %zu", at);
 	gpu_pattern(pin.host, BYTES, 2);
 	gpu_write(dev, mem.ptr, &pin, BYTES, stream);
-	CHECK(dev->ops->mem_export(dev, &mem, &offer, &fd) == -EP_EINTERNAL, "what was imported is not ours to export");
+	CHECK(dev->ops->mem_export(dev, &mem, &offer, &fd) == -EP_EINTERNAL, "an imported window was exported");
 	dev->ops->mem_free(dev, &mem);
 	dev->ops->pinned_free(dev, &pin);
 	dev->ops->stream_destroy(dev, stream);
@@ -139,7 +139,7 @@ static int child(void)
 	return gpu_failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 
-/* In the same process only a file descriptor can be opened; cuIpc refuses, and threads need neither. */
+/* In the same process only a file descriptor can be imported, not a cuIpc handle; threads need neither. */
 static void same_process(struct ep_dev *dev, const struct ep_export *offer, int fd, struct ep_pinned *pin, void *stream)
 {
 	struct ep_mem mem;
@@ -199,7 +199,7 @@ static void share(const char *self, bool vmm)
 	dev->ops->close(dev);
 }
 
-/* Ranks as threads on two GPUs: the plain pointer, after peer_open. The group hands over pointer and size alone. */
+/* Ranks as threads on two GPUs: the plain pointer, after peer_open. The group passes pointer and size only. */
 static void peers(bool vmm)
 {
 	struct ep_dev *mine, *other;
@@ -221,8 +221,8 @@ static void peers(bool vmm)
 	REQUIRE(mine->ops->stream_create(mine, &stream) == 0 && mine->ops->pinned_alloc(mine, 4096, &pin) == 0,
 		"set-up");
 	REQUIRE(mine->ops->peer_open(mine, 1, &(struct ep_mem){ .ptr = mem.ptr, .size = 4096 }) == 0, "peer_open");
-	CHECK(mine->ops->peer_open(mine, 1, &mem) == 0, "twice is once");
-	CHECK(mine->ops->peer_open(mine, count, &mem) < 0, "a GPU that is not there");
+	CHECK(mine->ops->peer_open(mine, 1, &mem) == 0, "a second peer_open failed");
+	CHECK(mine->ops->peer_open(mine, count, &mem) < 0, "an invalid GPU was accepted");
 	gpu_pattern(pin.host, 4096, 3);
 	gpu_write(mine, mem.ptr, &pin, 4096, stream);
 	memset(pin.host, 0, 4096);
@@ -258,7 +258,7 @@ int main(int argc, char **argv)
 		share("/proc/self/exe", true);
 		share("/proc/self/exe", false);
 		if (!pass)
-			files = open_files(); /* the driver has opened its own by now */
+			files = open_files(); /* the driver has opened its own files by now */
 	}
 	CHECK(open_files() <= files, "%d file descriptors, %d before", open_files(), files);
 	peers(true);

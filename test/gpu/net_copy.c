@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An external net whose puts are copies by the GPU's driver, from and to memory of the CPU or of GPU 0, between threads
- * of one process: what a NIC does with GPUDirect, where there is no NIC. It keeps no order: what is small and in memory
- * of the CPU overtakes what the GPU copies.
- * Options: dmabuf=1: memory of the GPU is taken by its dma-buf only, as by most NICs; refuse=1: it is not taken at all;
- * strict=1 and dmabuf=1: rows between two ranks in memory of the CPU are an error.
+ * An external net whose puts are copies by the CUDA driver, from and to host memory or memory of GPU 0, between threads
+ * of one process: emulates GPUDirect without a NIC. It is unordered: small puts between host memory overtake the GPU's
+ * copies.
+ * Options: dmabuf=1: device memory is registered by its dma-buf only, as by most NICs; refuse=1: it is not registered;
+ * strict=1 and dmabuf=1: rows between two ranks in host memory are an error.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,11 +20,11 @@
 
 #define CONTEXTS 4
 #define PUTS 512u
-#define SMALL 64u /* bytes: signals, and what engines tell each other */
+#define SMALL 64u /* bytes: signals and control messages of engines */
 #define MAGIC 0x436f7079u
 #define EVENT_PLAIN 2u /* CU_EVENT_DISABLE_TIMING */
 
-/* What of libcuda is called here. */
+/* Functions of libcuda used here. */
 struct cuda {
 	unsigned (*init)(unsigned);
 	unsigned (*retain)(struct CUctx_st **, int);
@@ -77,7 +77,7 @@ struct mr {
 
 struct entry {
 	void *event;
-	bool copies; /* the event tells of it */
+	bool copies; /* completion is known by the event */
 	bool done, quiet, tested;
 	bool imm;
 	int peer;
@@ -236,7 +236,7 @@ static int copy_closeListen(void *listener)
 	return 0;
 }
 
-/* Of the calling thread, which is one of the library's own. */
+/* The calling thread is one of the library's own. */
 static void enter(const struct net *net)
 {
 	unsigned relaxed = EP_CU_CAPTURE_MODE_RELAXED;
@@ -268,7 +268,7 @@ static int copy_createContext(void *c, int index, void **out)
 	return 0;
 }
 
-/* The stream and its events go with the process: freeing them would wait for kernels. */
+/* The stream and its events are leaked: freeing them would wait for kernels. */
 static int copy_destroyContext(void *ctx)
 {
 	free(ctx);
@@ -328,11 +328,11 @@ static int copy_deregMr(void *comm, void *mr)
 	return 0;
 }
 
-static int copy_queryLastError(void *comm, int peer, const char **sentence)
+static int copy_queryLastError(void *comm, int peer, const char **message)
 {
 	(void)comm;
 	(void)peer;
-	*sentence = "";
+	*message = "";
 	return 0;
 }
 
@@ -359,7 +359,7 @@ static int imm_give(struct ctx *ctx, int peer, uint32_t value)
 	return rc;
 }
 
-/* By the CPU, at once. P1: a word is one store. */
+/* By the CPU, immediately. P1: a word is one store. */
 static void bytes_store(uint8_t *to, const void *from, uint64_t size)
 {
 	uint64_t word;
@@ -450,7 +450,7 @@ static int copy_test(void *c, void *request, int *done)
 	return 0;
 }
 
-/* Whether everything up to the oldest that is still under way went well. */
+/* Whether everything before the oldest put in flight succeeded. */
 static int entries_reach(struct ctx *ctx)
 {
 	enter(ctx->comm->net);

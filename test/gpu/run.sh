@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Device tests on a machine with an NVIDIA GPU; `./run gpu` ends here. Works offline: compilers, meson, ninja, nvcc and
-# the driver are all it needs. A shard takes under 8 minutes and can be run alone. The shard cpu is the CPU suite on that
-# machine, which needs neither nvcc nor a GPU.
+# the driver are all it needs. Each shard takes under 8 minutes and can be run alone. The shard cpu is the CPU suite on
+# that machine, which needs neither nvcc nor a GPU.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 export PATH="$PATH:/usr/local/cuda/bin"
@@ -10,9 +10,9 @@ build=${BUILD:-build-gpu}
 logs=$build/gpu-logs
 
 # shard|name|seconds|how|program and arguments
-#   how: plain, mps (processes share the GPU under a daemon of our own), ipc (mps, windows by CUDA IPC), memcheck,
-#   racecheck, memcheck-mps, table and table-mps (what it prints is shown), nccl (by the real library), suite (of meson)
-#   @FILE: in the build's test folder; a cell's words are joined by commas; VARIABLE=value in front is for the environment
+#   how: plain, mps (processes share the GPU under our own MPS daemon), ipc (mps, windows by CUDA IPC), memcheck,
+#   racecheck, memcheck-mps, table and table-mps (the output is shown), nccl (with the real library), suite (of meson)
+#   @FILE: in the build's test folder; words of a cell are joined by commas; leading VARIABLE=value set the environment
 rows=(
 	'dev|devices|60|plain|gpu_dev'
 	'dev|windows|90|plain|gpu_share'
@@ -125,7 +125,7 @@ usage() {
 say() { printf 'gpu: %s\n' "$*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Only what is needed, for the GPUs that are here: a minute on a small machine becomes seconds.
+# Builds only what is needed, for the GPUs present: seconds instead of a minute on a small machine.
 configure_and_build() {
 	local caps flags=(-Dcuda=enabled -Dhip=disabled)
 	caps=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '.' | sort -un | paste -sd,) || caps=
@@ -153,7 +153,7 @@ meson_suite() { # SUITE
 export -f meson_suite
 export build
 
-# ---- a daemon of our own: its directories are temporary, its end is certain ----
+# ---- our own MPS daemon, in temporary directories, always stopped at exit ----
 mps_dir=
 mps_start() {
 	[ -z "$mps_dir" ] || return 0
@@ -161,7 +161,7 @@ mps_start() {
 	mps_dir=$(mktemp -d)
 	mkdir "$mps_dir/pipe" "$mps_dir/log"
 	mps_env=(CUDA_MPS_PIPE_DIRECTORY="$mps_dir/pipe" CUDA_MPS_LOG_DIRECTORY="$mps_dir/log")
-	env "${mps_env[@]}" timeout 30 nvidia-cuda-mps-control -d || { say 'the MPS daemon does not start'; mps_stop; return 1; }
+	env "${mps_env[@]}" timeout 30 nvidia-cuda-mps-control -d || { say 'the MPS daemon failed to start'; mps_stop; return 1; }
 }
 
 mps_stop() {
@@ -180,10 +180,10 @@ mps_stop() {
 trap mps_stop EXIT
 trap 'exit 130' INT TERM
 
-# The tests provoke errors of the driver on purpose, so those are not reported; bad accesses are.
+# The tests provoke driver errors, so API errors are not reported; bad accesses are.
 sanitizer() { echo "compute-sanitizer --tool $1 --target-processes all --report-api-errors no --error-exitcode 99"; }
 
-# The real library: the loader's, or the one a Python package brought.
+# The real library: the loader's, or that of a Python package.
 real_nccl() {
 	ldconfig -p | awk '$1 == "libnccl.so.2" { print $NF; exit }' | grep . ||
 		find /usr/lib /usr/local /opt -name libnccl.so.2 -not -path '*/nccl_ep_standin/*' 2>/dev/null | head -n 1
@@ -196,7 +196,7 @@ program() { for d in "$build"/test/* "$build"/perf; do [ ! -x "$d/$1" ] || { ech
 # run_one NAME SECONDS HOW COMMAND...: 0 passed, 77 skipped, else failed
 run_one() {
 	local name=$1 seconds=$2 how=$3 rc=0 wrap=() settings=()
-	# Rank threads need a queue of the GPU each. Processes have their own, and under MPS more than a few exhaust the GPU.
+	# Rank threads need a hardware queue each. Processes have their own, and under MPS many connections exhaust the GPU.
 	local vars=(CUDA_DEVICE_MAX_CONNECTIONS=32 NCCL_EP_DEVICE=cuda)
 	shift 3
 	if [ "$how" = suite ]; then
@@ -220,7 +220,7 @@ run_one() {
 		;;
 	esac
 	env "${vars[@]}" "${settings[@]}" timeout -k 5 "$seconds" "${wrap[@]}" "$(program "$1")" "${@:2}" >"$logs/$name.log" 2>&1 </dev/null || rc=$?
-	# A client that died badly spoils the daemon for the next one.
+	# A client that crashed can leave the daemon unusable for the next one.
 	case $how in mps | ipc | memcheck-mps) [ $rc = 0 ] || mps_stop ;; esac
 	return $rc
 }
@@ -237,7 +237,7 @@ for arg; do
 done
 [ ${#wanted[@]} -gt 0 ] || wanted=("${default[@]}")
 for w in "${wanted[@]}"; do
-	printf '%s\n' "${rows[@]}" | grep -qE "^($w\||[^|]*\|$w\|)" || { say "there is no shard or test $w"; usage >&2; exit 2; }
+	printf '%s\n' "${rows[@]}" | grep -qE "^($w\||[^|]*\|$w\|)" || { say "no shard or test named $w"; usage >&2; exit 2; }
 done
 
 if [ $build_first = 1 ] && [ "${wanted[*]}" != cpu ]; then configure_and_build; fi
@@ -269,5 +269,5 @@ for row in "${rows[@]}"; do
 	esac
 done
 echo "gpu: $passed passed, $failed failed, $skipped skipped"
-# A machine without a GPU has shown nothing.
+# All skipped is a failure: nothing was tested.
 [ $failed = 0 ] && [ $passed -gt 0 ]

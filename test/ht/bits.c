@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bits of flat FWD dispatch and combine, as one number: the same from run to run, with threads and processes, at
- * every width of a warp and on every device. The number is printed, and held against -x where given. Exit status 0
- * or 1.
+ * A hash of all output bits of flat FWD dispatch and combine: the same in every run, with threads and processes, at
+ * every warp width and on every device. It is printed, and compared with -x if given. Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -17,7 +16,7 @@ struct board {
 	uint64_t hash[RANKS];
 };
 
-/* Order matters, and where zeros stand too. */
+/* Depends on the order, and on the position of zeros. */
 static uint64_t hash_add(uint64_t hash, const uint8_t *at, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -41,7 +40,7 @@ static int outputs_hash(struct ht_rig *rig, uint64_t *hash)
 	return 0;
 }
 
-/* One type: rows whose sums round differently in every other order. */
+/* One type, with rows whose sums round differently in any other order. */
 static int type_play(struct seat *seat, enum num_type type, uint64_t *hash)
 {
 	struct ht_cfg cfg = { .handles = 1, .spare = LL_ALL, .tall = true };
@@ -78,7 +77,7 @@ static int bits_job(struct seat *seat, const void *arg)
 static int usage(FILE *out, int status)
 {
 	fprintf(out, "usage: ht_bits [-t | -g] [-x NUMBER] [-o SEED]\n"
-		     "  -t  ranks are threads (default)   -g  ranks are processes   -x  the number it must be\n"
+		     "  -t  ranks are threads (default)   -g  ranks are processes   -x  expected hash\n"
 		     "  -o  under the emulator: GPU threads in random order\n");
 	return status;
 }
@@ -114,8 +113,8 @@ int main(int argc, char **argv)
 		rc = -1;
 	printf("ht_bits: %#018llx%s; %s\n", (unsigned long long)got,
 	       !want	     ? ""
-	       : want == got ? ", as it must be"
-			     : ", but it must be another",
+	       : want == got ? ", as expected"
+			     : ", not as expected",
 	       opts.processes ? "processes" : "threads");
 	return rc || (want && want != got) ? 1 : 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Update, dispatch and combine captured into a graph once, replayed with new tokens and new routing, every replay
- * checked. The experts are a copy from dispatch's output to combine's input. Exit status 0, 1, or 77 where the device
- * has no graphs.
+ * Update, dispatch and combine captured into a graph once and replayed with new tokens and routing; every replay is
+ * checked. The experts are a copy from dispatch's output to combine's input. Exit status 0, 1, or 77 if the device has
+ * no graphs.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -14,14 +14,14 @@
 
 #define RANKS 4
 #define JOB_SECONDS 300.0
-#define SETTLE_US 500000 /* many naps of the thread that maps */
+#define SETTLE_US 500000 /* many polls of the mapping thread */
 
 struct job {
 	struct ht_cfg cfg;
 	char ops[8]; /* letters of operations */
 	int replays;
-	bool warm;    /* the backward operations have run once before anything is captured */
-	bool settled; /* every operation has, and what processes map of each other is mapped */
+	bool warm;    /* backward operations have run once before the capture */
+	bool settled; /* every operation has, and processes have mapped each other's memory */
 };
 
 static struct ht_cfg cfg_make(bool expert_major, enum ht_where where, uint64_t seed)
@@ -38,7 +38,7 @@ static struct ht_cfg cfg_make(bool expert_major, enum ht_where where, uint64_t s
 				       .expert_major = expert_major,
 				       .align = expert_major ? 8 : 0 };
 	cfg.shape.capacity = ht_bound(&cfg.shape);
-	/* The number of tokens and the sizes of tensors are in the captured arguments. */
+	/* Token counts and tensor sizes are part of the captured arguments. */
 	cfg.data = (struct ll_data){ .seed = seed,
 				     .fill = LL_FILL_FULL,
 				     .route = LL_ROUTE_DROPPED,
@@ -133,7 +133,7 @@ close:
 	return seat_failed(seat) ? -1 : 0;
 }
 
-/* The orders a graph may have; backward ones replay the routing of the Update before them. */
+/* Orders of operations in a graph; backward ones use the routing of the Update before them. */
 static const char *const orders[] = { "UDC", "UDCEB", "UEB", "UDDCC" };
 
 static int run_all(struct world *world, const struct job *how, uint64_t seed, int *passed)
@@ -165,10 +165,9 @@ static int run_all(struct world *world, const struct job *how, uint64_t seed, in
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out,
-		"usage: ht_graph [-t | -g] [-n REPLAYS] [-s SEED] [-w]\n"
-		"  -t  ranks are threads (default)   -g  ranks are processes   -n  replays of each graph (100)\n"
-		"  -w  nothing is mapped any more when graphs run: memcheck knows only what there was at a launch\n");
+	fprintf(out, "usage: ht_graph [-t | -g] [-n REPLAYS] [-s SEED] [-w]\n"
+		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  replays per graph (100)\n"
+		     "  -w  map everything before graphs run: memcheck only knows memory that existed at the launch\n");
 	return status;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An LL and an HT group on one communicator, four handles alive, one of each layout, in orders drawn anew each round:
- * LL operations stay staged while HT ones go by, and the other way round nothing of one group shows in the other. Each
- * against its own oracle. Exit status 0 or 1.
+ * An LL and an HT group on one communicator, four handles, one of each layout, in a random order each round: LL
+ * operations stay staged while HT operations run, and neither group affects the other. Each against its own oracle.
+ * Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ struct ranks {
 	struct ht_rig ht[2];
 };
 
-/* One step is a handle and a script on it. */
+/* A step is a handle and a script for it. */
 struct step {
 	int handle; /* 0 and 1: LL, 2 and 3: HT */
 	const char *script;
@@ -135,7 +135,7 @@ static void job_make(struct job *job, int ranks)
 					      .backward = true };
 		job->ht[i].data.seed = job->seed + 10 + (uint64_t)i;
 	}
-	/* One group: one capacity. */
+	/* A group has one capacity. */
 	job->ht[0].shape.capacity = job->ht[1].shape.capacity = ht_bound(&job->ht[1].shape);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every combination HT has, one cell at a time, against the oracle. Exit status 0 or 1. */
+/* All combinations of HT, one cell at a time, against the oracle. Exit status 0 or 1. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ enum { RECV_EAGER, RECV_WIDE, RECV_TIGHT };
 static const struct factor factors[FACTORS] = {
 	[F_LAYOUT] = { "layout", "flat em", NULL, 0 },
 	[F_PASS] = { "pass", "fwd bwd both cross", NULL, 2 },
-	[F_DTYPE] = { "dtype", "bf16 fp16 fp32", NULL, 0 }, /* of all but quantised dispatch */
+	[F_DTYPE] = { "dtype", "bf16 fp16 fp32", NULL, 0 }, /* of everything except quantised dispatch */
 	[F_QUANT] = { "quant", "none fwd", NULL, 0 },
 	[F_QTOK] = { "qtok", "bf16 fp16 fp32 e4m3 e5m2 fp4x2 -", NULL, 6 },
 	[F_QSCALE] = { "qscale", "bf16 fp16 fp32 e4m3 e5m2 fp4x2 uint8 -", NULL, 7 },
@@ -28,11 +28,11 @@ static const struct factor factors[FACTORS] = {
 	[F_TENSORS] = { "tensors", "plain window pointer mixed", NULL, 0 },
 	[F_ZERO_COPY] = { "zero_copy", "auto off on", NULL, 0 },
 	[F_OVERFLOW] = { "overflow", "auto trap drop", NULL, 0 },
-	[F_RECV] = { "recv", "eager wide tight", NULL, RECV_WIDE }, /* tight: less than what may arrive */
+	[F_RECV] = { "recv", "eager wide tight", NULL, RECV_WIDE }, /* tight: less than the worst case */
 	[F_RANKS] = { "ranks", NULL, "1 2 3 4 8", 2 },
 	[F_HIDDEN] = { "hidden", NULL, "1 7 64 129 512 2048 7168", 512 },
 	[F_TOPK] = { "topk", NULL, "1 2 3 8 0", 2 }, /* 0: all experts */
-	[F_LOCAL] = { "local", NULL, "1 2 5", 2 },   /* experts of a rank */
+	[F_LOCAL] = { "local", NULL, "1 2 5", 2 },   /* experts per rank */
 	[F_TMAX] = { "tmax", NULL, "1 5 16 40", 5 },
 	[F_FILL] = { "fill", "full zero random none", NULL, 0 },
 	[F_ROUTE] = { "route", "uniform dropped twice bad one one_rank", NULL, 0 },
@@ -43,7 +43,7 @@ static const struct factor factors[FACTORS] = {
 	[F_MEM] = { "mem", NULL, "0 1", 0 },
 	[F_TWIN] = { "twin", "none topk auto", NULL, 0 }, /* a second handle over the same memory */
 	[F_HANDLES] = { "handles", "one seq nest", NULL, 0 },
-	[F_REPEAT] = { "repeat", NULL, "1 2 3", 1 }, /* each operation in a row */
+	[F_REPEAT] = { "repeat", NULL, "1 2 3", 1 }, /* times each operation runs */
 	[F_STAGED] = { "staged", NULL, "0 1", 0 },
 	[F_STREAM] = { "stream", NULL, "0 1", 0 },
 	[F_STALL] = { "stall", NULL, "0 1", 0 },
@@ -65,11 +65,11 @@ static const char *cell_illegal(const int *v)
 	int row = fwd && v[F_QTOK] < 6 ? v[F_HIDDEN] * (int)num_info[v[F_QTOK]].size : 0;
 
 	if (fwd != (v[F_QTOK] < 6) || fwd != (v[F_QSCALE] < 7))
-		return "qtok and qscale belong to quant=fwd";
+		return "qtok and qscale need quant=fwd";
 	if (row % (v[F_QTOK] == NUM_E2M1X2 ? 32 : 16))
 		return "quant=fwd needs rows of 16 bytes";
 	if ((v[F_ALIGN] && !em) || (v[F_IDKIND] && em))
-		return "align belongs to expert-major, idkind to flat";
+		return "align needs expert-major, idkind needs flat";
 	if (v[F_ALIGN] & (v[F_ALIGN] - 1))
 		return "align is a power of two";
 	if (v[F_ZERO_COPY] == 2 && v[F_TENSORS] != HT_WINDOW && v[F_TENSORS] != HT_MIXED)
@@ -81,11 +81,11 @@ static const char *cell_illegal(const int *v)
 	if (v[F_TOPK] > v[F_LOCAL] * v[F_RANKS])
 		return "more choices than experts";
 	if (v[F_SKEW] && (fwd || v[F_TENSORS] == HT_WINDOW || v[F_TENSORS] == HT_POINTER))
-		return "skew is for plain tensors";
+		return "skew needs tensors outside windows";
 	if ((v[F_MEM] && v[F_INIT] == HT_INIT_CREATE) || (v[F_TWIN] && !v[F_MEM]))
 		return "ncclEpCreateHandle takes no memory, and a twin needs it";
 	if (v[F_COUNTERS] % 32 || v[F_COUNTERS] > 64)
-		return "counters have 32 or 64 bits, or are not there";
+		return "counters must be 32, 64 or 0";
 	return NULL;
 }
 
@@ -100,7 +100,7 @@ static bool cell_heavy(const int *v)
 static int cell_forced(const int *v, int factor)
 {
 	static const struct {
-		int factor, by, not; /* takes its absent value where factor `by` is not this */
+		int factor, by, not; /* absent unless factor `by` has this value */
 	} rules[] = {
 		{ F_QTOK, F_QUANT, LL_QUANT_FWD },
 		{ F_QSCALE, F_QUANT, LL_QUANT_FWD },
@@ -200,7 +200,7 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 	cfg->extra = (int)(seed / 8 % 3);
 	cfg->spare = LL_ALL;
 	cfg->backward = v[F_PASS] > 0;
-	/* Expert-major in eager mode needs it; elsewhere it may be there. */
+	/* Required in eager expert-major mode, optional elsewhere. */
 	cfg->tell_topk = (v[F_RECV] == RECV_EAGER && v[F_LAYOUT] == EXPERT_MAJOR) || seed / 32 % 2;
 }
 
@@ -214,7 +214,7 @@ static int cell_rounds(struct ht_rig *rig, const struct job *job)
 	return 0;
 }
 
-/* Freeing memory waits for the filler with a lock that every launch needs: nobody opens or closes while it runs. */
+/* Freeing memory waits for the filler, holding a lock that launches need: no rank opens or closes while it runs. */
 static int cell_play(struct ht_rig *rig, const struct job *job)
 {
 	int rc;

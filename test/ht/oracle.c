@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model of HT, judged by hand: small cases worked out on paper, and the order of its sums by numbers that tell. */
+/* Test of the HT model: small cases computed by hand, and the order of sums by values that depend on it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 #include "test/oracle/ht_model.h"
 
 /*
- * Two ranks, two experts each. Rank 0: token 0 names 3, 0 and 3 again; token 1 names 1, nothing, 0. Rank 1: token 0
- * names 2, one that does not exist, and 0; token 1 names nobody.
+ * Two ranks, two experts each. Rank 0: token 0 selects 3, 0 and 3 again; token 1 selects 1, none, 0. Rank 1: token 0
+ * selects 2, an invalid expert, and 0; token 1 none.
  */
 static int64_t idx0[] = { 3, 0, 3, 1, -1, 0 }, idx1[] = { 2, 4, 0, -1, -2, -1 };
 static float weight0[] = { 0.5f, 2.0f, 1.0f, 0.25f, 9.0f, 3.0f }, weight1[] = { 5.0f, 6.0f, 7.0f, 9.0f, 9.0f, 9.0f };
@@ -59,7 +59,7 @@ static void flat_rows(void)
 	ht_plans_free(plan, 2);
 }
 
-/* The third row is one too many; what was counted does not change. */
+/* The third row exceeds the capacity; the counters do not change. */
 static void flat_dropped(void)
 {
 	struct ht_shape shape = hand_shape(false);
@@ -87,7 +87,7 @@ static void flat_choices(void)
 	float weight[3];
 	int last = -1;
 
-	/* 1 and 0 in the order of their ids, each with its own weight. */
+	/* 0 and 1 in order of ids, each with its weight. */
 	ht_expect_choices(&shape, &hand[0], 1, 0, idx, weight);
 	EXPECT(idx[0] == 0 && idx[1] == 1 && idx[2] == -1);
 	EXPECT(weight[0] == 3.0f && weight[1] == 0.25f && weight[2] == 0.0f);
@@ -132,7 +132,7 @@ static void expert_zones(void)
 	ht_plan_free(&plan);
 }
 
-/* Zones end where the capacity does; rows keep their numbers. */
+/* Zones end at the capacity; rows keep their numbers. */
 static void expert_dropped(void)
 {
 	static const struct {
@@ -161,7 +161,7 @@ static void expert_dropped(void)
 	}
 }
 
-/* An expert nobody names has no rows, padded or not. */
+/* An expert without tokens has no rows, padded or not. */
 static void expert_empty(void)
 {
 	int64_t idx[] = { 1, -1, -1 };
@@ -198,14 +198,14 @@ static void terms_in_order(void)
 	ht_plans_free(plan, 2);
 }
 
-/* (2^24 + 1) + 1 loses both ones; 1 + 1 + 2^24 keeps them. The last step rounds, no step before it. */
+/* (2^24 + 1) + 1 loses both ones; 1 + 1 + 2^24 keeps them. Only the last step rounds to the type. */
 static void sums(void)
 {
 	static const float big[] = { 0x1p24f, 1.0f }, one[] = { 1.0f, -0.0f };
 	struct ht_shape shape = hand_shape(false);
 	const uint8_t *down[] = { (const uint8_t *)big, (const uint8_t *)one, (const uint8_t *)one };
 	const uint8_t *up[] = { (const uint8_t *)one, (const uint8_t *)one, (const uint8_t *)big };
-	/* 1 + 2^-8 + 2^-8: rounded in between it would stay 1; together they are the next bf16. */
+	/* 1 + 2^-8 + 2^-8: rounded to bf16 in between it would stay 1; rounded once it is the next bf16. */
 	uint16_t half[] = { 0x3f80, 0x3b80, 0x3b80 }, sum16[1];
 	const uint8_t *thirds[] = { (uint8_t *)&half[0], (uint8_t *)&half[1], (uint8_t *)&half[2] };
 	float scratch[2], row[2];
@@ -224,7 +224,7 @@ static void sums(void)
 	EXPECT(sum16[0] == 0x3f81);
 }
 
-/* What all ranks send is what all ranks get, whatever the routing. */
+/* For any routing, total rows sent equal total rows received. */
 static void nothing_lost(void)
 {
 	for (int route = LL_ROUTE_UNIFORM; route <= LL_ROUTE_ONE_RANK; route++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What does not fit. Under TRAP a row too many fails the rank that got it and all others at once, and one row fewer
- * fails nobody; in eager mode a dispatch with a short output is refused and loses nothing; a combine whose input is
- * short fails. Exit status 0 or 1.
+ * Overflow. Under TRAP one row too many fails the receiving rank and all others at once, and one row fewer fails
+ * nobody; in eager mode a dispatch with a short output is rejected without losing data; a combine with a short input
+ * fails. Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 struct job {
 	struct ht_cfg cfg;
 	enum ht_op op;
-	bool weights; /* of combine's inputs only the weights are short */
+	bool weights; /* only the weights of combine's inputs are short */
 };
 
 static struct ht_cfg cfg_make(bool expert_major, int align)
@@ -36,7 +36,7 @@ static struct ht_cfg cfg_make(bool expert_major, int align)
 	return cfg;
 }
 
-/* The rows of the first round, by the model, on the rank that has most, with no capacity in the way. */
+/* Rows of the first round by the model, on the rank that receives most, without a capacity. */
 static int most_rows(const struct ht_cfg *cfg, int64_t *total)
 {
 	struct ht_shape shape = cfg->shape;
@@ -61,7 +61,7 @@ static void async_want(struct ht_rig *rig, int want)
 	int got = -1;
 
 	ht_want(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &got));
-	ll_wrong(&rig->verdict, got != want, "ncclEpGetAsyncError says %d, must be %d", got, want);
+	ll_wrong(&rig->verdict, got != want, "ncclEpGetAsyncError gives %d, must be %d", got, want);
 }
 
 static int trap_job(struct seat *seat, const void *arg)
@@ -75,7 +75,7 @@ static int trap_job(struct seat *seat, const void *arg)
 
 	if (most_rows(&cfg, &most))
 		return seat_fail(seat, "out of memory");
-	cfg.shape.capacity = (int)most; /* exactly what comes */
+	cfg.shape.capacity = (int)most; /* exactly what arrives */
 	if (ht_open(&rig, seat, &cfg) || ht_script(&rig, "UA DA CA EA BA"))
 		goto close;
 	ht_close(&rig);
@@ -90,9 +90,9 @@ static int trap_job(struct seat *seat, const void *arg)
 	ht_want(&rig, mine ? "Update with a row too many" : "Update while another rank has a row too many",
 		mine ? ncclInvalidUsage : ncclRemoteError, ht_outcome(&rig, HT_UPDATE, &args));
 	ll_wrong(&rig.verdict, world_now() - start > AT_ONCE, "it took %.1f s", world_now() - start);
-	ll_wrong(&rig.verdict, !*anyEpGetLastError(), "the failure has no sentence");
+	ll_wrong(&rig.verdict, !*anyEpGetLastError(), "the failure has no message");
 	async_want(&rig, mine ? ANYEP_ASYNC_LIMIT : ANYEP_ASYNC_REMOTE);
-	/* What is lost stays lost, and says so without waiting. */
+	/* The group stays failed, and reports it without waiting. */
 	ht_args(&rig, 0, HT_DISPATCH, &args);
 	ht_want(&rig, "Dispatch after it", mine ? ncclInvalidUsage : ncclRemoteError,
 		ht_call_with(&rig, 0, HT_DISPATCH, &args));
@@ -101,7 +101,7 @@ close:
 	return ht_tell(&rig);
 }
 
-/* Dispatch, both ways, with an output that is one row short; the others call and wait until it is called again. */
+/* Dispatch in both directions with an output one row short; the others wait until it is called again. */
 static int eager_job(struct seat *seat, const void *arg)
 {
 	static const enum ht_buf_id outputs[][3] = { { HT_OUT, HT_OUT_IDX, HT_OUT_WEIGHTS },
@@ -122,7 +122,7 @@ static int eager_job(struct seat *seat, const void *arg)
 			ht_want(&rig, "Dispatch with a short output", ncclInvalidArgument,
 				ht_call_with(&rig, 0, job->op, &args));
 	}
-	/* The word does the rest: it finds its data in place. */
+	/* The script repeats the call, with the data in place. */
 	ht_script(&rig, bwd ? "EA" : "DA");
 	if (!seat_failed(seat))
 		ht_script(&rig, "CA BA UA DA CA");

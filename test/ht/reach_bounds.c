@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* More than the tables hold, and wants that nobody can serve: what is left out is left out, and the rest works. */
+/* More allocations than the tables hold, and requests that cannot be served: those are skipped, the rest works. */
 #include <nccl.h>
 
 #include "reach_ranks.h"
@@ -14,7 +14,7 @@ static void *memory(struct reach_rank *me, size_t bytes)
 	return p;
 }
 
-/* A ring full of nonsense, then something real: when that is there, the nonsense has been dealt with. */
+/* A ring of invalid requests, then a valid one: when that is served, the invalid ones have been processed. */
 static void nonsense(struct reach_rank *me)
 {
 	struct ep_place all[REACH_RANKS], place;
@@ -42,7 +42,7 @@ static void nonsense(struct reach_rank *me)
 
 		EXPECT(me, r == me->rank || (seen && seen[0] == r + 1));
 	}
-	/* Its own memory is no other process's. */
+	/* Its own memory is not another process's. */
 	EXPECT(me, UNTIL(want_put(me, 5, (uint32_t)me->rank, place.id)));
 	EXPECT(me, UNTIL(want_put(me, 5, (uint32_t)me->rank, place.id)));
 	EXPECT(me, table_count(me) == (unsigned)me->world->n - 1);
@@ -53,7 +53,7 @@ static void nonsense(struct reach_rank *me)
 	ncclMemFree(mine);
 }
 
-/* Wants all that the others have; there is more than a table holds. */
+/* Requests everything the others have, which is more than a table holds. */
 static void want_all(struct reach_rank *me, const uint64_t *ids)
 {
 	unsigned slot = 0, found = 0;
@@ -102,7 +102,7 @@ static void crowd(struct reach_rank *me)
 		ncclMemFree(mine[i]);
 }
 
-/* One descriptor per allocation, and not without a limit; what was freed makes room. */
+/* One file descriptor per allocation, up to a limit; freed allocations make room. */
 static void hoarder(struct reach_rank *me)
 {
 	struct ep_place place;
@@ -128,7 +128,7 @@ static void hoarder(struct reach_rank *me)
 		EXPECT(me, place.id);
 		EXPECT(me, ncclMemFree(one) == ncclSuccess);
 	}
-	EXPECT(me, count_fds() < fds + 20); /* the offers of what is gone went with it */
+	EXPECT(me, count_fds() < fds + 20); /* offers of freed memory are withdrawn */
 	ep_reach_close(me->reach);
 	barrier(me);
 	ep_reach_free(me->reach);

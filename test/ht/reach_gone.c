@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Owners that died or do not answer: nobody waits for them for long, and who was only slow is served later. */
+/* Owners that are dead or do not answer: nobody waits long for them, and a slow one is served later. */
 #include <nccl.h>
 
 #include "reach_ranks.h"
@@ -15,7 +15,7 @@ static struct ep_place place_of(struct reach_rank *me, void **memory, struct ep_
 	return mine;
 }
 
-/* Rank 1 dies after it told where its memory is. */
+/* Rank 1 dies after it published its memory. */
 static void dies(struct reach_rank *me)
 {
 	struct ep_place all[REACH_RANKS];
@@ -26,7 +26,7 @@ static void dies(struct reach_rank *me)
 
 	place_of(me, &memory, all);
 	if (me->rank == 1) {
-		UNTIL(me->world->stage == 2); /* all know it */
+		UNTIL(me->world->stage == 2); /* all ranks know it */
 		raise(SIGKILL);
 	}
 	me->world->stage++;
@@ -37,13 +37,13 @@ static void dies(struct reach_rank *me)
 	start = ep_now_ns();
 	ep_reach_close(me->reach);
 	EXPECT(me, ep_now_ns() - start < 3000000000ull);
-	ep_reach_abandon(me->reach); /* as a group does that has failed */
+	ep_reach_abandon(me->reach); /* as a failed group does */
 	ncclMemFree(memory);
 }
 
 enum { TOLD = 1, STOPPED, ASKED, AWAKE, SERVED };
 
-/* Rank 1 is stopped while rank 0 asks. */
+/* Rank 1 is stopped while rank 0 requests. */
 static void sleeps(struct reach_rank *me)
 {
 	struct ep_place all[REACH_RANKS];
@@ -55,7 +55,7 @@ static void sleeps(struct reach_rank *me)
 		me->world->stage = TOLD;
 		EXPECT(me, UNTIL(me->world->stage == STOPPED));
 		EXPECT(me, want_put(me, 0, 1, all[1].id));
-		nap_ms(2300); /* longer than a question may take */
+		nap_ms(2300); /* longer than the timeout of a request */
 		EXPECT(me, table_count(me) == 0);
 		me->world->stage = ASKED;
 		EXPECT(me, UNTIL(me->world->stage == AWAKE));
@@ -81,7 +81,7 @@ static void stop_and_wake(struct reach_world *world)
 	world->stage = AWAKE;
 }
 
-/* Ends while it asks a rank that does not answer. */
+/* Closes while a request to an unresponsive rank is pending. */
 static void leaves(struct reach_rank *me)
 {
 	struct ep_place all[REACH_RANKS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who needs no thread gets none, and places work without one; and how the stand-in's memory is found. */
+/* No thread is started where none is needed, and places work without one; how the stand-in's memory is found. */
 #include <nccl.h>
 #include <pthread.h>
 
@@ -36,7 +36,7 @@ static void off(struct reach_rank *me)
 	ep_reach_free(me->reach);
 }
 
-/* On pretended nodes of their own, ranks have nobody whose memory they could map. */
+/* Ranks on separate simulated nodes cannot map each other's memory. */
 static void apart(struct reach_rank *me)
 {
 	for (int r = 0; r < me->world->n; r++)
@@ -44,7 +44,7 @@ static void apart(struct reach_rank *me)
 	none(me);
 }
 
-/* A child that forgot whose group it is neither waits for a thread it does not have nor ends its parent's offers. */
+/* A forked child that closes the group neither waits for a thread nor withdraws its parent's offers. */
 static void forked(struct reach_rank *me)
 {
 	struct ep_place all[REACH_RANKS], mine;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks as processes, each with the parts of a group that plugin/reach needs: endpoint, topology, CPU device, and the
- * stand-in's memory. The test plays the kernels: it writes wants and reads the table. No test framework, because these
- * run under ThreadSanitizer too; all processes are forked before the first thread.
+ * Ranks as processes, each with the parts of a group that plugin/ht/reach.h needs: endpoint, topology, CPU device, and
+ * the stand-in's memory. The test acts as the kernels: it writes requests and reads the table. No test framework,
+ * because these run under ThreadSanitizer too; all processes are forked before the first thread.
  */
 #ifndef EP_TEST_REACH_RANKS_H
 #define EP_TEST_REACH_RANKS_H
@@ -27,8 +27,8 @@
 
 struct reach_world {
 	struct ep_boot_id id;
-	_Atomic int met;   /* the id is there */
-	_Atomic int stage; /* for the body's own use */
+	_Atomic int met;   /* the id is set */
+	_Atomic int stage; /* free for the body */
 	int n;
 	pid_t pid[REACH_RANKS];
 };
@@ -64,7 +64,7 @@ static inline int count_fds(void)
 	return n;
 }
 
-/* Threads of this process that serve wants. */
+/* Threads of this process that serve requests. */
 static inline int count_service(void)
 {
 	DIR *dir = opendir("/proc/self/task");
@@ -120,7 +120,7 @@ static inline void barrier(struct reach_rank *me)
 	EXPECT(me, ep_boot_barrier(me->group.boot) == 0);
 }
 
-/* Every rank's place of its tensor. */
+/* Every rank's tensor. */
 static inline void places_exchange(struct reach_rank *me, const void *tensor, struct ep_place *mine,
 				   struct ep_place *all)
 {
@@ -152,7 +152,7 @@ static inline void rank_close(struct reach_rank *me)
 	me->group.dev->ops->close(me->group.dev);
 }
 
-/* Opens all but the reach, runs the body, closes. */
+/* Opens everything except the reach, runs the body, closes. */
 static inline int rank_life(struct reach_world *world, int rank, reach_fn fn)
 {
 	struct reach_rank me = { .world = world, .rank = rank };
@@ -174,8 +174,8 @@ static inline int rank_life(struct reach_world *world, int rank, reach_fn fn)
 	return me.bad != 0;
 }
 
-/* Runs the ranks, and watch (may be NULL) in the parent meanwhile; a rank may end by SIGKILL if killed says so. Returns
- * how many ended badly. */
+/* Runs the ranks, and meanwhile watch (may be NULL) in the parent; ranks in `killed` may end by SIGKILL. Returns the
+ * number that failed. */
 static inline int ranks_run(int n, reach_fn fn, void (*watch)(struct reach_world *), int killed)
 {
 	struct reach_world *world =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of another process, wanted by a kernel, mapped by the service thread, seen through the mapping; and an address
- * that was freed and given out again, which is another allocation for everybody.
+ * Memory of another process: requested by a kernel, mapped by the service thread, accessed through the mapping; and an
+ * address that was freed and reused, which is a new allocation for all ranks.
  */
 #include <nccl.h>
 
@@ -37,7 +37,7 @@ static uint8_t *memory(struct reach_rank *me)
 	return p;
 }
 
-/* Each rank reads all others' memory and leaves its mark. */
+/* Each rank reads and writes all others' memory. */
 static void exchange(struct reach_rank *me, uint8_t *mine, int seed, uint8_t **seen, struct ep_place *all)
 {
 	struct ep_place place;
@@ -62,7 +62,7 @@ static void exchange(struct reach_rank *me, uint8_t *mine, int seed, uint8_t **s
 	barrier(me);
 }
 
-/* What others cannot have. */
+/* What cannot be shared. */
 static void out_of_reach(struct reach_rank *me)
 {
 	struct ep_place place = { 1, 1, 1 };
@@ -79,7 +79,7 @@ static void out_of_reach(struct reach_rank *me)
 	me->group.dev->ops->mem_free(me->group.dev, &window);
 }
 
-/* Frees and allocates until the address comes again; the system gives it back at once, unless somebody was faster. */
+/* Frees and allocates until the same address is returned: usually at once, unless another thread took it. */
 static uint8_t *same_again(struct reach_rank *me, uint8_t *old)
 {
 	uint8_t *p = NULL;

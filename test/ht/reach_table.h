@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What kernels do with the table of mapped allocations, done by a test on the host: its memory has one address. */
+/* The kernels' accesses to the table of mapped allocations, on the host: on the CPU device addresses are the same. */
 #ifndef EP_TEST_REACH_TABLE_H
 #define EP_TEST_REACH_TABLE_H
 
@@ -17,7 +17,7 @@ static inline void nap_ms(int ms)
 	nanosleep(&t, NULL);
 }
 
-/* Waits, for at most 20 s, until the condition holds; its value is whether it does. Looks once per turn: it may act. */
+/* Polls the condition for at most 20 s; whether it holds. Evaluated once per poll, so it may have side effects. */
 #define UNTIL(cond)                                                \
 	({                                                         \
 		uint64_t until_ = ep_deadline_ms(20000);           \
@@ -53,7 +53,7 @@ static inline bool reach_want(struct ep_reach_table *t, unsigned slot, uint32_t 
 	return true;
 }
 
-/* Asks until it is there, or for so long. */
+/* Requests until it is mapped, or until the timeout. */
 static inline uint8_t *reach_get(struct ep_reach_table *t, int owner, uint64_t id, int ms)
 {
 	uint64_t deadline = ep_deadline_ms(ms);

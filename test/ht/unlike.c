@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that do not make the same call: another hidden size, alignment or num_topk on one of them is an error of all,
- * at once, and nothing is written where it does not belong. And a mistake of a rank that is alone can be cleared. Exit
- * status 0 or 1.
+ * Ranks that make different calls: a different hidden size, alignment or num_topk on one rank fails all, at once, and
+ * nothing is written out of place. With a single rank the error can be cleared. Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -14,7 +13,7 @@
 #define AT_ONCE 5.0 /* seconds; the deadline of a wait is 30 */
 
 struct job {
-	struct ht_cfg cfg, other; /* other: rank 1's */
+	struct ht_cfg cfg, other; /* other: of rank 1 */
 	enum ht_op op;		  /* that must fail */
 };
 
@@ -51,15 +50,15 @@ static int unlike_job(struct seat *seat, const void *arg)
 	ht_args(&rig, 0, job->op, &args);
 	start = world_now();
 	rc = ht_outcome(&rig, job->op, &args);
-	ll_wrong(&rig.verdict, rc != ncclInvalidUsage && rc != ncclRemoteError, "the call answers %d", (int)rc);
+	ll_wrong(&rig.verdict, rc != ncclInvalidUsage && rc != ncclRemoteError, "the call returned %d", (int)rc);
 	ll_wrong(&rig.verdict, world_now() - start > AT_ONCE, "it took %.1f s", world_now() - start);
-	ll_wrong(&rig.verdict, ncclEpErrorClear(rig.group) == ncclSuccess, "the others are lost, and it was cleared");
+	ll_wrong(&rig.verdict, ncclEpErrorClear(rig.group) == ncclSuccess, "cleared although other ranks have failed");
 close:
 	ht_close(&rig);
 	return ht_tell(&rig);
 }
 
-/* One rank: nobody else is lost. */
+/* One rank: no other has failed. */
 static int clear_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -98,22 +97,22 @@ static void run_all(struct run *run)
 	struct job job = { .cfg = cfg_make(), .other = cfg_make(), .op = HT_DISPATCH };
 
 	job.other.shape.base.hidden = 48;
-	run_job(run, "another hidden size, dispatch", RANKS, unlike_job, &job);
+	run_job(run, "different hidden size, dispatch", RANKS, unlike_job, &job);
 	job.op = HT_COMBINE;
-	run_job(run, "another hidden size, combine", RANKS, unlike_job, &job);
+	run_job(run, "different hidden size, combine", RANKS, unlike_job, &job);
 	job.other = cfg_make();
 	job.op = HT_UPDATE;
 	job.other.shape.align = 16;
-	run_job(run, "another alignment", RANKS, unlike_job, &job);
+	run_job(run, "different alignment", RANKS, unlike_job, &job);
 	job.other = cfg_make();
 	job.cfg.tell_topk = job.other.tell_topk = false;
 	job.cfg.init = job.other.init = HT_INIT_AUTO;
 	job.other.shape.base.topk = 2;
-	run_job(run, "another num_topk", RANKS, unlike_job, &job);
+	run_job(run, "different num_topk", RANKS, unlike_job, &job);
 	job.cfg = cfg_make();
 	job.cfg.shape.base.ranks = 1;
 	job.cfg.shape.base.experts = 4;
-	run_job(run, "a rank alone clears its mistake", 1, clear_job, &job);
+	run_job(run, "a single rank clears its error", 1, clear_job, &job);
 }
 
 int main(int argc, char **argv)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Without a CUDA driver, or in a build without nvcc: every question has an answer, with the reason, and nothing else
- * happens. Skips where there is a driver. */
+/* Without a CUDA driver, or in a build without nvcc: every query fails with the reason and has no other effect. Skips
+ * where there is a driver. */
 #include <stdio.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ int main(void)
 		return 77;
 	}
 	check("count", rc);
-	for (int i = 0; i < 2; i++) { /* the second time as the first */
+	for (int i = 0; i < 2; i++) { /* the second time like the first */
 		check("current", row->current(&out));
 		check("open", row->open(0, &dev));
 	}

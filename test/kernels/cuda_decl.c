@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Our declarations of the CUDA driver's interface against the vendor's, where its header is installed: prototypes and
- * layouts while compiling, values when run. EP_CUDA_HEADER is set by the build then.
+ * Compares our declarations of the CUDA driver's interface with the vendor's, where its header is installed (the build
+ * then sets EP_CUDA_HEADER): prototypes and layouts at compile time, values at run time.
  */
 #include <stdio.h>
 
@@ -25,7 +25,7 @@ SAME_PLACE(ep_cu_mem_prop, unused, CUmemAllocationProp, win32HandleMetaData);
 SAME_PLACE(ep_cu_mem_prop, flags.rdma, CUmemAllocationProp, allocFlags.gpuDirectRDMACapable);
 SAME_PLACE(ep_cu_mem_prop, flags.usage, CUmemAllocationProp, allocFlags.usage);
 
-/* The vendor's enumerations are unsigned, so a prototype of ours is the same type once the structs bear their names. */
+/* The vendor's enumerations are unsigned, so our prototypes have the same type once the structs have their names. */
 #define ep_cu_ipc CUipcMemHandle_st
 #define ep_cu_access CUmemAccessDesc_st
 #define ep_cu_mem_prop CUmemAllocationProp_st

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Windows of the CPU device: shared by descriptor, and not to be shrunk, lied about or mistaken for something else. */
+/* Windows of the CPU device: shared by descriptor, cannot be shrunk, and false sizes or other files are rejected. */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <fcntl.h>
@@ -40,7 +40,7 @@ Test(host_mem, zeroed_and_writable, .init = setup, .fini = teardown)
 	memset(p, 1, 100000);
 	ops->mem_free(dev, &mem);
 	cr_assert(mem.ptr == NULL);
-	ops->mem_free(dev, &mem); /* again: nothing */
+	ops->mem_free(dev, &mem); /* a second free is a no-op */
 }
 
 Test(host_mem, import_sees_the_same_bytes, .init = setup, .fini = teardown)
@@ -57,7 +57,7 @@ Test(host_mem, import_sees_the_same_bytes, .init = setup, .fini = teardown)
 	cr_assert(peer.ptr != mem.ptr && peer.size == 5000);
 	memset(mem.ptr, 7, 5000);
 	cr_assert(eq(int, memcmp(peer.ptr, mem.ptr, 5000), 0));
-	ops->mem_free(dev, &mem); /* the owner goes first: the importer keeps what it has */
+	ops->mem_free(dev, &mem); /* the owner frees first: the importer keeps its mapping */
 	cr_assert(eq(u8, ((unsigned char *)peer.ptr)[4999], 7));
 	cr_assert(eq(int, ops->mem_export(dev, &peer, &export, &fd), -EP_EARG));
 	ops->mem_free(dev, &peer);
@@ -174,7 +174,8 @@ Test(host_mem, impossible_sizes, .init = setup, .fini = teardown)
 
 	cr_assert(eq(int, ops->mem_alloc(dev, 0, &mem), -EP_EARG));
 	cr_assert(eq(int, ops->mem_alloc(dev, SIZE_MAX, &mem), -EP_EARG));
-	cr_assert(eq(int, ops->mem_alloc(dev, (size_t)1 << 60, &mem), -ENOMEM)); /* said before anything is taken */
+	cr_assert(
+		eq(int, ops->mem_alloc(dev, (size_t)1 << 60, &mem), -ENOMEM)); /* fails before anything is allocated */
 	cr_assert(eq(int, ops->pinned_alloc(dev, 0, &pinned), -EP_EARG));
 }
 

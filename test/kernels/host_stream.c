@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host streams: order, waits that end, and a handle that another library can tell from anything else. */
+/* Host streams: order, bounded waits, and a handle that another library can recognise. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #define OPS 2000
 
 static int order[OPS];
-static int at; /* the stream's thread alone */
+static int at; /* used by the stream's thread only */
 
 static void note(void *arg)
 {
@@ -64,7 +64,7 @@ static void test_deadline(void)
 	CHECK(ep_now_ns() - start < 90000000ull, "it did not end in time");
 	CHECK(wait_ms(stream, 10000) == 0 && done == 4, "%d of 4 done", done);
 	put(stream, slow, &done);
-	ep_host_stream_destroy(stream); /* runs what it has first */
+	ep_host_stream_destroy(stream); /* runs what is enqueued first */
 	CHECK(done == 5, "destroy dropped an operation");
 }
 
@@ -93,7 +93,7 @@ static void test_from_inside(void)
 	CHECK(ep_host_stream_create(&in.stream) == 0, "create");
 	put(in.stream, inside, &in);
 	CHECK(wait_ms(in.stream, 10000) == 0 && wait_ms(in.stream, 10000) == 0, "sync");
-	CHECK(in.sync == -EDEADLK, "a stream that waits for itself answered %d", in.sync);
+	CHECK(in.sync == -EDEADLK, "a stream that waits for itself returned %d", in.sync);
 	CHECK(in.ran == 1, "an operation enqueued from inside did not run");
 	ep_host_stream_destroy(in.stream);
 }
@@ -150,8 +150,8 @@ static void test_row(void)
 	CHECK(ops->sync(dev, stream, ep_deadline_ms(10000)) == 0 && b[63] == 3, "on a stream");
 	CHECK(ops->fill(dev, a, 4, sizeof(a), NULL) == 0 && ops->copy(dev, b, a, sizeof(a), NULL) == 0 && b[0] == 4,
 	      "in the calling thread");
-	CHECK(ops->copy(dev, b, a, sizeof(a), order) == -EP_EARG, "a stream that is none");
-	CHECK(ops->sync(dev, order, ep_deadline_ms(10)) == -EP_EARG, "a stream that is none");
+	CHECK(ops->copy(dev, b, a, sizeof(a), order) == -EP_EARG, "not a stream");
+	CHECK(ops->sync(dev, order, ep_deadline_ms(10)) == -EP_EARG, "not a stream");
 	CHECK(ops->capturing(dev, stream, &capturing) == 0 && !capturing, "capturing");
 	CHECK(ops->flush(dev) == 0, "flush");
 	ops->stream_destroy(dev, stream);

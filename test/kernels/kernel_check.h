@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For plain test programs (exit 0 good, 1 bad, 77 skipped): they also run under TSan and on machines without Criterion.
- */
+/* For plain test programs (exit 0 passed, 1 failed, 77 skipped), which also run under TSan and without Criterion. */
 #ifndef EP_TEST_KERNEL_CHECK_H
 #define EP_TEST_KERNEL_CHECK_H
 
@@ -9,7 +8,7 @@
 
 static atomic_int check_failures;
 
-/* May be used in any thread; goes on after a failure, and prints the first ten. */
+/* May be used in any thread; continues after a failure, and prints the first ten. */
 #define CHECK(cond, ...)                                                           \
 	do {                                                                       \
 		if (!(cond) && atomic_fetch_add(&check_failures, 1) < 10) {        \

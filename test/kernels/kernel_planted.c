@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernels with one bug each, and which build of the emulator has to notice it. A checker that finds nothing is no
- * checker: this is the test that the others can fail.
+ * Kernels with one bug each, and which build of the emulator must detect it: proves that the other tests under the
+ * emulator can fail.
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -19,7 +19,7 @@
 #define DATA 1024
 
 struct planted {
-	int *out; /* [N]; a right kernel leaves N - 1 - thread */
+	int *out; /* [N]; a correct kernel leaves N - 1 - thread */
 	uint32_t *flag;
 	int *data; /* [DATA] */
 };
@@ -48,7 +48,7 @@ static void no_syncthreads(const void *args)
 	the(args)->out[t] = s[N - 1 - t];
 }
 
-/* Right by luck when lane 0 runs first. */
+/* Correct only by chance, if lane 0 runs first. */
 static void no_syncwarp(const void *args)
 {
 	GX_SHARED int s[N];
@@ -59,7 +59,7 @@ static void no_syncwarp(const void *args)
 	the(args)->out[t] = s[w] == w + 1 ? N - 1 - t : -1;
 }
 
-/* The barrier's count comes out even, and many GPUs let it pass. */
+/* The barrier's count is right, and many GPUs accept it. */
 static void divergent_barrier(const void *args)
 {
 	int t = (int)gx_tid();
@@ -137,7 +137,7 @@ static void early_end(const void *args)
 	gx_syncthreads();
 }
 
-/* A shuffle moves a value and orders nothing else. */
+/* A shuffle exchanges values and does not order memory. */
 static void shuffle_as_barrier(const void *args)
 {
 	GX_SHARED int s[N];
@@ -195,7 +195,7 @@ static const struct {
 	void (*kernel)(const void *args);
 	unsigned blocks;
 	unsigned caught; /* by at least these */
-	bool named;	 /* and by the emulator itself, with a sentence */
+	bool named;	 /* and by the emulator itself, with a message */
 } bugs[] = {
 	{ "missing block barrier", no_syncthreads, 1, ALL, false },
 	{ "missing warp barrier", no_syncwarp, 1, RANDOM | TSAN, false },
@@ -231,7 +231,7 @@ static unsigned mode(bool random)
 #endif
 }
 
-/* The first report ends the child; its words are not this program's. */
+/* The first report ends the child; its output is not this program's. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
@@ -240,9 +240,9 @@ const char *__tsan_default_options(void)
 
 enum { CHILD_WRONG = 2, CHILD_BROKEN = 3, CHILD_NAMED = 4 };
 
-static void named(const char *sentence)
+static void named(const char *message)
 {
-	(void)sentence;
+	(void)message;
 	_exit(CHILD_NAMED);
 }
 
@@ -262,7 +262,7 @@ static void child(void (*kernel)(const void *args), unsigned blocks)
 	_exit(bad ? CHILD_WRONG : 0);
 }
 
-/* 0: nothing was noticed; else how: the child's exit status, or -1 for a death. */
+/* 0: nothing was detected; else the child's exit status, or -1 if it was killed. */
 static int noticed(void (*kernel)(const void *args), unsigned blocks)
 {
 	int status = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The row primitives: every length and alignment around their units, and not a byte beside the row. */
+/* The row primitives: all lengths and alignments around their units, and no byte outside the row is written. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ static void copy(void *dst, const void *src, size_t n)
 	gx_row_copy(dst, src, n);
 }
 
-/* As kernels do it: a piece into the stage, from there to two places. */
+/* As kernels do: a piece into the stage, from there to two destinations. */
 static void bulk(void *dst, const void *src, size_t n)
 {
 	GX_DYN_SHARED(stage);

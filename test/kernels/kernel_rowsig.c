@@ -80,7 +80,7 @@ static void matrix(enum ep_dev_kind kind, uint32_t seed)
 
 			world_run(&w);
 			if (atomic_load(&check_failures) > 0)
-				return; /* each of the others would take its timeout to say the same */
+				return; /* each of the others would fail the same way after its timeout */
 		}
 	}
 }
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
 	int devices;
 
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
-	       1); /* before the driver starts: every rank needs a queue of its own */
+	       1); /* before the driver is initialised: every rank needs a hardware queue */
 	if (ep_dev_row(kind)->count(&devices) != 0 || devices == 0)
 		return 77;
 	alarm(540);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How an operation between ranks fails: in time, naming who and where, and on every rank. */
+/* How an operation between ranks fails: by its deadline, naming the rank and the phase, and on every rank. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static struct rowsig_world world = {
 	.row = 100,
 	.grid = 2,
 	.warps = 2,
-	.slices = 16, /* many waits for one rank: one timeout each would take them past the limit below */
+	.slices = 16, /* many waits for one rank: one timeout each would exceed the limit below */
 	.seed = 3,
 	.timeout_ms = TIMEOUT_MS,
 };
@@ -51,7 +51,7 @@ static void *launch_once(void *arg)
 	return NULL;
 }
 
-/* Launches on the ranks of the mask, side by side; how long until all were back, in ms. */
+/* Launches on the ranks of the mask concurrently; returns the time until all have returned, in ms. */
 static double launch_ranks(unsigned mask, void (*meanwhile)(void))
 {
 	pthread_t thread[RANKS];
@@ -73,7 +73,7 @@ static const struct ep_kernel_report *report(int r)
 	return rowsig_report(&rank[r]);
 }
 
-/* Rank 2 never calls: the others say so after one timeout, not one per wait. */
+/* Rank 2 never calls: the others report it after one timeout, not one per wait. */
 static void test_absent(void)
 {
 	double ms;
@@ -92,12 +92,13 @@ static void test_absent(void)
 		      report(r)->rank);
 		CHECK(report(r)->code != EP_KERR_REMOTE || (report(r)->rank != 2 && report(r)->rank < RANKS),
 		      "rank %d names rank %u", r, report(r)->rank);
-		CHECK(report(r)->cause == 2, "rank %d blames rank %u", r, report(r)->cause); /* whoever told it */
+		CHECK(report(r)->cause == 2, "rank %d blames rank %u", r,
+		      report(r)->cause); /* whichever rank reported it */
 		CHECK(report(r)->phase == EP_KPHASE_RECV && report(r)->epoch == 1, "rank %d: phase %u, epoch %llu", r,
 		      report(r)->phase, (unsigned long long)report(r)->epoch);
 	}
-	CHECK(timed_out > 0, "nobody saw the timeout");
-	/* The one that comes late hears of it at once; so does a second call of the others. */
+	CHECK(timed_out > 0, "no rank saw the timeout");
+	/* A rank that calls late is notified at once; so is a second call of the others. */
 	ms = launch_ranks(1u << 2 | 1, NULL);
 	CHECK(ms < TIMEOUT_MS, "a rank of a failed group came back after %.0f ms", ms);
 	CHECK(report(2)->code == EP_KERR_REMOTE && report(2)->rank != 2 && report(2)->cause == 2,
@@ -111,7 +112,7 @@ static void abort_rank_0(void)
 	__atomic_store_n(rowsig_abort(&rank[0]), 1, __ATOMIC_RELEASE);
 }
 
-/* The host of rank 0 asks for the end while all wait for rank 3. */
+/* The host aborts rank 0 while all wait for rank 3. */
 static void test_abort(void)
 {
 	double ms;
@@ -128,7 +129,7 @@ static void test_abort(void)
 	world.timeout_ms = TIMEOUT_MS;
 }
 
-/* Rank 1 is told to send more rows than the windows hold. */
+/* Rank 1 sends more rows than the windows hold. */
 static void test_count(void)
 {
 	world.timeout_ms = 30000;
@@ -138,12 +139,12 @@ static void test_count(void)
 	CHECK(report(1)->code == EP_KERR_COUNT && report(1)->phase == EP_KPHASE_SEND, "rank 1: code %u, phase %u",
 	      report(1)->code, report(1)->phase);
 	for (int r = 0; r < RANKS; r++)
-		CHECK(report(r)->code != EP_KERR_NONE, "rank %d did not hear of it", r);
+		CHECK(report(r)->code != EP_KERR_NONE, "rank %d was not notified", r);
 	close_all();
 	world.timeout_ms = TIMEOUT_MS;
 }
 
-/* A peer's count is not believed: rank 3 claims more rows than there is room for. */
+/* A peer's count is checked: rank 3 claims more rows than fit. */
 static void test_peer_count(void)
 {
 	struct rowsig_rank *me = &rank[0];

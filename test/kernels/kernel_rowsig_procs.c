@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows and signals between ranks that are processes: each exports its window, the parent passes the descriptors (or
- * blobs) around over socket pairs, as bootstrap will. "kernel_rowsig_procs cuda" runs the same on a GPU, under MPS.
+ * Rows and signals between ranks that are processes: each exports its window, and the parent relays the descriptors (or
+ * blobs) over socket pairs, like the bootstrap. "kernel_rowsig_procs cuda" runs the same on a GPU, under MPS.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 #define RANKS_MAX 8
 
-/* One message: the export, and a descriptor beside it where it has one. */
+/* One message: the export, and its descriptor if it has one. */
 static int share_send(int sock, const struct ep_export *export, int fd)
 {
 	char room[CMSG_SPACE(sizeof(int))] = { 0 };
@@ -89,7 +89,7 @@ static int child(const struct rowsig_world *world, int rank, int sock)
 	}
 	if (rowsig_connect(&r, window) != 0 || rowsig_run(&r) != 0)
 		return 1;
-	/* Nobody unmaps or frees before all are through. */
+	/* No rank unmaps or frees before all have finished. */
 	if (write(sock, &byte, 1) != 1 || read(sock, &byte, 1) != 1)
 		return 1;
 	for (int i = 0; i < world->nranks; i++)
@@ -99,7 +99,7 @@ static int child(const struct rowsig_world *world, int rank, int sock)
 	return 0;
 }
 
-/* The parent passes every rank's export to every rank, in rank order, then collects and frees the barrier. */
+/* The parent relays every rank's export to every rank, in rank order, then runs the barrier. */
 static int relay(int nranks, const int *sock)
 {
 	struct ep_export export[RANKS_MAX];

@@ -20,7 +20,7 @@ struct job {
 	uint32_t ticket;
 };
 
-/* Every word a kernel has, once; the answer is computable outside. */
+/* Every primitive once; the result can be computed on the host. */
 static void words(const void *args)
 {
 	GX_SHARED uint32_t fixed[THREADS];
@@ -69,7 +69,7 @@ static void test_words(void)
 	words_check(2, 64);	      /* and fewer */
 }
 
-/* Each thread writes its number where its turn was. */
+/* Records the order in which the threads run. */
 static void order(const void *args)
 {
 	const struct job *job = args;
@@ -111,7 +111,7 @@ static void test_order(void)
 		CHECK(in_order[i] == i, "thread %u ran as number %u", in_order[i], i);
 }
 
-/* Block b waits until all blocks before it have come: needs them side by side. */
+/* Block b waits for all blocks before it: needs them resident together. */
 static void chain(const void *args)
 {
 	const struct job *job = args;
@@ -135,7 +135,7 @@ static void test_chain(void)
 		CHECK(out[i] == i + 1, "block %u", i);
 }
 
-/* Counts the blocks that are inside, and remembers the most. */
+/* Counts the blocks that run at once, and keeps the maximum. */
 static void crowd(const void *args)
 {
 	const struct job *job = args;
@@ -190,20 +190,20 @@ static void test_launchers(void)
 		pthread_create(&thread[i], NULL, launcher, NULL);
 	for (int i = 0; i < 4; i++)
 		pthread_join(thread[i], NULL);
-	/* A joined thread may stay in /proc for a moment. */
+	/* A joined thread may remain in /proc for a moment. */
 	for (int i = 0; i < 100 && (after = threads_now()) > before; i++)
 		usleep(10000);
 	CHECK(after <= before, "%d threads before, %d after the launching threads have ended", before, after);
 }
 
-/* TSan by itself refuses threads in the child of a program with threads. */
+/* By default TSan does not allow threads in the forked child of a multi-threaded program. */
 const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
 	return "die_after_fork=0:atexit_sleep_ms=0";
 }
 
-/* The child has the memory of a crew, and none of its threads. */
+/* The child has the crew's memory but none of its threads. */
 static void test_fork(void)
 {
 	int status = -1;

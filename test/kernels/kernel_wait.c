@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gx_wait: it ends when the word comes, when the deadline passes, when the host or a peer says so; and in no other way.
- */
+/* gx_wait ends when the word arrives, at the deadline, when the host aborts or a peer has failed; and not otherwise. */
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The orders in which a build can run threads and blocks: one on a device, several under the emulator. */
+/* Schedules of threads and blocks: one on a device, several under the emulator. */
 #ifndef EP_TEST_ROWSIG_ORDER_H
 #define EP_TEST_ROWSIG_ORDER_H
 
@@ -7,7 +7,7 @@
 
 #include "kernels/simt/simt.h"
 
-/* In order; two random ones; and only one block at a time, so that the others come late and find nothing to do. */
+/* In order; two random ones; and one block at a time, so that the others start late and find no work. */
 static inline int rowsig_orders(void)
 {
 	return 4;

@@ -29,7 +29,7 @@ static uint32_t row_seed(const struct rowsig_world *w, int source, int dest, int
 	return mix(mix(w->seed + (uint32_t)epoch, (uint32_t)source * 65537u + (uint32_t)dest), i);
 }
 
-/* A quarter of the pairs has no rows, some have all they can. */
+/* A quarter of the pairs has no rows, some have the maximum. */
 uint32_t rowsig_count(const struct rowsig_world *w, int source, int dest, int epoch)
 {
 	uint32_t h = row_seed(w, source, dest, epoch, ~0u);
@@ -85,7 +85,7 @@ static int alloc_all(struct rowsig_rank *r)
 		return BAD(r, "pinned_alloc: %s", ep_last_error());
 	r->expect = malloc(rows);
 	r->seen = malloc(rows);
-	return r->expect && r->seen ? 0 : BAD(r, "no memory");
+	return r->expect && r->seen ? 0 : BAD(r, "out of memory");
 }
 
 static void args_fill(struct rowsig_rank *r)
@@ -227,8 +227,8 @@ int rowsig_verify(struct rowsig_rank *r, int epoch)
 	uint32_t got[1024];
 
 	if (code != EP_KERR_NONE)
-		return BAD(r, "epoch %d: the kernel says error %u in phase %u for rank %u", epoch, code, report->phase,
-			   report->rank);
+		return BAD(r, "epoch %d: the kernel reports error %u in phase %u for rank %u", epoch, code,
+			   report->phase, report->rank);
 	if (r->dev->ops->copy(r->dev, r->seen, r->out.ptr, n, r->stream) != 0 ||
 	    r->dev->ops->copy(r->dev, got, r->args.got, (size_t)w->nranks * sizeof(*got), r->stream) != 0 ||
 	    settle(r, "copying the outputs") != 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank that runs the rowsig kernel and checks every byte of it, through the device table only: the same code drives
- * the CPU device, the emulator and a GPU. Functions return 0 or have said what was wrong.
+ * One rank that runs the rowsig kernel and checks every byte, through the device table only: the same code drives the
+ * CPU device, the emulator and a GPU. Functions return 0, or print what failed.
  */
 #ifndef EP_TEST_ROWSIG_RANK_H
 #define EP_TEST_ROWSIG_RANK_H
@@ -12,13 +12,13 @@
 #include "kernels/args.h"
 #include "kernels/dev.h"
 
-/* What all ranks of a run share. */
+/* Common to all ranks of a run. */
 struct rowsig_world {
 	enum ep_dev_kind kind;
 	int nranks, epochs;
 	uint32_t cap;
 	uint64_t row;  /* bytes */
-	uint32_t skew; /* inputs and outputs start this far from an aligned address */
+	uint32_t skew; /* offset of inputs and outputs from an aligned address */
 	unsigned grid, warps, slices;
 	uint32_t single; /* one buffer instead of two */
 	uint32_t stage;	 /* bytes of shared memory per warp */
@@ -30,7 +30,7 @@ struct rowsig_world {
 struct rowsig_rank {
 	const struct rowsig_world *world;
 	int rank;
-	uint32_t lie; /* added to the counts it tells the kernel */
+	uint32_t lie; /* added to the counts it passes to the kernel */
 	struct ep_dev *dev;
 	void *stream;
 	struct ep_mem window; /* the control words, then the payload: what peers map */
@@ -44,7 +44,7 @@ uint32_t rowsig_count(const struct rowsig_world *w, int source, int dest, int ep
 uint64_t rowsig_window_bytes(const struct rowsig_world *w);
 
 int rowsig_open(struct rowsig_rank *r, const struct rowsig_world *world, int rank);
-/* window[i]: where this rank's device sees rank i's window. */
+/* window[i]: the address of rank i's window on this rank's device. */
 int rowsig_connect(struct rowsig_rank *r, void *const *window);
 /* One operation: new inputs, launch, wait. */
 int rowsig_launch(struct rowsig_rank *r, int epoch);

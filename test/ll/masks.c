@@ -289,7 +289,7 @@ close:
 
 /* ---- without masks ---- */
 
-static void is_lost(struct rig *rig, struct meet *meet, ncclResult_t got, const char *sentence)
+static void is_lost(struct rig *rig, struct meet *meet, ncclResult_t got, const char *message)
 {
 	char name[32];
 	int flag = -1;
@@ -297,8 +297,8 @@ static void is_lost(struct rig *rig, struct meet *meet, ncclResult_t got, const 
 	snprintf(name, sizeof(name), "rank %d", VICTIM);
 	ll_wrong(&rig->verdict, got != ncclTimeout && got != ncclRemoteError, "rank %d: returned %s, must be a timeout",
 		 seat_rank(rig->seat), ncclGetErrorString(got));
-	ll_wrong(&rig->verdict, got == ncclTimeout && !strstr(sentence, name), "rank %d: \"%s\" does not name %s",
-		 seat_rank(rig->seat), sentence, name);
+	ll_wrong(&rig->verdict, got == ncclTimeout && !strstr(message, name), "rank %d: \"%s\" does not name %s",
+		 seat_rank(rig->seat), message, name);
 	atomic_fetch_add(&meet->timeouts, got == ncclTimeout);
 	is_answer(rig, "ncclEpGetAsyncError", ncclSuccess, ncclEpGetAsyncError(rig->group, &flag));
 	ll_wrong(&rig->verdict, flag != ANYEP_ASYNC_TIMEOUT && flag != ANYEP_ASYNC_REMOTE,
@@ -310,7 +310,7 @@ static int lost_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
 	struct meet *meet = seat_board(seat);
-	char sentence[512];
+	char message[512];
 	ncclResult_t rc;
 	double start;
 	struct rig rig;
@@ -327,10 +327,10 @@ static int lost_job(struct seat *seat, const void *arg)
 		rig_sync(&rig);
 		rc = rig_dispatch(&rig, 0, false);
 	}
-	snprintf(sentence, sizeof(sentence), "%s", anyEpGetLastError());
+	snprintf(message, sizeof(message), "%s", anyEpGetLastError());
 	ll_wrong(&rig.verdict, world_now() - start > 2.5 * job->timeout, "rank %d: an error after %.1f s",
 		 seat_rank(seat), world_now() - start);
-	is_lost(&rig, meet, rc, sentence);
+	is_lost(&rig, meet, rc, message);
 	is_answer(&rig, "Dispatch on a lost group", rc, rig_dispatch(&rig, 0, false));
 	if (seat_rank(seat) != VICTIM && seat_meet(seat, &meet->survivors[0], RANKS - 1))
 		goto close;

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# check.sh MODEL CC: no interleaving of the model breaks a promise, and every planted bug does. 77 without spin.
+# check.sh MODEL CC: no interleaving of the model fails an assertion, and every planted bug does. 77 without spin.
 set -u
 model=$1
 shift
-command -v spin >/dev/null 2>&1 || { echo 'skipped: no spin here'; exit 77; }
+command -v spin >/dev/null 2>&1 || { echo 'skipped: spin is not installed'; exit 77; }
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir" || exit 1
@@ -17,7 +17,7 @@ run() {
 	# shellcheck disable=SC2086 # words
 	$1 -O0 -w -DSAFETY -DNOFAIR -DMEMLIM=1024 -o pan pan.c >cc.log 2>&1 || { cat cc.log; return 1; }
 	./pan -m200000 >pan.log 2>&1
-	# A search that was cut short has shown nothing.
+	# A truncated search proves nothing.
 	grep -q 'max search depth too small\|out of memory' pan.log && { cat pan.log; return 1; }
 	errors=$(sed -n 's/.*errors: \([0-9]*\).*/\1/p' pan.log)
 	states=$(sed -n 's/ *\([0-9.e+]*\) states, stored.*/\1/p' pan.log)
@@ -26,7 +26,7 @@ run() {
 
 for good in '' '-DSTEPS' '-DGIVE_UP' '-DGIVE_UP -DSTEPS'; do
 	run "$*" "$good" || exit 1
-	echo "as it is ${good:-(small)}: $states states, $errors errors"
+	echo "correct ${good:-(small)}: $states states, $errors errors"
 	[ "$errors" = 0 ] || { cat pan.log; failed=1; }
 done
 for bad in ONE_PHASE NO_FENCE EARLY LATE HOLE POPPED SHOWN COUNTED NARROW; do

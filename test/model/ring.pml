@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ring, order and signal at small size, every interleaving: two producers push the puts of one channel, one of them two
- * at a time, the last to finish pushes the signal and waits for quiet; a consumer pops and sends; a net delivers in any
- * order and some things twice; the receiver tells the signal. util/ring.h, kernels/gx/ring.h, proxy/ring.c and
- * proxy/order.c in the words of Promela.
+ * at a time, the last to finish pushes the signal and waits for quiet; a consumer pops and sends; an unordered net
+ * delivers in any order, some puts twice; the receiver shows the signal. A model of util/ring.h, kernels/gx/ring.h,
+ * proxy/ring.c and proxy/order.c.
  *
- * What must hold: commands are popped whole and in the order of their claims, with their payload; when the signal shows
- * or quiet ends every put has landed; nobody is left waiting; a ring that a producer gave up (-DGIVE_UP) ends for all.
+ * Invariants: commands are popped whole and in the order of their claims, with their payload; when the signal is
+ * visible or quiet ends, every put has arrived; nobody waits forever; a ring that a producer gave up (-DGIVE_UP) ends
+ * for all.
  *
  * Each of these plants a bug that a run must find (test/model/check.sh):
- *   ONE_PHASE	the consumer goes by the first half alone
- *   NO_FENCE	the payload may come after the entry
+ *   ONE_PHASE	the consumer checks only the first half
+ *   NO_FENCE	the payload may be written after the entry
  *   EARLY	credit is published before the entry is read
- *   LATE	credit is published in steps that leave no room for a claim of two
- *   HOLE	a producer gives up and tells nobody
+ *   LATE	credit is published in steps too large for a claim of two
+ *   HOLE	a producer gives up without reporting it
  *   POPPED	commands are counted as completed when they are popped
- *   SHOWN	a signal shows when it arrives
- *   COUNTED	arrivals are counted, not marked: twice the same is two
- *   NARROW	as many numbers as puts in the window, instead of twice as many
+ *   SHOWN	a signal is visible as soon as it arrives
+ *   COUNTED	arrivals are counted, not marked: duplicates count twice
+ *   NARROW	as many numbers as the window, instead of twice as many
  */
 #define PER 2		    /* puts of a producer */
 #define TOTAL (2 * PER + 1) /* with the signal */
 #define SIGNAL TOTAL	    /* its name; puts are 1 to 2 * PER */
 #define WINDOW 2
 
-/* Many laps, or credits in steps: both at once are too many states for a test of seconds. */
+/* Many laps, or credits in steps: both together have too many states for a test of seconds. */
 #ifdef STEPS
 #define ENTRIES 4
 #define STEP 2
@@ -47,14 +48,14 @@ byte claim, seen, credit, done;
 bool dead;
 byte half0[ENTRIES], half1[ENTRIES];
 
-byte owner[TOTAL + 2]; /* who claimed a position: what must be popped there */
+byte owner[TOTAL + 2]; /* what must be popped at a position */
 bool payload[TOTAL + 1];
 byte finished;
 
-byte sent;		  /* puts the consumer gave to the net */
-bool stopped;		  /* it will give no more */
+byte sent;		  /* puts given to the net */
+bool stopped;		  /* the consumer has ended */
 byte name[TOTAL];	  /* of the put with this number */
-byte way[TOTAL];	  /* 0 not sent, 1 on its way, 2 delivered, 3 delivered twice */
+byte way[TOTAL];	  /* 0 not sent, 1 in flight, 2 delivered, 3 delivered twice */
 bool landed[TOTAL + 1];	  /* by name */
 byte prefix, taken;
 bool marked[WINDOW], signals[WINDOW];
@@ -73,7 +74,7 @@ inline all_landed()
 	assert(landed[1] && landed[2] && landed[3] && landed[4])
 }
 
-/* Any half first: 16 bytes are two stores. */
+/* Two stores in any order. */
 inline store(at, what)
 {
 	if
@@ -84,7 +85,7 @@ inline store(at, what)
 	fi
 }
 
-/* Claims n places for what, what + 1, ... and waits until they are free. */
+/* Claims n entries for what, what + 1, ... and waits until they are free. */
 inline take(n, what)
 {
 	atomic {
@@ -192,7 +193,7 @@ proctype consumer()
 	stopped = true
 }
 
-/* proxy/order.c: number is all that travels; q is what it stands for. */
+/* proxy/order.c: only the number is sent; q is the put it stands for. */
 inline arrive(q)
 {
 	delta = (q % NUMBERS + NUMBERS - taken % NUMBERS) % NUMBERS;
@@ -212,7 +213,7 @@ inline arrive(q)
 		fi;
 		prefix++
 #else
-	:: delta >= NUMBERS / 2 || marked[spot] -> assert(way[q] == 3) /* refused: only what came twice */
+	:: delta >= NUMBERS / 2 || marked[spot] -> assert(way[q] == 3) /* rejected: only duplicates */
 	:: else ->
 		assert(delta < WINDOW && taken + delta == q);
 		marked[spot] = true;
@@ -243,7 +244,7 @@ inline arrive(q)
 #define COMPLETED done++
 #endif
 
-/* The net and the receiver: what is on its way lands at any time; again, until half of the numbers have passed. */
+/* The net and the receiver: puts in flight arrive at any time; duplicates until half of the numbers have passed. */
 proctype receiver()
 {
 	byte q, delta, spot;

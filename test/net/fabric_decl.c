@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Our declarations of libfabric's interface against its own headers, where they are installed: layouts while compiling,
- * values when run. EP_FABRIC_HEADERS is set by the build then.
+ * Compares net/fabric/api.h with libfabric's own headers where they are installed (EP_FABRIC_HEADERS): layouts at
+ * compile time, values at run time.
  */
 #include <stdio.h>
 
@@ -19,7 +19,7 @@
 #include <rdma/fi_rma.h>
 
 #define SIZED(member, s) sizeof(((struct s *)0)->member)
-/* Structs that we make are as large as theirs; those that they make may go on after what we know. */
+/* Structs that we allocate have the same size; those that libfabric allocates may have more members. */
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(struct ours) == sizeof(struct theirs), #ours)
 #define AS_LARGE(ours, theirs) _Static_assert(sizeof(struct ours) >= sizeof(struct theirs), #ours)
 #define SAME_AS(a, ours, b, theirs)                                                                        \
@@ -233,7 +233,7 @@ MSG(data);
 SAME_SIZE(ofi_context2, fi_context2);
 /* clang-format on */
 
-/* What is newer than the headers is left out: theirs is then our own. */
+/* Constants newer than the headers are compared with our own value. */
 #define MINOR (FI_MAJOR_VERSION > 1 ? 1000 : FI_MINOR_VERSION)
 #if FI_MAJOR_VERSION == 1 && FI_MINOR_VERSION < 18
 #define FI_OPT_CUDA_API_PERMITTED OFI_OPT_CUDA_API_PERMITTED
@@ -279,7 +279,7 @@ int main(void)
 #else
 int main(void)
 {
-	printf("skipped: no headers of libfabric here\n");
+	printf("skipped: no libfabric headers\n");
 	return 77;
 }
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups of ranks between which there is only a net, on a machine without libfabric: asked for by name, the group is
- * refused on every rank with a sentence that says what is missing; not asked for, the next net does it. With threads
- * and with processes. Exit status 0 or 1.
+ * Groups of ranks that only a net connects, on a host without libfabric: when fabric is requested, creating the group
+ * fails on every rank with a message that says what to install; otherwise the next transport is used. With threads and
+ * with processes. Exit status 0 or 1.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #define RANKS 4
 
-/* An empty file in its place cannot be opened, whatever is installed. The linker reads the path at start only. */
+/* An empty file hides an installed library. The dynamic linker reads LD_LIBRARY_PATH at start only. */
 static int start_again(char **argv)
 {
 	char dir[] = "/tmp/nccl_ep_fabric_XXXXXX", file[64];
@@ -25,7 +25,7 @@ static int start_again(char **argv)
 		return 1;
 	snprintf(file, sizeof(file), "%s/libfabric.so.1", dir);
 	fd = open(file, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-	setenv("LD_LIBRARY_PATH", dir, 1); /* beside it the program has an rpath for its own libraries */
+	setenv("LD_LIBRARY_PATH", dir, 1); /* the program finds its own libraries by rpath */
 	setenv("FABRIC_ABSENT", dir, 1);
 	if (fd >= 0)
 		execv("/proc/self/exe", argv);

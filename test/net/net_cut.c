@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * net_cut SPEC: two hosts with addresses of their own, two ranks on each, and a cable that goes dead: nothing is reset,
- * nothing is refused, packets just end. Every rank learns which ranks it has lost, and keeps its neighbour. Network
- * namespaces, which end with their processes. Needs root and ip; 77 without, and where the net has no device.
+ * net_cut SPEC: two hosts (network namespaces) with two ranks each, and a link that starts to drop all packets: no
+ * reset, no refusal. Every rank detects which peers are lost, and keeps the one on its own host. Needs root and ip; 77
+ * without, or when the net has no device.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -16,7 +16,7 @@
 
 enum { RANKS = 4, EACH = 2, BYTES = 8192, LOST_MS = 3000 };
 
-static pid_t there; /* keeps the other host's namespace open */
+static pid_t there; /* holds the other host's namespace */
 
 static int sh(const char *format)
 {
@@ -26,7 +26,7 @@ static int sh(const char *format)
 	return system(command);
 }
 
-/* A neighbour that does not exist takes all that goes to the other host, and is silent. */
+/* A static ARP entry that nobody owns: packets to the other host are dropped silently. */
 #define CUT "ip neigh replace 10.77.0.2 lladdr 02:00:00:00:00:99 dev v0 nud permanent"
 
 static int host_enter(int first)
@@ -55,7 +55,7 @@ static void cut(struct net_rank *me)
 	start = ep_now_ns();
 	for (int r = far; r < far + EACH; r++)
 		net_see_loss(me, r, neighbour);
-	/* One after the other here, so twice; and as much again for a busy machine. */
+	/* Two peers in sequence, and as much again for a loaded machine. */
 	EXPECT(me, ep_now_ns() - start < 4 * (uint64_t)LOST_MS * 1000000);
 }
 
@@ -111,7 +111,7 @@ int main(int argc, char **argv)
 	setenv("NCCL_EP_PEER_LOST_MS", lost, 1);
 	setenv("NCCL_EP_SOCKET_IFNAME", "v", 1);
 	if (hosts_make()) {
-		fprintf(stderr, "skipped: no network namespaces here (root, ip and nsenter are needed)\n");
+		fprintf(stderr, "skipped: network namespaces need root, ip and nsenter\n");
 		return 77;
 	}
 	errors = net_run(&test);

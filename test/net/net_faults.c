@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* faulty does what its options say, no more, and the same again with the same seed. */
+/* faulty injects the faults its options name, no others, and the same ones with the same seed. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +9,13 @@
 
 enum { PUTS = 2000, BYTES = 65536, MASK = 511 };
 
-/* What one rank that puts to itself sees: one thread, so all of it must repeat. */
+/* What one rank that puts to itself observes: a single thread, so it must be reproducible. */
 struct tale {
 	uint32_t imm[2 * PUTS];
 	unsigned count, failed, overtaken, twice;
 };
 
-static struct tale tale; /* of the one rank that runs */
+static struct tale tale; /* of the only rank */
 
 static void tale_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 {
@@ -30,7 +30,7 @@ static void tale_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 	tale.imm[tale.count++] = imm.imm;
 }
 
-/* Up to 64 puts are open at once: enough for any window of faulty. */
+/* Up to 64 puts in flight: more than any reorder window used here. */
 static void tell(struct net_rank *me)
 {
 	void *open[64] = { NULL };
@@ -108,7 +108,7 @@ static int tales(void)
 		errors += expect(spec, rows[i].overtaken ? one.overtaken >= rows[i].overtaken : !one.overtaken);
 		errors += expect(spec, rows[i].twice ? one.twice >= rows[i].twice : !one.twice);
 		errors += expect(spec, rows[i].failed ? one.failed >= rows[i].failed : !one.failed);
-		/* Every second of those that fail has arrived all the same. */
+		/* Half of the failed puts have arrived all the same. */
 		errors += expect(spec, rows[i].failed ? one.count - one.twice > PUTS - one.failed &&
 								one.count - one.twice < PUTS
 						      : one.count - one.twice == PUTS);
@@ -125,7 +125,7 @@ static void none_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 	from[imm.peer]++;
 }
 
-/* Rank 1 is gone after 10 puts: nobody reaches it, nobody hears it, the others do not notice. */
+/* Rank 1 is lost after 10 puts: none reaches it or hears from it, and the others are not affected. */
 static void dropped(struct net_rank *me)
 {
 	unsigned from[3] = { 0 };
@@ -149,7 +149,7 @@ static void dropped(struct net_rank *me)
 	EXPECT(me, me->net->ops.queryLastError(me->comm, 2, &why) == 0);
 }
 
-/* A quiet put's failure is told by the next that is not quiet, and once. */
+/* The failure of a quiet put is reported by the next put that is not quiet, once. */
 static void covered(struct net_rank *me)
 {
 	ncclEpNetPut_v1_t put = { .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
@@ -161,7 +161,7 @@ static void covered(struct net_rank *me)
 		put.flags = 0;
 		failed += net_put(me, &put, NULL, NULL) == -EIO;
 	}
-	/* Half of each pair fails: three of four pairs. One in 32 standard deviations would be news. */
+	/* Each put fails with probability 1/2, so 3/4 of the pairs fail; 100 is 7 standard deviations. */
 	EXPECT(me, failed > 650 && failed < 850);
 }
 
@@ -173,7 +173,7 @@ static void some_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 	*told |= imm.imm == UINT32_MAX;
 }
 
-/* Rank 1 does not look: its queue fills up, what is held for it waits, and rank 2 gets its own all the same. */
+/* Rank 1 does not poll: its queue fills up, puts to it are held, and rank 2 still receives its own. */
 static void stalled(struct net_rank *me)
 {
 	ncclEpNetPut_v1_t put = { .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
@@ -197,7 +197,7 @@ static void stalled(struct net_rank *me)
 		NET_UNTIL(me, told, some_take, &told);
 }
 
-/* The put after the third takes its time, on rank 1 alone; the ones around it do not. */
+/* Only the put after the third blocks, on rank 1 only. */
 static void slow(struct net_rank *me)
 {
 	ncclEpNetPut_v1_t put = { .peer = me->rank, .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
@@ -212,7 +212,7 @@ static void slow(struct net_rank *me)
 	}
 }
 
-/* The rig's own registration is the first; rank 1 gets no second one, and a third all the same. */
+/* The rig's own registration is the first; on rank 1 the second fails and the third succeeds. */
 static void refused(struct net_rank *me)
 {
 	ncclEpNetMem_v1_t mem = { .ptr = me->mem, .size = BYTES, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * net_gone [-t] [SPEC...]: peers that die or close, memory that cannot be shared, handles of nobody: a sentence each,
- * and nobody waits for ever. -t: only what can be shown with threads. Without a SPEC: loop, with what is its own. 77:
- * the first net has no device here.
+ * net_gone [-t] [SPEC...]: peers that are killed or close, memory that cannot be shared, invalid handles: each gives a
+ * message, and nothing hangs. -t: only cases that work with threads. Without a SPEC: loop, with its own cases. 77: the
+ * first net has no device.
  */
 #include <errno.h>
 #include <signal.h>
@@ -15,7 +15,7 @@
 
 enum { BYTES = 8192 };
 
-/* The last process dies, with all its ranks; the first rank sees to it. */
+/* The last process, with all its ranks, is killed by the first rank. */
 static void killed(struct net_rank *me)
 {
 	int first = me->nranks - me->test->each;
@@ -33,7 +33,7 @@ static void killed(struct net_rank *me)
 		net_see_loss(me, r, !me->rank);
 }
 
-/* Rank 1 closes its comm before the others do, alive and well. */
+/* Rank 1 closes its comm before the others. */
 static void closed(struct net_rank *me)
 {
 	void *listener = NULL, *comm = NULL, *early = me->comm;
@@ -46,7 +46,7 @@ static void closed(struct net_rank *me)
 		net_meet(me);
 		return;
 	}
-	/* One of its own takes the place, so that the rig has something to close. */
+	/* Replaced by another comm, so that the rig has something to close. */
 	EXPECT(me, me->net->ops.deregMr(me->comm, me->mr) == 0 && me->net->ops.destroyContext(me->ctx) == 0);
 	me->ctx = NULL;
 	EXPECT(me, me->net->ops.closeComm(early) == 0);
@@ -63,11 +63,11 @@ static void closed(struct net_rank *me)
 	EXPECT(me, me->net->ops.regMr(comm, &mem, key, &me->mr) == 0);
 }
 
-/* Without a descriptor threads can share, processes cannot, and a put then says so. */
+/* Memory without a descriptor can be shared by threads; between processes it is refused with a message. */
 static void hidden(struct net_rank *me)
 {
 	EXPECT(me, me->share_rc == (me->test->each ? -EPERM : 0));
-	EXPECT(me, !me->share_rc || strstr(me->sentence, "without a descriptor"));
+	EXPECT(me, !me->share_rc || strstr(me->message, "without a descriptor"));
 	EXPECT(me, net_put_to(me, 1) == (me->test->each ? -EINVAL : 0));
 }
 
@@ -86,10 +86,10 @@ static void refused(struct net_rank *me)
 	EXPECT(me, ops->regMr(me->comm, &bad, key[0], &mr) == -EINVAL);
 	bad = good;
 	bad.fd = 9999;
-	if (!strcmp(me->test->spec, "loop")) /* others have no use for it */
+	if (!strcmp(me->test->spec, "loop")) /* other nets ignore the descriptor */
 		EXPECT(me, ops->regMr(me->comm, &bad, key[0], &mr) == -EINVAL);
 	EXPECT(me, !mr && ops->regMrDmaBuf(me->comm, &good, key[0], &mr) == -ENOTSUP && !mr);
-	/* Rank 0 says 4096, and rank 1 would write where there is less. */
+	/* Sizes differ between ranks: a peer could write past the end of the smaller one. */
 	EXPECT(me, ops->regMr(me->comm, &good, key[0], &mr) == 0);
 	good.size = 2048;
 	EXPECT(me, ops->regMr(me->comm, &good, key[1], &other) == 0);
@@ -102,7 +102,7 @@ static void refused(struct net_rank *me)
 	EXPECT(me, ops->createContext(me->comm, 1 << 20, &comm) == -EINVAL && !comm);
 }
 
-/* A receiver that does not look: the sender is told to come again, and loses nothing. */
+/* A receiver that does not poll: the sender has no room for a while, and nothing is lost. */
 enum { UNSEEN = 4096, PUTS = 20000 }; /* the last is not quiet */
 _Static_assert(PUTS % 16 == 0, "it covers");
 
@@ -127,7 +127,7 @@ static void deaf(struct net_rank *me)
 	static void *requests[UNSEEN];
 	unsigned next = 0, sent = 0;
 
-	EXPECT(me, me->rank || net_put_to(me, 1) == 0); /* nets that connect by the first put have done so */
+	EXPECT(me, me->rank || net_put_to(me, 1) == 0); /* connects nets that do so by the first put */
 	for (void *request = &put; me->rank == 0 && request && sent < UNSEEN; sent += request != NULL) {
 		put.imm = sent;
 		EXPECT(me, me->hot->iput(me->ctx, &put, &request) == 0);
@@ -146,7 +146,7 @@ static void deaf(struct net_rank *me)
 		NET_UNTIL(me, next == PUTS, count_take, &next);
 }
 
-/* spec: NULL for the one that is asked for. */
+/* spec NULL: the one on the command line. */
 static const struct net_case cases[] = {
 	{ .ranks = 3, .bytes = BYTES, .run = closed },
 	{ .ranks = 2, .bytes = BYTES, .run = refused },
@@ -161,7 +161,7 @@ static const struct net_case cases[] = {
 	{ .ranks = 2, .bytes = BYTES, .run = deaf, .each = 1 },
 };
 
-/* own: also the cases of loop alone. */
+/* own: also the cases for loop only. */
 static int spec_run(const char *spec, bool threads, bool own)
 {
 	int errors = 0;

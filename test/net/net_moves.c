@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * net_moves [-s] [-g ranks] SPEC...: what a net must do by nccl_ep_net.h, as far as its properties go: bytes,
- * immediates, contexts, order, signals, quiet puts, gets, mistakes of the caller. Ranks are threads of one process, or
- * with -g of several. With -s it is skipped where the first net has no device.
+ * net_moves [-s] [-g ranks] SPEC...: conformance to nccl_ep_net.h, according to the net's properties: bytes,
+ * immediates, contexts, order, signals, quiet puts, gets, invalid arguments. Ranks are threads of one process, or with
+ * -g of several. -s: skipped when the first net has no device.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ struct inbox {
 	bool seen[RANKS][ROUNDS];
 };
 
-/* The bytes of a put are there when its immediate is. */
+/* The bytes of a put have arrived when its immediate has. */
 static void row_check(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 {
 	struct inbox *in = arg;
@@ -44,8 +44,7 @@ static void row_check(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 		EXPECT(me, row[i] == byte_of(imm.peer, me->rank, imm.imm, i));
 }
 
-/* Everybody to everybody, itself included. Seven are quiet, the eighth covers them: then their sources are used again.
- */
+/* All to all, including itself. Seven puts are quiet and the eighth covers them; then their sources are reused. */
 static void rows(struct net_rank *me)
 {
 	static _Thread_local struct inbox in;
@@ -73,7 +72,7 @@ static void rows(struct net_rank *me)
 	EXPECT(me, !me->props.ordered || !in.overtaken);
 }
 
-/* The same on the last context there is: what is put there shows there. */
+/* The same on the last context: immediates arrive on the context they were put on. */
 static void rows_elsewhere(struct net_rank *me)
 {
 	void *first = me->ctx;
@@ -107,7 +106,7 @@ static uint64_t word_get(struct net_rank *me, uint64_t offset)
 	return __atomic_load_n((uint64_t *)(me->mem + offset), __ATOMIC_ACQUIRE);
 }
 
-/* Values that are the caller's only for the call, many of them on their way at once; each arrives as it was. */
+/* Inline puts whose source is overwritten after the call, many in flight; each arrives unchanged. */
 static void values(struct net_rank *me)
 {
 	uint64_t value;
@@ -124,7 +123,7 @@ static void values(struct net_rank *me)
 		NET_UNTIL(me, word_get(me, i * sizeof(value)) == i + 1, NULL, NULL);
 }
 
-/* Blocks 1 to 3, then the word: a put of its own (by order), or the signal of a put to block 4. */
+/* Blocks 1 to 3, then the word: as a put of its own (ordered), or as the signal of a put to block 4. */
 static void round_send(struct net_rank *me, unsigned round, uint32_t strength)
 {
 	ncclEpNetPut_v1_t put = {
@@ -155,7 +154,7 @@ static void round_send(struct net_rank *me, unsigned round, uint32_t strength)
 	EXPECT(me, !rc && request && net_end(me, request, NULL, NULL) == 0);
 }
 
-/* Rank 1 waits for the word in its memory, as a device would, and finds what was put before it. */
+/* Rank 1 polls the word in its memory, as a device would, and checks what was put before it. */
 static void rounds_run(struct net_rank *me, uint32_t strength)
 {
 	unsigned first = strength == NCCL_EP_NET_SIGNAL_WEAK ? 4 : 1, last = strength ? 4 : 3;
@@ -187,7 +186,9 @@ static void order(struct net_rank *me)
 		rounds_run(me, NCCL_EP_NET_SIGNAL_WEAK);
 }
 
-/* More quiet puts than any queue holds, to all in turn; the last to each covers them, a word that can be waited for. */
+/*
+ * More quiet puts than any queue holds, to all peers in turn; the last one to each peer covers them and can be polled.
+ */
 static void quiets(struct net_rank *me)
 {
 	enum { MANY = 700 };
@@ -242,7 +243,7 @@ static void gets(struct net_rank *me)
 	EXPECT(me, !rc && request && net_end(me, request, NULL, NULL) == 0);
 }
 
-/* Refused at once or when it ends, and never done. */
+/* Refused at once or failed at completion, and never executed. */
 static void mistakes(struct net_rank *me)
 {
 	ncclEpNetPut_v1_t good = { .peer = 0, .srcMr = me->mr, .dstMr = me->mr, .size = 64 }, bad[6];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* External nets that are not quite right, by ODD_*; see net_plugin.c. */
+/* Defective plugins, one per ODD_*; see net_plugin.c. */
 #include <stdlib.h>
 
 #include <nccl_ep_net.h>

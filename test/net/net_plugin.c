@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL_EP_NET_PLUGIN: what is found and how, and what is skipped with a line in the log. The libraries are beside this
- * program, in LD_LIBRARY_PATH: dgram of doc/net_plugin, and variants of net_odd.c.
+ * NCCL_EP_NET_PLUGIN: how plugins are found, and which are skipped with a log line. The libraries are in
+ * LD_LIBRARY_PATH: dgram of doc/net_plugin, and variants of net_odd.c.
  */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -82,39 +82,39 @@ Test(net_plugin, none, .init = setup, .fini = teardown)
 	cr_assert(eq(str, name_of("none", ""), (char *)"loop"));
 	cr_assert(eq(str, name_of("", ""), (char *)"loop"));
 	cr_assert(eq(str, name_of("none", "dgram"), strerror(ENODEV)));
-	cr_assert(not(logged("none cannot")));
+	cr_assert(not(logged("cannot load none")));
 }
 
 Test(net_plugin, absent, .init = setup, .fini = teardown)
 {
 	cr_assert(eq(str, name_of("nowhere", ""), (char *)"loop"));
-	cr_assert(logged("nowhere cannot be opened"));
+	cr_assert(logged("cannot load nowhere"));
 	cr_assert(logged("libnccl_ep_net-nowhere.so"));
 }
 
 Test(net_plugin, wrong_symbol, .init = setup, .fini = teardown)
 {
 	cr_assert(eq(str, name_of("mute,dgram", ""), (char *)"dgram"));
-	cr_assert(logged("mute has no symbol " NCCL_EP_NET_SYMBOL));
+	cr_assert(logged("mute: no symbol " NCCL_EP_NET_SYMBOL));
 }
 
 Test(net_plugin, wrong_version, .init = setup, .fini = teardown)
 {
 	cr_assert(eq(str, name_of("newer", "newer"), strerror(ENODEV)));
-	cr_assert(logged("newer says version 2"));
+	cr_assert(logged("newer: table version 2"));
 }
 
 Test(net_plugin, wrong_size, .init = setup, .fini = teardown)
 {
 	cr_assert(eq(str, name_of("larger", ""), (char *)"loop"));
-	cr_assert(logged("larger says version 1"));
+	cr_assert(logged("larger: table version 1"));
 }
 
 Test(net_plugin, without_devices, .init = setup, .fini = teardown)
 {
 	cr_assert(eq(str, name_of("empty", ""), (char *)"loop"));
 	cr_assert(eq(str, name_of("empty", "empty"), strerror(ENODEV)));
-	cr_assert(logged("the net empty has no device"));
+	cr_assert(logged("transport empty has no device"));
 }
 
 Test(net_plugin, that_refuses, .init = setup, .fini = teardown)
@@ -123,7 +123,7 @@ Test(net_plugin, that_refuses, .init = setup, .fini = teardown)
 	cr_assert(eq(str, (char *)ep_last_error(), (char *)"odd: does not like !x"));
 }
 
-/* Everything that is not there answers, and writes what it must. */
+/* Missing operations answer -ENOTSUP and write the outputs that are always written. */
 Test(net_plugin, stubs, .init = setup, .fini = teardown)
 {
 	void *request = &log_path, *out = NULL;
@@ -150,6 +150,6 @@ Test(net_plugin, stubs, .init = setup, .fini = teardown)
 	cr_expect(eq(ptr, request, NULL));
 	cr_expect(eq(ptr, out, NULL));
 	cr_expect(eq(int, done + count, 0));
-	cr_expect(logged("this net cannot put with a signal"));
+	cr_expect(logged("this transport cannot put with a signal"));
 	ep_net_close(net);
 }

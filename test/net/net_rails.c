@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What rails makes of the net inside it, which is one of this file: it takes what it is given, remembers it, and ends
- * it when the test says so.
+ * How rails uses its inner net: a fake in this file that records what it is given and completes it when the test says
+ * so.
  */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -28,15 +28,15 @@ static struct {
 	struct given given[MOST];
 	int count;
 	bool full[DEVICES];
-	size_t handle, key; /* bytes it uses of them */
+	size_t handle, key; /* bytes used */
 	int lost;	    /* device that has lost rank 1, or -1 */
-	int imms[DEVICES];  /* of each to hand out; the device is in them */
-	int open, mrs;	    /* listeners and comms, registrations that have not been closed */
+	int imms[DEVICES];  /* to deliver, per device; they contain the device */
+	int open, mrs;	    /* open listeners and comms, registrations */
 	int connects;	    /* calls until device 1 is connected */
 	char wrong[128];
 } fake;
 
-/* Its objects: the device, and what it was made for. */
+/* Objects of the fake: the device and what it was created for. */
 struct object {
 	int dev, index;
 };
@@ -83,7 +83,7 @@ static int fake_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *prop
 	return 0;
 }
 
-/* A pattern of its own for each device, the last byte of it not 0. */
+/* A pattern per device whose last byte is not 0. */
 static void pattern(uint8_t *out, size_t n, int dev)
 {
 	for (size_t i = 0; i < n; i++)
@@ -163,11 +163,11 @@ static int fake_deregMr(void *comm, void *mr)
 	return 0;
 }
 
-static int fake_queryLastError(void *comm, int peer, const char **sentence)
+static int fake_queryLastError(void *comm, int peer, const char **message)
 {
 	bool lost = peer == 1 && dev_of(comm) == fake.lost;
 
-	*sentence = lost ? "fake: rank 1 is lost" : "";
+	*message = lost ? "fake: rank 1 is lost" : "";
 	return lost ? -EP_EREMOTE : 0;
 }
 
@@ -297,7 +297,7 @@ static int net_make(const char *options, struct ep_net **out)
 	return rc;
 }
 
-/* All ranks have what this one has: the patterns are the devices'. */
+/* All ranks send the same handles: the patterns depend on the device only. */
 static struct rig rig_open(const char *options)
 {
 	static uint8_t handles[RANKS][NCCL_EP_NET_HANDLE_SIZE], keys[RANKS][NCCL_EP_NET_KEY_SIZE];
@@ -347,7 +347,7 @@ static int done(struct rig *rig, void *request, int *rc)
 
 static const uint32_t more = NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE;
 
-/* The last of a burst asks for a completion, and the one that covers them all waits for every rail. */
+/* The last put of a burst is signaled, and the put that covers them waits for every rail. */
 Test(net_rails, bursts, .init = setup)
 {
 	struct rig rig = rig_open("devices=a0:1+a2:1");
@@ -373,7 +373,7 @@ Test(net_rails, bursts, .init = setup)
 	fake.given[3].done = true;
 	cr_expect(eq(int, done(&rig, request, &rc), 1));
 	cr_expect(eq(int, rc, 0));
-	/* A new one has nothing to wait for but itself, and is on the next rail. */
+	/* The next put waits only for itself, and uses the next rail. */
 	cr_assert(eq(int, put(&rig, 1, 0, 8, &request), 0));
 	cr_expect(eq(int, fake.given[6].dev, first));
 	fake.given[6].done = true;
@@ -406,7 +406,7 @@ Test(net_rails, no_room, .init = setup)
 
 	cr_assert(eq(int, put(&rig, 1, more, 64, &request), 0));
 	first = fake.given[0].dev;
-	fake.full[first] = true; /* what is quiet there has to be covered there */
+	fake.full[first] = true; /* quiet puts must be covered on their own rail */
 	cr_assert(eq(int, put(&rig, 1, 0, 64, &request), 0));
 	cr_expect(eq(ptr, request, NULL));
 	fake.full[first] = false;
@@ -414,7 +414,7 @@ Test(net_rails, no_room, .init = setup)
 	cr_expect(eq(int, fake.given[1].dev, first));
 	for (int k = 0; k < DEVICES; k++)
 		fake.full[k] = k != first;
-	for (int i = 2; i < 5; i++) { /* at the start of a burst any will do */
+	for (int i = 2; i < 5; i++) { /* at the start of a burst any rail may be used */
 		cr_assert(eq(int, put(&rig, 1, 0, 64, &request), 0));
 		cr_expect(eq(int, fake.given[i].dev, first));
 	}
@@ -425,7 +425,7 @@ Test(net_rails, no_room, .init = setup)
 	rig_close(&rig);
 }
 
-/* A peer lost on one rail is lost, whatever the others say; puts to others go on. */
+/* A peer that is lost on one rail is lost; puts to others continue. */
 Test(net_rails, lost, .init = setup)
 {
 	struct rig rig = rig_open("devices=0+1");
@@ -449,7 +449,7 @@ Test(net_rails, lost, .init = setup)
 	rig_close(&rig);
 }
 
-/* What a quiet put came to is told by the request that covers it, also when it ended long before. */
+/* The result of a quiet put is reported by the request that covers it, even if it completed long before. */
 Test(net_rails, quiet_failures, .init = setup)
 {
 	struct rig rig = rig_open("devices=0+1");
@@ -502,7 +502,7 @@ Test(net_rails, signals, .init = setup)
 	rig_close(&rig);
 }
 
-/* All that is there comes out, whatever room there is at a time, and no rail has to wait for another to be empty. */
+/* All immediates are delivered, whatever max is, and no rail waits until another is empty. */
 Test(net_rails, immediates, .init = setup)
 {
 	struct rig rig = rig_open("devices=0+1+2");
@@ -555,7 +555,7 @@ Test(net_rails, refused, .init = setup)
 	static const struct {
 		const char *options, *says;
 	} rows[] = {
-		{ "n=0", "at least one" },
+		{ "n=0", "at least 1" },
 		{ "n=9", "from 0 to 8" },
 		{ "devices=a0:1+b", "no device \"b\"" },
 		{ "devices=3", "no device \"3\"" },
@@ -570,7 +570,7 @@ Test(net_rails, refused, .init = setup)
 	}
 }
 
-/* Too many to fit, and what a rank with another number of them, or a liar, sends. */
+/* Too many rails for a handle, a different number of rails on a peer, malformed handles. */
 Test(net_rails, packs, .init = setup)
 {
 	static uint8_t handles[RANKS][NCCL_EP_NET_HANDLE_SIZE];
@@ -579,7 +579,7 @@ Test(net_rails, packs, .init = setup)
 
 	cr_assert(eq(int, net_make("n=6", &net), 0));
 	cr_expect(eq(int, net->ops.listen(net->net, 0, RANKS, handles[0], &listener), -EPERM));
-	cr_expect(strstr(ep_last_error(), "do not fit into 512 bytes: take 5") != NULL, "%s", ep_last_error());
+	cr_expect(strstr(ep_last_error(), "exceed 512 bytes; use n=5") != NULL, "%s", ep_last_error());
 	cr_expect(fake.open == 0 && !listener);
 	ep_net_close(net);
 	cr_assert(eq(int, net_make("n=3", &net), 0));
@@ -596,7 +596,7 @@ Test(net_rails, packs, .init = setup)
 	cr_expect(eq(int, fake.open, 0));
 }
 
-/* A connect that is given up half way leaves nothing open. */
+/* An abandoned connect leaves nothing open. */
 Test(net_rails, half_connected, .init = setup)
 {
 	static uint8_t handles[RANKS][NCCL_EP_NET_HANDLE_SIZE];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL_EP_NET: names, options and nets in nets; what is none is refused with a sentence. */
+/* NCCL_EP_NET: names, options and nested nets; invalid specs are refused with a message. */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -138,17 +138,17 @@ Test(net_registry, refused)
 		int rc;
 		const char *says;
 	} rows[] = {
-		{ "nothing", -ENODEV, "no net \"nothing\"" },
-		{ "faulty", -EINVAL, "needs the net it wraps" },
-		{ "loop(loop)", -EINVAL, "wraps no other" },
+		{ "nothing", -ENODEV, "no transport \"nothing\"" },
+		{ "faulty", -EINVAL, "must wrap another" },
+		{ "loop(loop)", -EINVAL, "does not wrap" },
 		{ "faulty(nothing)", -ENODEV, "nothing" },
-		{ "faulty(loop", -EINVAL, "not NAME" },
-		{ "faulty()", -EINVAL, "not NAME" },
-		{ "rails", -EINVAL, "needs the net it wraps" },
+		{ "faulty(loop", -EINVAL, "expected NAME" },
+		{ "faulty()", -EINVAL, "expected NAME" },
+		{ "rails", -EINVAL, "must wrap another" },
 		{ "loop:devices=17", -EINVAL, "needs a number from 0 to 16" },
-		{ "^loop,verbs,fabric", -ENODEV, "leaves no net" },
-		{ "faulty(loop)x", -EINVAL, "not NAME" },
-		{ ":unordered=1", -EINVAL, "not NAME" },
+		{ "^loop,verbs,fabric", -ENODEV, "excludes every transport" },
+		{ "faulty(loop)x", -EINVAL, "expected NAME" },
+		{ ":unordered=1", -EINVAL, "expected NAME" },
 		{ "loop:order=1", -EINVAL, "no option order" },
 		{ "loop:unordered", -EINVAL, "needs a number from 0 to 1" },
 		{ "loop:unordered=", -EINVAL, "needs a number" },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The loop net maps only what nobody can shrink under it, whoever says so: the owner, or a key that was made up. */
+/* loop maps only sealed memory: checked when its owner registers it, and again by peers, as a key may be forged. */
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static int memory_make(int seals)
 	return fd;
 }
 
-/* What a peer would send that believes in nothing. */
+/* The key of a peer that skips the check. */
 static struct loop_object object_forge(int fd, size_t size)
 {
 	struct stat st;
@@ -93,7 +93,7 @@ Test(net_seal, queues_are_sealed_and_so_must_a_peers_be)
 	cr_expect(ftruncate(fd, 0) != 0);
 	cr_assert(eq(int, loop_page_open(&handle, 1, 0, &seen, views), 0));
 	loop_page_close(seen, views);
-	/* The same page, as far as a handle can tell, in a file that its owner keeps a hand on. */
+	/* The same segment, as far as a handle shows, in a file that is not sealed. */
 	bare = memory_make(0);
 	cr_assert(ftruncate(bare, (off_t)loop_page_size(RANKS)) == 0);
 	cr_assert(pwrite(bare, handle.nonce, sizeof(handle.nonce), 0) == (ssize_t)sizeof(handle.nonce));

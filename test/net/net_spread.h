@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which device of a net a rank of a rig takes: the first, or with NET_SPREAD in the environment each the next one. */
+/* The device a rank of a rig uses: the first, or with NET_SPREAD in the environment one after the other. */
 #ifndef EP_TEST_NET_SPREAD_H
 #define EP_TEST_NET_SPREAD_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * net_without NET LIBRARY PACKAGE: where the library is missing that a net opens at run time, the net has no device,
- * its sentence says why and what to install, and the others do not mind.
+ * net_without NET LIBRARY PACKAGE: without the library that a net loads at run time it has no device, its message says
+ * what to install, and other nets are not affected.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include "net/net.h"
 #include "util/error.h"
 
-/* An empty file in its place cannot be opened, whatever is installed. The linker reads the path at start only. */
+/* An empty file hides an installed library. The dynamic linker reads LD_LIBRARY_PATH at start only. */
 static int start_again(char **argv)
 {
 	char dir[] = "/tmp/nccl_ep_without_XXXXXX", file[128];
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
 		return start_again(argv);
 	snprintf(wrapped, sizeof(wrapped), "faulty(%s)", argv[1]);
 	snprintf(install, sizeof(install), "install %s", argv[3]);
-	for (int i = 0; i < 2; i++) /* the second time as the first */
+	for (int i = 0; i < 2; i++) /* the result must not change */
 		failed += check(argv[1], -ENODEV, argv[2]) + check(wrapped, -ENODEV, install);
 	failed += check("", 0, NULL) + check("loop", 0, NULL);
 	snprintf(path, sizeof(path), "%s/%s", dir, argv[2]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Our declarations of libibverbs' interface against its own header, where it is installed: layouts while compiling,
- * values when run. EP_VERBS_HEADERS is set by the build then.
+ * Compares net/verbs/api.h with libibverbs' own header where it is installed (EP_VERBS_HEADERS): layouts at compile
+ * time, values at run time.
  */
 #include <stdio.h>
 
@@ -11,7 +11,7 @@
 #include <infiniband/verbs.h>
 
 #define SIZED(member, s) sizeof(((struct s *)0)->member)
-/* Structs that we make are as large as theirs; those that they make may go on after what we know. */
+/* Structs that we allocate have the same size; those that libibverbs allocates may have more members. */
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(struct ours) == sizeof(struct theirs), #ours)
 #define SAME_AS(a, ours, b, theirs)                                                                        \
 	_Static_assert(offsetof(struct ours, a) == offsetof(struct theirs, b), #ours "." #a " elsewhere"); \
@@ -62,7 +62,7 @@ ATTR(max_pkeys, max_pkeys);
 ATTR(ports, phys_port_cnt);
 
 #define PORT(a, b) SAME_AS(a, ib_port_attr, b, ibv_port_attr)
-/* The symbol we call fills its first version, whatever has been added since. */
+/* The symbol version we call fills the first version of the struct only. */
 _Static_assert(sizeof(struct ib_port_attr) <= sizeof(struct ibv_port_attr), "ib_port_attr");
 PORT(state, state);
 PORT(max_mtu, max_mtu);
@@ -208,7 +208,7 @@ int main(void)
 #else
 int main(void)
 {
-	printf("skipped: no header of libibverbs here\n");
+	printf("skipped: no libibverbs header\n");
 	return 77;
 }
 #endif

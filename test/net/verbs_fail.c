@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * verbs_fail [CASE...]: what goes wrong with NICs, and what is said then. rkey: a put to where the peer's memory is
- * not; silent: a peer that never answers; bye: one that has closed; cq: a completion queue that is too small; memlock:
- * too little memory may be locked; cut: a cable that goes dead (tc, and a second device); down: no port is up. 77: no
- * device, or the case cannot be shown.
+ * verbs_fail [CASE...]: failures of NICs and their messages. rkey: a put with a wrong remote key; silent: a peer that
+ * never answers; bye: one that has closed; cq: a completion queue overrun; memlock: the locked memory limit; cut:
+ * packets are dropped (tc, and a second device); down: no active port. 77: no device, or the case is not possible here.
  */
 #include <errno.h>
 #include <linux/capability.h>
@@ -28,12 +27,12 @@ static void says(struct net_rank *me, int peer, const char *words)
 
 	EXPECT(me, me->net->ops.queryLastError(me->comm, peer, &why) == -EREMOTEIO);
 	if (!strstr(why, words)) {
-		EXPECT(me, !"the sentence has the words");
+		EXPECT(me, !"the message has the words");
 		fprintf(stderr, "\"%s\" has no \"%s\"\n", why, words);
 	}
 }
 
-/* Rank 0 has another key for rank 1 than rank 1 gave out. */
+/* Rank 0 uses a wrong key for rank 1. */
 static void rkey(struct net_rank *me)
 {
 	ncclEpNetMem_v1_t mem = { .ptr = me->mem, .size = BYTES, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
@@ -73,7 +72,7 @@ static void silent(struct net_rank *me)
 	} else {
 		while (!rc && !request && ep_now_ns() < end) {
 			rc = me->hot->iput(me->ctx, &put, &request);
-			EXPECT(me, net_put_to(me, me->rank ? 0 : 2) == 0); /* meanwhile others go on */
+			EXPECT(me, net_put_to(me, me->rank ? 0 : 2) == 0); /* meanwhile puts to others continue */
 		}
 		EXPECT(me, rc == -EREMOTEIO && !request);
 		EXPECT(me, ep_now_ns() - start < 2ull * LOST_MS * 1000000);
@@ -82,7 +81,7 @@ static void silent(struct net_rank *me)
 	net_meet(me);
 }
 
-/* Rank 1 does not look while rank 0 sends more immediates than its queue holds. */
+/* Rank 1 does not poll while rank 0 sends more immediates than its queue holds. */
 static void cq(struct net_rank *me)
 {
 	ncclEpNetPut_v1_t put = { .flags = NCCL_EP_NET_IMM, .peer = 1, .srcMr = me->mr, .dstMr = me->mr, .size = 8 };
@@ -107,7 +106,7 @@ static void cq(struct net_rank *me)
 	_exit(me->errors ? 1 : 0);
 }
 
-/* Rank 1 has closed, and nothing was on its way: its word is all that tells, and long before retries or the clock. */
+/* Rank 1 has closed with nothing in flight: only its bye reports it, long before retries or the timeout. */
 static void bye(struct net_rank *me)
 {
 	uint64_t start;
@@ -124,7 +123,7 @@ static void bye(struct net_rank *me)
 	if (me->rank != 1) {
 		EXPECT(me, net_put_to(me, 1) == -EREMOTEIO);
 		EXPECT(me, ep_now_ns() - start < 100000000);
-		says(me, 1, "has closed its side");
+		says(me, 1, "has closed its comm");
 	}
 	net_meet(me);
 	if (me->rank != 1)
@@ -200,7 +199,7 @@ static int memlock(void)
 	return pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) ? 1 : WEXITSTATUS(status);
 }
 
-/* The bench took all ports down before. */
+/* test/vm took all ports down before. */
 static int down(void)
 {
 	struct ep_net *net;
@@ -230,7 +229,7 @@ static int cut_run(const struct net_case *test)
 		ep_net_close(net);
 	}
 	if (count < 2 || netem("replace") || netem("del")) {
-		fprintf(stderr, "skipped: two devices and tc are needed\n");
+		fprintf(stderr, "skipped: needs two devices and tc\n");
 		return 77;
 	}
 	setenv("NET_SPREAD", "1", 1);
@@ -269,7 +268,7 @@ int main(int argc, char **argv)
 
 	snprintf(lost, sizeof(lost), "%d", LOST_MS);
 	setenv("NCCL_EP_PEER_LOST_MS", lost, 1);
-	setenv("NCCL_EP_IB_TIMEOUT", "12", 1); /* 17 ms, four times; soft-RoCE takes 7 for ever */
+	setenv("NCCL_EP_IB_TIMEOUT", "12", 1); /* 17 ms, four times; soft-RoCE retries without limit with 7 */
 	setenv("NCCL_EP_IB_RETRY_CNT", "3", 1);
 	if (net_absent("verbs") && !(argc == 2 && !strcmp(argv[1], "down")))
 		return 77;

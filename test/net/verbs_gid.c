@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which GID and which NICs the net verbs takes: by tables of our own, and where there is a device by its own. */
+/* Which GIDs and NICs verbs chooses: with tables in this file, and with a real device where there is one. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "test/kernels/kernel_check.h"
 #include "util/error.h"
 
-/* What a port with one address of each family has: v1 and v2 of each. */
+/* A port with one address per family: v1 and v2 entries of each. */
 static const uint8_t local[] = { 0xfe, 0x80, [15] = 1 }, ipv6[16] = { 0xfd, 0x11, [15] = 1 },
 		     ipv4[16] = { [10] = 0xff, 0xff, 10, 11, 0, 1 };
 
@@ -84,7 +84,7 @@ static void names(void)
 		      cells[i].filter, cells[i].name, cells[i].port);
 }
 
-/* Every driver has its row by each of its words, and by no part of one. */
+/* Every name of a driver finds its row; a part of a name does not. */
 static void profiles(void)
 {
 	const struct ep_verbs_profile *p;
@@ -116,11 +116,11 @@ static int open_with(const char *spec, const char *variable, const char *value)
 	return rc;
 }
 
-/* A real table: index 200 is empty everywhere; nobody's NIC is called none. */
+/* A real table: index 200 is empty everywhere; no NIC is named none. */
 static void device(void)
 {
 	CHECK(open_with("verbs:gid=200", NULL, NULL) == -EP_EARG, "%s", ep_last_error());
-	CHECK(strstr(ep_last_error(), "there are") && strstr(ep_last_error(), "RoCE v2"), "%s", ep_last_error());
+	CHECK(strstr(ep_last_error(), "the table has") && strstr(ep_last_error(), "RoCE v2"), "%s", ep_last_error());
 	CHECK(open_with("verbs", "NCCL_IB_GID_INDEX", "201") == -EP_EARG, "%s", ep_last_error());
 	CHECK(open_with("verbs", "NCCL_EP_IB_HCA", "=none") == -ENODEV, "%s", ep_last_error());
 	CHECK(strstr(ep_last_error(), "NCCL_EP_IB_HCA==none"), "%s", ep_last_error());
@@ -140,7 +140,7 @@ int main(void)
 	names();
 	profiles();
 	if (ep_net_open("verbs", &net)) {
-		printf("no device here: tables only (%s)\n", ep_last_error());
+		printf("no device: tables only (%s)\n", ep_last_error());
 	} else {
 		ep_net_close(net);
 		device();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the net verbs connects: with the first put to a peer and not before, once also when both ask at the same time,
- * and in spite of datagrams that get lost, whichever it is. Looks at the net from inside. 77: no device.
+ * How verbs connects: with the first put to a peer and not before, once even when both sides ask at the same time, and
+ * whichever datagram is lost. Inspects the net's internals. 77: no device.
  */
 #include <errno.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 
 enum { BYTES = 8192, RANKS = 3 };
 
-/* Rank 0 puts to rank 1: that makes a lane for both, and none for rank 2. */
+/* Rank 0 puts to rank 1: that connects these two and not rank 2. */
 static void first_put(struct net_rank *me)
 {
 	const struct vb_ctx *ctx = me->ctx;
@@ -23,12 +23,12 @@ static void first_put(struct net_rank *me)
 	EXPECT(me, me->rank || net_put_to(me, 1) == 0);
 	net_meet(me);
 	EXPECT(me, ctx->qps_count == (me->rank < 2));
-	EXPECT(me, ctx->ud.sent < 16); /* two, and what was asked again while the other was slow: no echo */
-	/* And to itself it takes no datagrams at all. */
+	EXPECT(me, ctx->ud.sent < 16); /* two, and repetitions while the peer was slow: no endless echo */
+	/* A rank connects to itself without datagrams. */
 	EXPECT(me, me->rank < 2 || (net_put_to(me, 2) == 0 && ctx->qps_count == 1 && ctx->ud.sent == 0));
 }
 
-/* Everybody to everybody: one lane to each, and not one for each who asked. */
+/* All to all: one connection per pair, not one per request. */
 static void at_once(struct net_rank *me)
 {
 	const struct vb_ctx *ctx = me->ctx;
@@ -41,10 +41,10 @@ static void at_once(struct net_rank *me)
 	EXPECT(me, ctx->qps_count == to * ctx->comm->qps);
 	EXPECT(me, ctx->ud.sent < 16 * to); /* the same */
 	for (uint32_t i = 0; i < ctx->qps_count; i++)
-		EXPECT(me, ctx->qps[i]->lane->ready);
+		EXPECT(me, ctx->qps[i]->conn->ready);
 }
 
-/* The next datagram that arrives is lost. Completions of our own are counted, as progress would. */
+/* Drops the next datagram received. Completions of sends are counted, as progress does. */
 static void lose_one(struct net_rank *me)
 {
 	struct vb_ctx *ctx = me->ctx;
@@ -64,8 +64,7 @@ static void lose_one(struct net_rank *me)
 	EXPECT(me, !"a datagram came");
 }
 
-/* On a context of its own: rank 0 asks rank 1, and datagram number `lost` of the three that it takes does not arrive.
- */
+/* On another context: rank 0 asks rank 1, and datagram number `lost` of the three is dropped. */
 static void lost_run(struct net_rank *me, int lost)
 {
 	ncclEpNetPut_v1_t put = { .peer = 1, .srcMr = me->mr, .dstMr = me->mr, .size = 64 };
@@ -79,7 +78,7 @@ static void lost_run(struct net_rank *me, int lost)
 	} else if (me->rank == 1) {
 		if (lost == 1)
 			lose_one(me);
-		/* The first makes the lane, the answer goes out, and what comes back to it is lost. */
+		/* The first one connects, the answer is sent, and the reply to it is lost. */
 		if (lost == 3) {
 			NET_UNTIL(me, ((struct vb_ctx *)me->ctx)->ud.sent >= 1, NULL, NULL);
 			lose_one(me);

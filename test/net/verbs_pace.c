@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The Broadcom profile's pacing: what it allows in flight is reached, more than half of it at least, and never passed.
- * The profile is pretended, the rest is as in a group: net, port, engine. Counted between port and net. 77: no device.
+ * Pacing of the Broadcom profile: more than half of the limit is reached, and it is never exceeded. The profile is
+ * forced by an option; net, port and engine are as in a group. Counted between port and net. 77: no device.
  */
 #include <stdlib.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ static void limit_run(const ncclEpNetFlow_v1_t *flow, uint32_t size, uint64_t pu
 	struct eng_rig *rig = eng_open(&o);
 	struct eng_rank *me = &rig->rank[0];
 	struct eng_probe *probe = &me->port[0].probe;
-	uint32_t apart = size + 64; /* no neighbours: they would be joined */
+	uint32_t apart = size + 64; /* not adjacent: adjacent puts are merged */
 
 	for (int i = 0; i < PUTS; i++)
 		for (int peer = 1; peer < 3; peer++)
@@ -34,7 +34,7 @@ static void limit_run(const ncclEpNetFlow_v1_t *flow, uint32_t size, uint64_t pu
 	}
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
 	ep_engine_detach(me->port[0].engine, me->port[0].port, ep_deadline_ms(ENG_WAIT_MS));
-	/* the probe was the thread's until then */
+	/* until then the probe belonged to the thread */
 	printf("puts of %u bytes: at most %llu in flight (limit %u), %llu bytes (limit %llu)\n", size,
 	       probe->puts_max + 0ull, flow->maxPuts, probe->bytes_max + 0ull, flow->maxBytes + 0ull);
 	CHECK(probe->puts_max <= flow->maxPuts && probe->bytes_max <= flow->maxBytes, "more than the profile allows");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several queue pairs to a peer: all of them are used, the put that ends a run of quiet ones tells of all of them, and
- * many ranks get fewer. And quiet puts to many peers do not fill a context for good.
- * Looks at the net from inside. 77: no device.
+ * Several queue pairs per peer: all of them are used, the put that ends a run of quiet ones covers all of them, and
+ * with many ranks there are fewer. Quiet puts to many peers do not block a context for ever. Inspects the net's
+ * internals. 77: no device.
  */
 #include "net/verbs/verbs.h"
 #include "test/rig/net_rig.h"
@@ -10,10 +10,10 @@
 enum { QPS = 4, RUNS = 12, QUIET = 5, BYTES = 1 << 20, PIECE = 64 << 10 };
 #define SPEC "verbs:qps=4"
 
-/* Large quiet puts and a small one behind them: on a queue pair of its own it would be done first. */
+/* Large quiet puts, then a small one: on another queue pair it would complete first. */
 static void runs(struct net_rank *me)
 {
-	const struct vb_lane *lane = &((struct vb_ctx *)me->ctx)->lanes[1];
+	const struct vb_conn *conn = &((struct vb_ctx *)me->ctx)->conns[1];
 	ncclEpNetPut_v1_t put = { .peer = 1, .srcMr = me->mr, .dstMr = me->mr, .size = PIECE };
 
 	if (me->rank == 0) {
@@ -25,16 +25,16 @@ static void runs(struct net_rank *me)
 			put.size = 8;
 			put.flags = 0;
 			EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
-			EXPECT(me, lane->open == 0);
+			EXPECT(me, conn->open == 0);
 		}
-		EXPECT(me, lane->count == QPS);
-		for (int k = 0; k < lane->count; k++)
-			EXPECT(me, lane->qp[k].posted == RUNS / QPS * (QUIET + 1));
+		EXPECT(me, conn->count == QPS);
+		for (int k = 0; k < conn->count; k++)
+			EXPECT(me, conn->qp[k].posted == RUNS / QPS * (QUIET + 1));
 	}
 	net_meet(me);
 }
 
-/* A context that is full of quiet puts, none of which has a peer's queue full enough to ask for a completion. */
+/* A context full of quiet puts, with no peer's queue full enough to need a signaled one. */
 static void full(struct net_rank *me)
 {
 	struct vb_ctx *ctx = me->ctx;
@@ -59,7 +59,7 @@ static unsigned qps_of(const struct ep_net *net, int nranks)
 	return handle.qps;
 }
 
-/* Ranks share what a NIC has: with as many as make one queue pair too many, each gets one. */
+/* Ranks share the NIC's queue pairs: with too many ranks each pair gets one. */
 static int share(void)
 {
 	struct ep_net *net;
@@ -71,7 +71,7 @@ static int share(void)
 	ranks = ranks < 65536 ? ranks : 65536;
 	bad = qps_of(net, 2) != QPS || qps_of(net, ranks) >= QPS;
 	if (bad)
-		fprintf(stderr, "%u queue pairs to one of 2 ranks, %u to one of %d\n", qps_of(net, 2),
+		fprintf(stderr, "%u queue pairs per peer with 2 ranks, %u with %d\n", qps_of(net, 2),
 			qps_of(net, ranks), ranks);
 	ep_net_close(net);
 	return bad;

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes before and behind a tensor that nobody may touch. None around an allocation under AddressSanitizer, which
- * watches the edges itself and reads too. */
+/* Guard bytes before and after a tensor. None around an allocation under AddressSanitizer, which checks the bounds
+ * itself, for reads too. */
 #if defined(__SANITIZE_ADDRESS__)
 #define OWN_GUARD 0
 #elif defined(__has_feature)

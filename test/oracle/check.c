@@ -19,19 +19,19 @@ void ll_wrong(struct ll_verdict *verdict, uint64_t count, const char *format, ..
 	verdict->wrong += count;
 }
 
-/* The parts of a received row, side by side as the model would put them. */
+/* The parts of a received row, packed in the model's order. */
 enum { PART_TOKEN, PART_SCALE, PART_IDX, PART_WEIGHT, PARTS };
 
 static const char *const part_names[PARTS] = { "tokens", "scales", "topk_idx", "topk_weights" };
 
 struct part {
-	size_t bytes, at, element; /* of a row; where in the packed row; of one value */
+	size_t bytes, at, element; /* bytes per row; offset in the packed row; bytes per value */
 	const uint8_t *base;
 };
 
 struct view {
 	struct part part[PARTS];
-	size_t bytes; /* of a packed row; each part in it starts at a multiple of 8 */
+	size_t bytes; /* of a packed row; each part starts at a multiple of 8 */
 };
 
 static void view_make(const struct ll_shape *shape, const struct ll_got *got, struct view *view)
@@ -70,7 +70,7 @@ static bool row_equal(const struct view *view, size_t row, const uint8_t *want)
 	return true;
 }
 
-/* Values of a row that differ; where, for the first of them. */
+/* Number of values of a row that differ, and the position of the first. */
 static uint64_t row_differ(const struct view *view, size_t row, const uint8_t *want, int *part, size_t *element)
 {
 	uint64_t differ = 0;
@@ -101,7 +101,7 @@ static void row_pack(const struct ll_scene *scene, const struct view *view, stru
 	memcpy(want + view->part[PART_WEIGHT].at, in->weight + row.token * shape->topk, view->part[PART_WEIGHT].bytes);
 }
 
-/* One zone: the model's rows packed one after the other, and which of them and of the received ones have a partner. */
+/* One zone: the model's rows, packed, and which of them and of the received rows are matched. */
 struct zone {
 	int index, count, cap;
 	const struct ll_row *rows;
@@ -123,7 +123,7 @@ static uint64_t hash_bytes(const uint8_t *at, size_t n)
 	return hash;
 }
 
-/* Rows that are exactly one of the model's. Its tokens are told apart by a hash, so that n rows cost n comparisons. */
+/* Exact matches. Found by a hash of the row, so that n rows cost n comparisons. */
 static int match_exact(const struct view *view, struct zone *zone)
 {
 	size_t token = view->part[PART_TOKEN].bytes, slots = 16;
@@ -160,7 +160,7 @@ static int match_exact(const struct view *view, struct zone *zone)
 	return 0;
 }
 
-/* What is left is wrong: each row is held against the model's row it resembles most. */
+/* The remaining rows are wrong: each is compared with the most similar row of the model. */
 static void match_rest(const struct ll_scene *scene, const struct view *view, struct zone *zone,
 		       struct ll_verdict *verdict)
 {
@@ -193,7 +193,7 @@ static void match_rest(const struct ll_scene *scene, const struct view *view, st
 	}
 }
 
-/* Expert-major: once the rows of a source have ended, none may follow. */
+/* Expert-major: the rows of a source are contiguous. */
 static void check_runs(const struct ll_scene *scene, const struct zone *zone, struct ll_verdict *verdict)
 {
 	for (int r = 1; r < zone->count; r++) {
@@ -204,7 +204,7 @@ static void check_runs(const struct ll_scene *scene, const struct zone *zone, st
 		for (int back = r - 1; back >= 0; back--)
 			if (zone->map[back].src == src) {
 				ll_wrong(verdict, 1,
-					 "rank %d: rows of rank %d are not side by side in expert %d: %d and %d",
+					 "rank %d: rows of rank %d are not contiguous in expert %d: %d and %d",
 					 scene->rank, src, zone->index, back, r);
 				break;
 			}
@@ -219,11 +219,11 @@ static bool value_clean(int part, const uint8_t *at, size_t element)
 	memset(poison, LL_POISON_OUT, sizeof(poison));
 	if (part == PART_IDX)
 		return !memcmp(at, ones, element);
-	/* The contract says nothing of weights past the count: left alone or cleared, but nobody's value. */
+	/* The contract does not cover weights past the count: untouched or zero. */
 	return !memcmp(at, poison, element) || (part == PART_WEIGHT && !memcmp(at, zeros, element));
 }
 
-/* All bytes alike: most rows are untouched, and looking at every value of them takes longer than the operation. */
+/* All bytes equal: a quick test, since most rows are untouched and checking each value is slow. */
 static bool row_clean(int part, const uint8_t *row, size_t n)
 {
 	return row[0] == (part == PART_IDX ? 0xff : LL_POISON_OUT) && !memcmp(row, row + 1, n - 1);
@@ -301,7 +301,7 @@ int ll_check_dispatch(const struct ll_scene *scene, const struct ll_got *got, in
 	return rc;
 }
 
-/* The answers to one token, in the order of its top-k; `room` holds topk rows. */
+/* The rows returned for one token, in top-k order; `room` holds topk rows. */
 static void answers_make(const struct ll_scene *scene, int token, uint8_t *room, const uint8_t **answers)
 {
 	const struct ll_shape *shape = scene->shape;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Outputs against the model: how many values are wrong, exactly, and which one is the first. */
+/* Compares outputs with the model: the exact number of wrong values, and the first one. */
 #ifndef EP_TEST_ORACLE_CHECK_H
 #define EP_TEST_ORACLE_CHECK_H
 
 #include "test/oracle/data.h"
 
-/* What outputs hold before an operation, and inputs where nothing may be read: in bf16, fp16 and fp32 a NaN. */
+/* Initial contents of outputs, and of inputs that must not be read: a NaN in bf16, fp16 and fp32. */
 #define LL_POISON_OUT 0x5a
 #define LL_POISON_IN 0xff
 
@@ -17,7 +17,7 @@ struct ll_verdict {
 	char first[256];
 };
 
-/* One value more is wrong; the first one's sentence is kept. */
+/* Adds `count` wrong values; the first message is kept. */
 void ll_wrong(struct ll_verdict *verdict, uint64_t count, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -32,15 +32,15 @@ struct ll_scene {
 
 /* Outputs of dispatch in host memory: full tensors of [zones][cap] rows. */
 struct ll_got {
-	const uint8_t *tokens, *scales; /* scales NULL without */
+	const uint8_t *tokens, *scales; /* scales: or NULL */
 	const int32_t *idx;		/* rank-major only, as are the weights */
 	const float *weights;
-	const int32_t *counts; /* NULL where the caller did not ask for them */
+	const int32_t *counts; /* NULL: not requested */
 };
 
 /*
- * Rows below the model's count must be the model's, as a set, those of one source side by side; up to `spare` rows
- * after them must be untouched (topk_idx: -1). map[zones][cap] gets the source of each row, src -1 where it is none.
+ * Rows below the model's count must be the model's as a set, those of one source contiguous; up to `spare` rows after
+ * them must be untouched (topk_idx: -1). map[zones][cap] gets the source of each row, src -1 for none.
  */
 int ll_check_dispatch(const struct ll_scene *scene, const struct ll_got *got, int spare, struct ll_row *map,
 		      struct ll_verdict *verdict);

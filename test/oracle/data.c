@@ -34,7 +34,7 @@ int ll_tokens(const struct ll_shape *shape, const struct ll_data *data, int src)
 	switch (data->fill) {
 	case LL_FILL_FULL:
 		return shape->tmax;
-	case LL_FILL_ZERO_SOME: /* which half is empty changes with the seed */
+	case LL_FILL_ZERO_SOME: /* which half is empty depends on the seed */
 		return (uint64_t)src % 2 == data->seed % 2 ? 0 : shape->tmax;
 	case LL_FILL_RANDOM:
 		return (int)(random % (uint64_t)(shape->tmax + 1));
@@ -43,7 +43,7 @@ int ll_tokens(const struct ll_shape *shape, const struct ll_data *data, int src)
 	}
 }
 
-/* K ids in [first, first + n): all different where there are enough. */
+/* K ids in [first, first + n), distinct if n allows. */
 static void ids_distinct(int64_t *idx, int k, int first, int n, uint64_t *random)
 {
 	for (int i = 0; i < k; i++) {
@@ -104,9 +104,9 @@ static void bytes_make(uint8_t *row, size_t n, uint64_t *random)
 }
 
 /*
- * Finite numbers. Most lie within a few powers of two of 1, so that every order of a sum rounds differently; a row
- * in eight is special: zeros, tiny (denormal in the format) or large (sums of fp16 overflow). Tokens are so only in
- * every other 128 channels: two of them must never be alike, or a row could not be traced to its source.
+ * Finite numbers. Most are within a few powers of two of 1, so that every order of a sum rounds differently; one row in
+ * eight is special: zeros, tiny (denormal in the format) or large (sums overflow in fp16). Tokens are special only in
+ * every other 128 channels: no two may be equal, or a row could not be traced to its source.
  */
 static void numbers_make(enum num_type type, uint8_t *row, size_t n, bool whole, uint64_t *random)
 {
@@ -134,7 +134,7 @@ static void numbers_make(enum num_type type, uint8_t *row, size_t n, bool whole,
 	}
 }
 
-/* A row no other token of the operation has, whatever its width: the number of the token, hidden under the seed. */
+/* A row unique within the operation, whatever its width: the token's number mixed with the seed. */
 static void row_name(const struct ll_shape *shape, const struct ll_data *data, struct ll_row token, uint8_t *row,
 		     size_t n)
 {
@@ -181,7 +181,7 @@ static void weights_make(const struct ll_shape *shape, const struct ll_data *dat
 		for (int k = 0; k < shape->topk; k++) {
 			int32_t bits = (int32_t)(ll_random(&random) & 0x3ffffff) - 0x1ffffff;
 
-			/* In (-2, 2), all bits of the fraction in use, and now and then nothing. */
+			/* In (-2, 2), using all bits of the fraction; sometimes 0. */
 			in->weight[t * shape->topk + k] =
 				ll_random(&random) % 16 ? (float)bits / (float)0x1000000 : 0.0f;
 		}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of a test program that is one file: it counts failures and exits with their number as it likes. */
+/* Checks for test programs of a single file; `failures` counts them. */
 #ifndef EP_TEST_ORACLE_EXPECT_H
 #define EP_TEST_ORACLE_EXPECT_H
 

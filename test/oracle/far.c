@@ -60,7 +60,7 @@ static uint64_t row_pitch(const struct ll_shape *shape)
 	return 16 + pad16(entries) + pad16(ll_out_bytes(shape)) + pad16(ll_scale_bytes(shape));
 }
 
-/* Tokens with an expert on that rank: each goes once, however many it has there. */
+/* Tokens with an expert on that rank; each is sent once, however many experts it has there. */
 static uint64_t rows_for(const struct ll_shape *shape, const struct ll_input *in, int rank)
 {
 	uint64_t rows = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tensors of an HT rig: how large they are and where they lie. */
+/* Sizes and placement of the tensors of an HT rig. */
 #include "test/oracle/ht_rig.h"
 
 enum { USE_WHERE = 0x40 };
@@ -93,7 +93,7 @@ size_t ht_row_bytes(const struct ht_rig *rig, enum ht_buf_id id)
 	}
 }
 
-/* Is the first dimension N, the rows received? */
+/* Whether the first dimension is N, the rows received. */
 static bool is_received(enum ht_buf_id id)
 {
 	return (id >= HT_OUT && id <= HT_ANSWERS) || (id >= HT_OUT_BACK && id <= HT_BACK_WEIGHTS);
@@ -176,7 +176,7 @@ static size_t skew_of(const struct ht_rig *rig, enum ht_buf_id id)
 		       : 0;
 }
 
-/* Slabs hold everything, whichever tensors end up in them: registering is collective, and sizes are alike. */
+/* Slabs are large enough for all tensors: registration is collective, with equal sizes. */
 int ht_bufs_open(struct ht_rig *rig, int handle)
 {
 	struct ht_handle *h = &rig->handle[handle];
@@ -192,7 +192,7 @@ int ht_bufs_open(struct ht_rig *rig, int handle)
 	}
 	if (where != HT_PLAIN && slab_open(&env, &h->window, where == HT_POINTER ? SLAB_NCCL : SLAB_WINDOW, total))
 		return -1;
-	/* On the CPU every plain tensor has an allocation of its own, for a sanitizer to watch. */
+	/* On the CPU every plain tensor is a separate allocation, for sanitizers. */
 	if (gpu && (where == HT_PLAIN || where == HT_MIXED) && slab_open(&env, &h->slab, SLAB_PLAIN, total))
 		return -1;
 	for (int id = 0; id < HT_BUFS; id++) {

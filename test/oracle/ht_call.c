@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library gets from an HT rig: descriptors of its tensors, and the calls. */
+/* Tensor descriptors of an HT rig, and the calls. */
 #include <string.h>
 
 #include "test/oracle/ht_rig.h"
@@ -13,7 +13,7 @@ int ht_expect(struct ht_rig *rig, const char *call, ncclResult_t got)
 
 void ht_want(struct ht_rig *rig, const char *what, ncclResult_t want, ncclResult_t got)
 {
-	ll_wrong(&rig->verdict, got != want, "rank %d: %s answered %s, must be %s (%s)", seat_rank(rig->seat), what,
+	ll_wrong(&rig->verdict, got != want, "rank %d: %s returned %s, must be %s (%s)", seat_rank(rig->seat), what,
 		 ncclGetErrorString(got), ncclGetErrorString(want), anyEpGetLastError());
 }
 
@@ -94,11 +94,11 @@ void ht_tensor(const struct ht_rig *rig, int handle, enum ht_buf_id id, struct h
 		out->t.win_hdl = buf->window;
 		out->t.win_offset = buf->offset;
 	} else if (out->sizes[0] || h->data.seed % 2) {
-		out->t.data = buf->at; /* of an empty tensor every other time: NULL is as good there */
+		out->t.data = buf->at; /* NULL is allowed for an empty tensor: every other time */
 	}
 }
 
-/* ---- calls; every descriptor is gone when the call has returned ---- */
+/* ---- calls; descriptors are on the stack, gone when the call has returned ---- */
 
 void ht_args(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_args *args)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an HT rig got against what the model says, every row of every output. */
+/* Compares every row of every output of an HT rig with the model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static void poison(uint8_t *row, size_t n)
 	memset(row, LL_POISON_OUT, n);
 }
 
-/* A counter, as wide as the tensor is. */
+/* A counter, in the tensor's width. */
 static void number_store(uint8_t *row, size_t size, int64_t value)
 {
 	int32_t narrow = (int32_t)value;
@@ -136,7 +136,7 @@ static void want_row(const struct view *v, enum ht_buf_id id, size_t row, uint8_
 	}
 }
 
-/* What the row is, for the sentence. */
+/* Describes the row, for the message. */
 static void row_tell(const struct view *v, enum ht_buf_id id, size_t row, char *text, size_t size)
 {
 	const struct ht_row *at = &v->plan->row[row];
@@ -211,7 +211,7 @@ static int buf_check(const struct view *v, enum ht_buf_id id)
 	return got && want ? 0 : -1;
 }
 
-/* The library reads tokens and leaves them as they were. */
+/* The library must not change its inputs. */
 static int inputs_check(const struct view *v, enum ht_op op)
 {
 	const struct ll_input *in = &v->h->in[v->rank];

@@ -15,7 +15,7 @@ static int zones(const struct ht_shape *shape)
 	return shape->expert_major ? ht_local(shape) : 1;
 }
 
-/* The length of a zone; nothing stays nothing. */
+/* The padded length of a zone; 0 stays 0. */
 static int64_t padded(const struct ht_shape *shape, int64_t count)
 {
 	int64_t align = shape->align > 1 ? shape->align : 1;
@@ -65,7 +65,7 @@ static int *slot_at(const struct ht_shape *shape, const struct ht_plan *plan, in
 	return plan->slot + row * (size_t)zones(shape) + zone;
 }
 
-/* The rows of one zone, all of its experts' tokens by (source, token); where the next zone starts. */
+/* Fills one zone with its expert's tokens by (source, token); the start of the next zone. */
 static int64_t zone_make(const struct ht_shape *shape, const struct ll_input *in, int rank, int zone, int64_t start,
 			 struct ht_plan *plan)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What HT must put out, as a plain model of the contract: it sees the inputs of all ranks and says which row of which
- * tensor holds what, byte for byte, for in HT every place is fixed. Nothing of it is shared with the library.
+ * The expected outputs of HT, as a plain model of the contract: from the inputs of all ranks it computes the contents
+ * of every row, byte for byte, since in HT every position is fixed. It shares no code with the library.
  */
 #ifndef EP_TEST_ORACLE_HT_MODEL_H
 #define EP_TEST_ORACLE_HT_MODEL_H
@@ -9,10 +9,10 @@
 #include "test/oracle/model.h"
 
 struct ht_shape {
-	struct ll_shape base; /* its layout and global_ids mean nothing here; quant is NONE or FWD */
+	struct ll_shape base; /* layout and global_ids are unused; quant is NONE or FWD */
 	bool expert_major;    /* else flat */
 	bool global_ids;
-	int align;    /* of the zones of experts; 0 and 1: none */
+	int align;    /* of experts' zones; 0 and 1: none */
 	int capacity; /* max_recv_tokens_per_rank; 0: eager */
 };
 
@@ -25,25 +25,24 @@ struct ht_row {
 /* What a rank receives. */
 struct ht_plan {
 	int64_t total; /* rows before anything is dropped, padding included */
-	int rows;      /* that are delivered, padding included: rows 0 to rows - 1 of the tensors */
+	int rows;      /* delivered, padding included: rows 0 to rows - 1 of the tensors */
 	struct ht_row *row;
-	int64_t *count, *offset; /* [local experts], as Update puts them out; flat has no offsets */
+	int64_t *count, *offset; /* [local experts], as Update returns them; flat has no offsets */
 	int *slot; /* [ranks][tmax][zones]: the row, -1: none, or dropped. Zones: local experts, flat: 1 */
 };
 
-int ht_local(const struct ht_shape *shape); /* experts of a rank */
-/* The most rows a rank can get. */
+int ht_local(const struct ht_shape *shape); /* experts per rank */
+/* The most rows a rank can receive. */
 int ht_bound(const struct ht_shape *shape);
 
-/* in[ranks]: only t and idx are looked at. -ENOMEM or 0. */
+/* in[ranks]: only t and idx are used. -ENOMEM or 0. */
 int ht_plan_make(const struct ht_shape *shape, const struct ll_input *in, int rank, struct ht_plan *out);
 void ht_plan_free(struct ht_plan *plan);
-/* Of all ranks: plan[ranks], NULL without memory. */
+/* Of all ranks: plan[ranks]; NULL: out of memory. */
 struct ht_plan *ht_plans_make(const struct ht_shape *shape, const struct ll_input *in);
 void ht_plans_free(struct ht_plan *plan, int ranks);
 
-/* The first expert after `after` that a token names, whatever the order it names them in; -1: there is none. The last k
- * that names it, where `last` is not NULL. */
+/* The lowest expert id above `after` that a token selects, or -1. *last, if not NULL, is the last k that selects it. */
 int64_t ht_next(const struct ht_shape *shape, const struct ll_input *in, int token, int64_t after, int *last);
 
 /* Flat: topk_idx[topk] and topk_weights[topk] of a row. */
@@ -53,8 +52,8 @@ void ht_expect_choices(const struct ht_shape *shape, const struct ll_input *in, 
 float ht_expect_weight(const struct ht_shape *shape, const struct ll_input *in, int token, int64_t expert);
 
 /*
- * The rows that come back to a token of `src`, in the order in which combine adds them. from: the rank (flat) or the
- * global expert; room for topk of both.
+ * The rows returned to a token of `src`, in the order in which combine adds them. from: the rank (flat) or the global
+ * expert; both arrays hold topk.
  */
 struct ht_term {
 	int64_t from;
@@ -65,7 +64,8 @@ int ht_terms(const struct ht_shape *shape, const struct ll_input *in, const stru
 /* The row of a choice, -1: none was delivered. in[ranks] */
 int ht_slot(const struct ht_shape *shape, const struct ht_plan *plans, int src, int token, int64_t expert);
 
-/* The sum of `count` rows of the combine type: floats added one by one to 0, rounded once. sum[hidden] is scratch. */
+/* The sum of `count` rows of the combine type: added one by one in float, starting at 0, rounded once at the end.
+ * sum[hidden] is scratch. */
 void ht_expect_sum(const struct ht_shape *shape, const uint8_t *const *terms, int count, float *sum, uint8_t *row);
 
 #endif

@@ -35,7 +35,7 @@ void ht_answer(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_ro
 	ll_answer(&rig->cfg.shape.base, &data, h->in, (struct ll_row){ row.src, row.token }, from, out);
 }
 
-/* In (-2, 2), never 0: nothing else may look like a value that came back. */
+/* In (-2, 2), never 0, to distinguish a returned value from anything else. */
 float ht_gradient(const struct ht_rig *rig, int handle, int src, int token, int64_t expert)
 {
 	uint64_t random = ll_seed(rig->handle[handle].op[HT_COMBINE_BWD].seed, USE_GRADIENT + (uint64_t)src,
@@ -75,7 +75,7 @@ static int tokens_load(struct ht_rig *rig, int handle)
 	const struct ll_input *in = &h->in[seat_rank(rig->seat)];
 	struct ll_data data = h->data;
 
-	/* The first dispatch of a round takes what the round came with. */
+	/* The first dispatch of a round uses the round's data. */
 	data.seed = h->op[HT_DISPATCH].seed;
 	for (int r = 0; h->op[HT_DISPATCH].serial > 1 && r < rig->cfg.shape.base.ranks; r++)
 		ll_input_fill(&rig->cfg.shape.base, &data, r, &h->in[r]);
@@ -86,7 +86,7 @@ static int tokens_load(struct ht_rig *rig, int handle)
 		       : 0;
 }
 
-/* The weights that go back with a row: at the place of each of its experts, poison elsewhere. */
+/* The weights returned with a row: at the position of each of its experts, poison elsewhere. */
 static void gradients_make(const struct ht_rig *rig, int handle, const struct ht_row *row, float *out)
 {
 	const struct ht_shape *shape = &rig->cfg.shape;
@@ -101,7 +101,7 @@ static void gradients_make(const struct ht_rig *rig, int handle, const struct ht
 		*out++ = ht_gradient(rig, handle, row->src, row->token, id);
 }
 
-/* Combine's input, row by row as the model has them; what nobody may read is poison. */
+/* Combine's input, row by row by the model; poison where nothing may be read. */
 static int answers_load(struct ht_rig *rig, int handle, enum ht_op op)
 {
 	const struct ht_plan *plan = &rig->handle[handle].plan[seat_rank(rig->seat)];
@@ -222,7 +222,7 @@ static int async_check(struct ht_rig *rig)
 
 	if (ht_expect(rig, "ncclEpGetAsyncError", ncclEpGetAsyncError(rig->group, &got)))
 		return -1;
-	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError says %d, must be %d", seat_rank(rig->seat),
+	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError gives %d, must be %d", seat_rank(rig->seat),
 		 got, want);
 	if (rig->bad_ids && ht_expect(rig, "ncclEpErrorClear", ncclEpErrorClear(rig->group)))
 		return -1;
@@ -274,7 +274,7 @@ static int handle_init(struct ht_rig *rig, int handle, bool tell_topk, ncclEpHan
 					  h->buf[HT_MEM].size ? &mem.t : NULL));
 }
 
-/* InitHandle may be collective and may allocate: nobody's kernels run meanwhile. */
+/* InitHandle may be collective and may allocate: no kernel may run meanwhile. */
 static int twin_init(struct ht_rig *rig, int handle)
 {
 	if (ht_settle(rig) || seat_barrier(rig->seat) ||
@@ -331,10 +331,10 @@ static int do_word(struct ht_rig *rig, const char *word)
 	for (int op = 0; op < HT_OPS; op++)
 		if ((word[0] & ~0x20) == ht_words[op])
 			return do_op(rig, handle, op, word[0] != ht_words[op]);
-	return seat_fail(rig->seat, "no operation is called %.2s", word);
+	return seat_fail(rig->seat, "unknown operation %.2s", word);
 }
 
-/* Does the word occur before `end`? Capital or small letter. */
+/* Whether the word occurs before `end`, in either case. */
 static bool is_word(const char *script, const char *end, char op, char handle)
 {
 	for (; script < end; script++)
@@ -344,8 +344,8 @@ static bool is_word(const char *script, const char *end, char op, char handle)
 }
 
 /*
- * All data first: operations then follow each other without the host in between, as far as they can. What comes before
- * the first Update of a handle belongs to its old routing, and what comes after it can only then be made.
+ * Prepares all data first, so that operations follow each other without the host where possible. Operations before a
+ * handle's first Update use the old routing; data of those after it can be made only then.
  */
 static int script_load(struct ht_rig *rig, const char *script)
 {
@@ -457,8 +457,8 @@ static int handles_open(struct ht_rig *rig)
 	for (int i = 0; i < cfg->handles; i++) {
 		double start;
 
-		/* Ranks that share a GPU: a kernel that waits for this rank must not run while it still allocates,
-		 * which may wait for the kernel. */
+		/* Ranks that share a GPU: no kernel may wait for this rank while it allocates, since allocating may
+		 * wait for that kernel. */
 		if (seat_barrier(rig->seat))
 			return -1;
 		start = world_now();
@@ -497,7 +497,7 @@ int ht_close(struct ht_rig *rig)
 {
 	bool failed = seat_failed(rig->seat);
 
-	/* Memory is given back only when nobody's kernel runs any more: freeing waits for them on some devices. */
+	/* Memory is freed only when no kernel runs: on some devices freeing waits for them. */
 	if (!failed && seat_barrier(rig->seat))
 		failed = true;
 	for (int i = 0; i < rig->cfg.handles; i++) {

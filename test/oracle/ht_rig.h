@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank with an HT group, handles and their tensors: makes the data, calls the public interface, and holds what
- * comes back against the model, every byte of every output. A job of world.h opens a rig, plays scripts on it, closes
- * it.
+ * One rank with an HT group, handles and their tensors: generates the data, calls the public interface, and compares
+ * every byte of every output with the model. A job of world.h opens a rig, runs scripts on it, closes it.
  */
 #ifndef EP_TEST_ORACLE_HT_RIG_H
 #define EP_TEST_ORACLE_HT_RIG_H
@@ -13,37 +12,36 @@
 
 #define HT_HANDLES 4
 
-/* Where tensors are: malloc'ed, in a registered window, addresses of ncclMemAlloc, or each of these as the seed wants,
- * differently on every rank. */
+/* Where tensors are: malloc'ed, in a registered window, addresses of ncclMemAlloc, or a random mix, different on every
+ * rank. */
 enum ht_where { HT_PLAIN, HT_WINDOW, HT_POINTER, HT_MIXED };
-/* How a handle is made: K told to InitHandle, or -1, or ncclEpCreateHandle. */
+/* How a handle is created: InitHandle with K, with -1, or ncclEpCreateHandle. */
 enum ht_init { HT_INIT_TOPK, HT_INIT_AUTO, HT_INIT_CREATE };
-/* A second handle over the same handle_mem, with no Update, does all but FWD dispatch. */
+/* A second handle over the same handle_mem, without Update, runs everything except FWD dispatch. */
 enum ht_twin { HT_TWIN_NONE, HT_TWIN_TOPK, HT_TWIN_AUTO };
 
 struct ht_cfg {
 	struct ht_shape shape;
-	struct ll_data data; /* its seed is the cell's; each handle, round and operation gets one of its own */
+	struct ll_data data; /* the cell's seed; each handle, round and operation derives its own */
 	int handles;
 	enum ht_where where;
 	enum ht_init init;
 	enum ht_twin twin; /* needs caller_mem */
 	bool caller_mem;
 	bool skew;	 /* plain tokens are aligned to their elements only */
-	bool own_stream; /* on the CPU: a host stream instead of the calling thread */
+	bool own_stream; /* CPU: a host stream instead of the calling thread */
 	bool stall;	 /* before some operations one rank sleeps up to 3 ms */
-	bool scribble;	 /* in half of the rounds inputs are overwritten as soon as the operation is given to the stream
-			  */
+	bool scribble;	 /* in half of the rounds inputs are overwritten right after the call */
 	bool idx64;
 	int counters; /* 0: no layout_info, 32 or 64 bits */
 	int id_kind;  /* ncclEpExpertIdKind_t */
 	int zero_copy;
 	int overflow; /* ncclEpOverflowPolicy_t */
 	int sms;
-	int extra;		  /* rows that outputs are taller than they must be */
+	int extra;		  /* extra rows of outputs */
 	int spare;		  /* rows after the valid ones that are poisoned and checked; LL_ALL in tests */
-	bool tall;		  /* tensors have the same height in every round: the one that always fits */
-	bool backward;		  /* there are backward operations */
+	bool tall;		  /* tensors have the worst-case height in every round */
+	bool backward;		  /* with backward operations */
 	unsigned max_token_bytes; /* 0: the largest row of the shape */
 	bool tell_topk;		  /* config.num_topk */
 };
@@ -72,7 +70,7 @@ enum ht_buf_id {
 	HT_BUFS
 };
 
-/* The operations, in the order in which a round has them. Words of scripts: U D C E B. */
+/* The operations, in the order of a round. In scripts: U D C E B. */
 enum ht_op { HT_UPDATE, HT_DISPATCH, HT_COMBINE, HT_DISPATCH_BWD, HT_COMBINE_BWD, HT_OPS };
 
 struct ht_state {
@@ -86,12 +84,12 @@ struct ht_handle {
 	struct slab slab, window;
 	struct buf buf[HT_BUFS];
 	enum slab_kind kind[HT_BUFS]; /* SLAB_NCCL: in the window, but given as an address */
-	struct ll_data data;	      /* of the round: decides tokens and routing */
+	struct ll_data data;	      /* of the round: tokens and routing */
 	struct ll_input *in;	      /* [ranks] */
 	struct ht_plan *plan;	      /* [ranks] */
-	int round;		      /* rounds begun */
+	int round;		      /* rounds started */
 	struct ht_state op[HT_OPS];
-	double init_seconds; /* that InitHandle or CreateHandle took */
+	double init_seconds; /* duration of InitHandle or CreateHandle */
 	bool created;	     /* CreateHandle has done the round's Update already */
 	bool scribbled;	     /* inputs of the round do not outlive their operation */
 };
@@ -105,29 +103,29 @@ struct ht_rig {
 	bool guest; /* comm, shim and group are another rig's */
 	struct ht_handle handle[HT_HANDLES];
 	struct ll_verdict verdict;
-	double group_seconds; /* that CreateGroup took */
-	bool bad_ids;	      /* given since the last look */
+	double group_seconds; /* duration of CreateGroup */
+	bool bad_ids;	      /* since the last check */
 	uint64_t words;	      /* played */
 };
 
-/* Collective, all: 0, or -1 after seat_fail. Values that are wrong fail nothing; they count in the verdict. */
+/* All collective: 0, or -1 after seat_fail. Wrong values are no failure; they count in the verdict. */
 int ht_open(struct ht_rig *rig, struct seat *seat, const struct ht_cfg *cfg);
-/* The same with the group of another rig, which outlives this one and has the same capacity and types: handles of
- * another layout or K side by side. */
+/* The same with the group of another rig, which outlives this one and has the same capacity and types: for handles of
+ * different layouts or K on one group. */
 int ht_join(struct ht_rig *rig, const struct ht_rig *host, const struct ht_cfg *cfg);
 /* Also after a failure. */
 int ht_close(struct ht_rig *rig);
 
 /*
- * Words of an operation and a handle: U update (a new round: other tokens, other routing), D dispatch, C combine, E and
+ * Words of an operation and a handle: U update (a new round with new tokens and routing), D dispatch, C combine, E and
  * B the same backward, small letters with send_only, x complete; handles are A to D. Everything is checked at the end,
- * and before an operation that is done again.
+ * and before an operation is repeated.
  */
 int ht_script(struct ht_rig *rig, const char *script);
-/* Waits for the stream and checks everything that is to be checked. */
+/* Waits for the stream and runs all pending checks. */
 int ht_settle(struct ht_rig *rig);
 
-/* The steps of a script one by one, for those who time them. */
+/* The steps of a script, for timing. */
 int ht_round(struct ht_rig *rig, int handle);			/* a new routing; loads Update */
 int ht_load(struct ht_rig *rig, int handle, enum ht_op op);	/* new data, outputs poisoned */
 int ht_scribble(struct ht_rig *rig, int handle, enum ht_op op); /* over the inputs */
@@ -143,7 +141,7 @@ struct ht_tensor {
 
 void ht_tensor(const struct ht_rig *rig, int handle, enum ht_buf_id id, struct ht_tensor *out);
 
-/* All that a call takes, for those who want to change something in it. Not to be copied: it points into itself. */
+/* All arguments of a call, to be modified by tests. Not to be copied: it points into itself. */
 struct ht_args {
 	struct ht_tensor tensor[HT_BUFS];
 	ncclEpLayoutInfo_t update_info;
@@ -159,9 +157,9 @@ struct ht_args {
 void ht_args(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_args *args);
 ncclResult_t ht_call_with(struct ht_rig *rig, int handle, enum ht_op op, struct ht_args *args);
 
-/* Says what a call answered; -1 unless it is ncclSuccess. */
+/* -1 and seat_fail unless the result is ncclSuccess. */
 int ht_expect(struct ht_rig *rig, const char *call, ncclResult_t got);
-/* A call that must answer `want`; anything else counts in the verdict. */
+/* A call that must return `want`; anything else counts in the verdict. */
 void ht_want(struct ht_rig *rig, const char *what, ncclResult_t want, ncclResult_t got);
 
 /* ---- internal to the rig ---- */
@@ -178,17 +176,17 @@ size_t ht_rows(const struct ht_rig *rig, int handle, enum ht_buf_id id);
 /* The tensors of an operation, inputs or outputs, as a bit mask of enum ht_buf_id. */
 unsigned ht_op_bufs(const struct ht_rig *rig, enum ht_op op, bool outputs);
 struct buf_env ht_env(struct ht_rig *rig);
-/* Rows of a tensor that are poisoned and looked at. */
+/* Rows of a tensor that are poisoned and checked. */
 size_t ht_rows_seen(const struct ht_rig *rig, int handle, enum ht_buf_id id);
-/* What a row of an input holds that the rig thinks up: combine's tokens and weights, backward dispatch's tokens. */
+/* A row of an input that the rig generates: combine's tokens and weights, backward dispatch's tokens. */
 void ht_answer(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_row row, int64_t from, uint8_t *out);
 float ht_gradient(const struct ht_rig *rig, int handle, int src, int token, int64_t expert);
-/* The global expert or the rank that a row of this rank answers for. */
+/* The global expert or the rank that a row of this rank belongs to. */
 int64_t ht_from(const struct ht_rig *rig, const struct ht_row *row);
 
-/* What a call on handle A ends with: on the CPU in the call itself, on a GPU in the next call on the group. */
+/* The final result of a call on handle A: on the CPU its own, on a GPU that of the next call on the group. */
 ncclResult_t ht_outcome(struct ht_rig *rig, enum ht_op op, struct ht_args *args);
-/* The verdict as the job's result. */
+/* After ht_close: wrong values fail the seat. -1 if it has failed. */
 int ht_tell(struct ht_rig *rig);
 
 #endif

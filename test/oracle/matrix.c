@@ -21,9 +21,9 @@ struct run {
 	struct world *world;
 	struct world_opts opts;
 	uint64_t seed;
-	int filler; /* multiprocessors that a foreign kernel holds meanwhile */
+	int filler; /* SMs occupied by another kernel */
 	bool verbose, far;
-	const char *net; /* instead of loop between pretended nodes; NULL: loop */
+	const char *net; /* transport between simulated nodes; NULL: loop */
 	int passed, failed;
 };
 
@@ -38,7 +38,7 @@ void matrix_wrong(struct seat *seat, const struct ll_verdict *verdict)
 
 /* ---- from text to numbers ---- */
 
-/* The place of a word in a list, or -1; the n-th word of a list. */
+/* The index of a word in a list, or -1; the n-th word of a list. */
 static int word_find(const char *list, const char *word)
 {
 	size_t n = strlen(word);
@@ -110,7 +110,7 @@ static const char *cell_values(const struct matrix *m, const struct cell *cell, 
 static const char *cell_illegal(const struct matrix *m, const int *v)
 {
 	if (v[m->ranks] < 1 || v[m->ranks] > MATRIX_RANKS)
-		return "so many ranks are not there";
+		return "not enough ranks";
 	return m->illegal(v);
 }
 
@@ -140,7 +140,7 @@ static void run_job(struct run *run, int ranks, world_fn fn, const void *job, si
 	memset(world_board(run->world), 0, sizeof(struct board));
 	rc = world_run(run->world, ranks, fn, job, size, CELL_SECONDS);
 	run_report(run, !rc, text, world_now() - start, ranks);
-	/* Processes can be replaced; a thread that hangs cannot, and fails all that follow. */
+	/* Processes can be replaced; a thread that hangs cannot, and fails all later cells. */
 	if (world_lost(run->world) && run->opts.processes) {
 		world_close(run->world);
 		if (world_open(&run->opts, &run->world))
@@ -185,12 +185,12 @@ static void run_cells(struct run *run, const struct cells *cells, int limit)
 			run_cell(run, v, seed, text);
 			continue;
 		}
-		printf("FAILED %s\n       not a cell: %s\n", text, why); /* a matrix that asks for it has a hole */
+		printf("FAILED %s\n       not a cell: %s\n", text, why); /* it would be a gap in the matrix */
 		run->failed++;
 	}
 }
 
-/* As many legal cells as asked for, every factor drawn from its list. */
+/* The requested number of legal cells, every factor drawn from its list. */
 static void run_random(struct run *run, int count)
 {
 	const struct matrix *m = run->matrix;
@@ -243,10 +243,10 @@ static int usage(const struct matrix *m, FILE *out, int status)
 		"usage: %s [-t | -g] [-f FILE | -r CELL] [-n COUNT] [-s SEED] [-N] [-k NET] [-F SMS] [-o SEED] [-v]\n"
 		"  -t        ranks are threads (default)      -g  ranks are processes\n"
 		"  -f FILE   cells, one per line               -r CELL  this one cell\n"
-		"  -n COUNT  at most so many cells; without -f and -r: so many random ones (100)\n"
-		"  -s SEED   of the data and of random cells   -F SMS  a foreign kernel holds so many SMs\n"
-		"  -N        random cells are split into pretended nodes\n"
-		"  -k NET    between pretended nodes this net instead of loop\n"
+		"  -n COUNT  at most this many cells; without -f and -r: random ones (100)\n"
+		"  -s SEED   of data and random cells          -F SMS  occupy this many SMs by another kernel\n"
+		"  -N        random cells are split into simulated nodes\n"
+		"  -k NET    transport between simulated nodes instead of loop\n"
 		"  -o SEED   under the emulator: GPU threads in random order\n"
 		"  -v        a line for every cell\n",
 		m->name);

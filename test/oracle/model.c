@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DS_GROUP 128 /* channels under one scale */
+#define DS_GROUP 128 /* channels per scale */
 #define DS_MAX 448.0f
 #define DS_FLOOR 1e-4f
 
@@ -80,7 +80,7 @@ void ll_expect_free(struct ll_expect *expect)
 	*expect = (struct ll_expect){ 0 };
 }
 
-/* Does a token of `in` go to this zone of this rank? However often it names the expert, it goes once. */
+/* Whether a token of `in` goes to this zone of this rank; once, however often it selects the expert. */
 static bool is_sent(const struct ll_shape *shape, const struct ll_input *in, int token, int rank, int zone)
 {
 	int local = shape->experts / shape->ranks;
@@ -182,7 +182,7 @@ void ll_expect_idx(const struct ll_shape *shape, const struct ll_input *in, int 
 	}
 }
 
-/* Rank-major sums each rank once, at the first k that names it. */
+/* Rank-major sums each rank once, at the first k that selects it. */
 static bool is_first(const struct ll_shape *shape, const struct ll_input *in, int token, int k)
 {
 	const int64_t *idx = in->idx + token * shape->topk;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What LL dispatch and combine must put out, as a plain model of the contract: it sees the inputs of all ranks and says
- * which rows a rank receives, what is in them, and what the sums are. Nothing of it is shared with the library.
+ * The expected outputs of LL dispatch and combine, as a plain model of the contract: from the inputs of all ranks it
+ * computes which rows a rank receives, their contents, and the sums. It shares no code with the library.
  */
 #ifndef EP_TEST_ORACLE_MODEL_H
 #define EP_TEST_ORACLE_MODEL_H
@@ -18,15 +18,15 @@ enum ll_quant { LL_QUANT_NONE, LL_QUANT_FWD, LL_QUANT_DS, LL_QUANT_DS_ROUND };
 struct ll_shape {
 	enum ll_layout layout;
 	enum ll_quant quant;
-	int ranks, experts, topk, tmax; /* experts in all */
+	int ranks, experts, topk, tmax; /* total experts */
 	size_t hidden;
-	enum num_type token, scale; /* what dispatch is given; scale only with LL_QUANT_FWD */
+	enum num_type token, scale; /* inputs of dispatch; scale only with LL_QUANT_FWD */
 	enum num_type combine;
 	size_t scale_width; /* elements of a scale row with LL_QUANT_FWD */
-	bool global_ids;    /* rank-major: topk_idx puts out global ids */
+	bool global_ids;    /* rank-major: topk_idx returns global ids */
 };
 
-/* What one rank gives to dispatch. */
+/* One rank's inputs of dispatch. */
 struct ll_input {
 	int t;
 	int64_t *idx;	 /* [t][topk] */
@@ -50,7 +50,7 @@ struct ll_expect {
 	struct ll_row *row; /* [zones][cap] */
 };
 
-/* Bytes of a row: of the tokens given, of the tokens put out, of the scales put out (0 without). */
+/* Bytes of a row of the input tokens, the output tokens, the output scales (0: none). */
 size_t ll_in_bytes(const struct ll_shape *shape);
 size_t ll_out_bytes(const struct ll_shape *shape);
 size_t ll_scale_bytes(const struct ll_shape *shape);
@@ -70,16 +70,16 @@ int ll_expect_dispatch(const struct ll_shape *shape, const struct ll_input *in, 
 		       struct ll_expect *out);
 void ll_expect_free(struct ll_expect *expect);
 
-/* The token row and, where there are scales, the scale row that the token of `in` must arrive as. */
+/* The token row and, with scales, the scale row as received for a token of `in`. */
 void ll_expect_payload(const struct ll_shape *shape, const struct ll_input *in, int token, uint8_t *row,
 		       uint8_t *scale);
 /* Rank-major: the topk_idx row on `rank`. */
 void ll_expect_idx(const struct ll_shape *shape, const struct ll_input *in, int token, int rank, int32_t *row);
 
 /*
- * The sum of one token at its home rank. answers[k] is the row that came back for topk_idx[k] (rank-major: from the
- * rank of topk_idx[k]); it is not read where the contract skips k. sum[hidden] is scratch. Products and sums are
- * rounded to float one by one, in ascending k: that is the order the library promises.
+ * The sum of one token at its home rank. answers[k] is the row returned for topk_idx[k] (rank-major: from the rank of
+ * topk_idx[k]); not read where the contract skips k. sum[hidden] is scratch. Products and sums are each rounded to
+ * float, in ascending k, which is the order the library guarantees.
  */
 void ll_expect_sum(const struct ll_shape *shape, const struct ll_input *in, const bool *active, int token,
 		   const uint8_t *const *answers, float *sum, uint8_t *row);

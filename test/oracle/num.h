@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small floating-point formats, by their definition and not by what any device does: each conversion to one of them is
- * "the nearest value there is, an even code in a tie", found in integers or in a table. Slow on purpose.
+ * Small floating-point formats by definition, independent of any device: each conversion is round to nearest even, done
+ * in integers or by a table. Slow on purpose.
  */
 #ifndef EP_TEST_ORACLE_NUM_H
 #define EP_TEST_ORACLE_NUM_H
@@ -13,10 +13,10 @@ float num_from_bf16(uint16_t bits);
 float num_from_f16(uint16_t bits);
 float num_from_e4m3(uint8_t bits);
 
-/* Round to nearest even; beyond the largest value comes infinity; a NaN stays one. */
+/* Round to nearest even; overflow gives infinity; a NaN stays a NaN. */
 uint16_t num_to_bf16(float value);
 uint16_t num_to_f16(float value);
-/* Round to nearest even; beyond 448 comes 448 (the format has no infinity); a NaN becomes 0x7f or 0xff. */
+/* Round to nearest even; saturates at 448 (the format has no infinity); a NaN becomes 0x7f or 0xff. */
 uint8_t num_to_e4m3(float value);
 
 uint32_t num_bits(float value);

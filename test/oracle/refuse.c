@@ -7,7 +7,7 @@
 
 enum { EM = 1, RM = 2, BOTH = EM | RM };
 
-/* One thing wrong in an otherwise right call. */
+/* One error in an otherwise valid call. */
 struct refusal {
 	const char *what;
 	int layouts;
@@ -86,7 +86,7 @@ static const struct refusal combines[] = {
 
 static void answered(struct rig *rig, const char *call, const char *what, ncclResult_t want, ncclResult_t got)
 {
-	ll_wrong(&rig->verdict, got != want, "rank %d: %s, %s: answered %s, must be %s", seat_rank(rig->seat), call,
+	ll_wrong(&rig->verdict, got != want, "rank %d: %s, %s: returned %s, must be %s", seat_rank(rig->seat), call,
 		 what, ncclGetErrorString(got), ncclGetErrorString(want));
 }
 
@@ -131,7 +131,7 @@ static void refuse_others(struct rig *rig)
 	answered(rig, "ncclEpMaskClean", "no masks", ncclInvalidUsage, ncclEpMaskClean(rig->group, rig->shim.stream));
 	answered(rig, "ncclEpErrorClear", "no error", ncclSuccess, ncclEpErrorClear(rig->group));
 	answered(rig, "ncclEpComplete", "nothing staged", ncclSuccess, rig_complete(rig, 0));
-	ll_wrong(&rig->verdict, handle != NULL, "rank %d: a refused handle is not NULL", seat_rank(rig->seat));
+	ll_wrong(&rig->verdict, handle != NULL, "rank %d: a rejected handle is not NULL", seat_rank(rig->seat));
 }
 
 /* zero_copy ON: expert-major never; rank-major only with a window. */
@@ -173,7 +173,7 @@ int ll_refuse_job(struct seat *seat, const void *arg)
 			if (combines[i].layouts & bit)
 				refuse_combine(&rig, &combines[i]);
 		refuse_others(&rig);
-		/* None of it has left a mark. */
+		/* None of it had an effect. */
 		rig_script(&rig, "DA CA");
 		rig_script(&rig, "dA xA CA");
 	}

@@ -4,7 +4,7 @@
 
 #include "test/oracle/world.h"
 
-/* A job; arg is an int, enum ll_layout. Calls that the contract forbids answer its code and harm nothing. */
+/* A job; arg is an int, enum ll_layout. Invalid calls return the documented result and have no effect. */
 int ll_refuse_job(struct seat *seat, const void *arg);
 
 #endif

@@ -12,7 +12,7 @@
 
 /* ---- data ---- */
 
-/* Rows of each zone that are poisoned and looked at. */
+/* Rows of each zone that are poisoned and checked. */
 static int zone_rows(const struct rig *rig, const struct rig_handle *h, int zone)
 {
 	int room = h->expect.cap - h->expect.count[zone];
@@ -117,7 +117,7 @@ static struct ll_scene scene_make(const struct rig *rig, const struct rig_handle
 				  .rank = seat_rank(rig->seat) };
 }
 
-/* The library reads them and leaves them as they were. */
+/* The library must not change its inputs. */
 static int inputs_check(struct rig *rig, struct rig_handle *h)
 {
 	const struct ll_input *in = &h->in[seat_rank(rig->seat)];
@@ -219,7 +219,7 @@ static int async_check(struct rig *rig)
 		return 0;
 	if (rig_expect(rig, "ncclEpGetAsyncError", ncclEpGetAsyncError(rig->group, &got)))
 		return -1;
-	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError says %d, must be %d", seat_rank(rig->seat),
+	ll_wrong(&rig->verdict, got != want, "rank %d: ncclEpGetAsyncError gives %d, must be %d", seat_rank(rig->seat),
 		 got, want);
 	if (rig->bad_ids && rig_expect(rig, "ncclEpErrorClear", ncclEpErrorClear(rig->group)))
 		return -1;
@@ -339,7 +339,7 @@ static int do_word(struct rig *rig, const char *word)
 	case 'x':
 		return do_complete(rig, handle);
 	}
-	return seat_fail(rig->seat, "no operation is called %.2s", word);
+	return seat_fail(rig->seat, "unknown operation %.2s", word);
 }
 
 /* A handle whose first word is a dispatch. */
@@ -360,7 +360,7 @@ int rig_script(struct rig *rig, const char *script)
 {
 	int word = 0;
 
-	/* All data first: operations then follow each other without the host in between, as far as they can. */
+	/* Prepares all data first, so that operations follow each other without the host where possible. */
 	for (int i = 0; i < rig->cfg.handles; i++) {
 		struct rig_handle *h = &rig->handle[i];
 
@@ -448,8 +448,8 @@ static int handles_open(struct rig *rig)
 	for (int i = 0; i < rig->cfg.handles; i++)
 		if (handle_open(rig, i))
 			return -1;
-	/* Ranks that share a GPU: a kernel that waits for this rank must not run while it still allocates, which may
-	 * wait for the kernel. */
+	/* Ranks that share a GPU: no kernel may wait for this rank while it allocates, since allocating may wait for
+	 * that kernel. */
 	return seat_barrier(rig->seat);
 }
 
@@ -479,7 +479,7 @@ int rig_close(struct rig *rig)
 {
 	bool failed = seat_failed(rig->seat) || rig->parted;
 
-	/* Memory is given back only when nobody's kernel runs any more: freeing waits for them on some devices. */
+	/* Memory is freed only when no kernel runs: on some devices freeing waits for them. */
 	if (!failed && seat_barrier(rig->seat))
 		failed = true;
 	for (int i = 0; i < rig->cfg.handles; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank with a group, handles and their tensors: makes the data, calls the public interface, and lets the oracle
- * judge what comes back. A job of world.h opens a rig, plays scripts on it, closes it.
+ * One rank with an LL group, handles and their tensors: generates the data, calls the public interface, and checks the
+ * outputs by the oracle. A job of world.h opens a rig, runs scripts on it, closes it.
  */
 #ifndef EP_TEST_ORACLE_RIG_H
 #define EP_TEST_ORACLE_RIG_H
@@ -13,11 +13,11 @@
 
 struct rig_cfg {
 	struct ll_shape shape;
-	struct ll_data data; /* its seed is the cell's; each handle and round gets one of its own */
+	struct ll_data data; /* the cell's seed; each handle and round derives its own */
 	int handles;
 	bool windows;	 /* all tensors in registered windows, data NULL */
 	bool skew;	 /* tokens are aligned to their elements only */
-	bool own_stream; /* on the CPU: a host stream instead of the calling thread */
+	bool own_stream; /* CPU: a host stream instead of the calling thread */
 	bool no_counts;	 /* rank-major without src_rank_counters */
 	bool create;	 /* ncclEpCreateHandle instead of Init and Update */
 	bool caller_mem; /* handle_mem is the caller's */
@@ -29,7 +29,7 @@ struct rig_cfg {
 	bool idx64;
 	unsigned max_token_bytes;   /* 0: the largest row of the shape */
 	unsigned long buffer_bytes; /* rdma_buffer_size; 0: automatic */
-	int per_node;		    /* ranks of a pretended node (far.h), to count what crosses; 0: one node */
+	int per_node;		    /* ranks per simulated node (far.h), to count bytes between nodes; 0: one node */
 };
 
 enum rig_buf_id {
@@ -73,18 +73,18 @@ struct rig {
 	struct rig_handle handle[RIG_HANDLES];
 	struct ll_verdict verdict;
 	bool *active;	   /* [ranks]; all true at first */
-	int async;	   /* what ncclEpGetAsyncError must say, beside bad ids; -1: not asked */
-	bool bad_ids;	   /* given since the last look */
-	int stall_at;	   /* before this word of a script, from 1 on, */
-	unsigned stall_us; /* this rank sleeps so long */
-	uint64_t naps;	   /* not 0: and a random 1 to 50 ms before every word; a seed of its own for every rank */
-	uint64_t crossed;  /* bytes the calls so far must have given to the net */
-	bool parted;	   /* the group is lost, or ranks are: rig_close waits for nobody and asks for no success */
+	int async;	   /* expected ncclEpGetAsyncError, apart from bad ids; -1: not checked */
+	bool bad_ids;	   /* since the last check */
+	int stall_at;	   /* before this word of a script, from 1, */
+	unsigned stall_us; /* this rank sleeps this long */
+	uint64_t naps;	   /* seed, different on every rank: sleeps of 1 to 50 ms before every word; 0: none */
+	uint64_t crossed;  /* expected bytes given to the net so far */
+	bool parted;	   /* the group has failed, or ranks are lost: rig_close does not wait and ignores errors */
 };
 
-/* Collective, all: 0, or -1 after seat_fail. Values that are wrong fail nothing; they count in the verdict. */
+/* All collective: 0, or -1 after seat_fail. Wrong values are no failure; they count in the verdict. */
 int rig_open(struct rig *rig, struct seat *seat, const struct rig_cfg *cfg);
-/* The same with the group of another rig, which outlives this one: handles of another layout or K side by side. */
+/* The same with the group of another rig, which outlives this one: for handles of different layouts or K. */
 int rig_join(struct rig *rig, const struct rig *host, const struct rig_cfg *cfg);
 /* Also after a failure. */
 int rig_close(struct rig *rig);
@@ -94,29 +94,29 @@ int rig_close(struct rig *rig);
  * A to D. Everything is checked at the end, and before a combine that needs the rows.
  */
 int rig_script(struct rig *rig, const char *script);
-/* What rig.naps asks for before an operation. */
+/* Sleeps as rig.naps asks for. */
 void rig_nap(struct rig *rig);
-/* Waits for the stream and checks everything that is to be checked. */
+/* Waits for the stream and runs all pending checks. */
 int rig_settle(struct rig *rig);
 
-/* The steps of a script one by one, for those who time them. */
+/* The steps of a script, for timing. */
 int rig_load(struct rig *rig, int handle);  /* new data for the next dispatch, outputs poisoned */
-int rig_store(struct rig *rig, int handle); /* the data of the round, as it is in host memory now, to the device */
+int rig_store(struct rig *rig, int handle); /* copies the round's data from host memory to the device */
 int rig_update(struct rig *rig, int handle);
 ncclResult_t rig_dispatch(struct rig *rig, int handle, bool send_only);
 ncclResult_t rig_combine(struct rig *rig, int handle, bool send_only);
 ncclResult_t rig_complete(struct rig *rig, int handle);
 int rig_check_rows(struct rig *rig, int handle);
-int rig_answer(struct rig *rig, int handle); /* combine's input, by the rows that rig_check_rows found */
+int rig_answer(struct rig *rig, int handle); /* combine's input, for the rows that rig_check_rows found */
 int rig_check_sums(struct rig *rig, int handle);
 int rig_sync(struct rig *rig);
-/* All ranks, nothing staged, nobody masked: what the library counts against what the model says crossed. */
+/* All ranks, nothing staged, no rank masked: the library's counters against the model's bytes between nodes. */
 int rig_check_crossed(struct rig *rig);
 
 /* The group's mask must be rig->active. */
 int rig_check_mask(struct rig *rig);
-/* The next operations are of this round, whatever was pending. Data follow from its number, also on ranks that missed
- * some. */
+/* Starts a round by number and drops what was pending. Data depends on the number only, so ranks that missed rounds
+ * agree with the others. */
 void rig_set_round(struct rig *rig, int round);
 
 /* A tensor as the library gets it; sizes are its own. */
@@ -127,7 +127,7 @@ struct rig_tensor {
 
 void rig_tensor(const struct rig *rig, int handle, enum rig_buf_id id, struct rig_tensor *out);
 
-/* All that a call takes, for those who want to change something in it. Not to be copied: it points into itself. */
+/* All arguments of a call, to be modified by tests. Not to be copied: it points into itself. */
 struct rig_dispatch_args {
 	struct rig_tensor tensor[RIG_BUFS];
 	ncclEpDispatchInputs_t in;
@@ -148,7 +148,7 @@ void rig_combine_args(const struct rig *rig, int handle, struct rig_combine_args
 
 /* After rig_close: wrong values fail the seat. -1 if it has failed. */
 int rig_tell(struct rig *rig);
-/* Says what a call answered; -1 unless it is ncclSuccess. */
+/* -1 and seat_fail unless the result is ncclSuccess. */
 int rig_expect(struct rig *rig, const char *call, ncclResult_t got);
 
 #endif

@@ -66,7 +66,7 @@ static size_t buf_rows(const struct rig *rig, enum rig_buf_id id)
 	}
 }
 
-/* An element further than what 16 bytes would need: the contract wants tokens aligned to their type, no more. */
+/* One element past a 16-byte boundary: the contract requires tokens aligned to their type only. */
 static size_t buf_skew(const struct rig *rig, enum rig_buf_id id)
 {
 	const struct ll_shape *shape = &rig->cfg.shape;

@@ -14,7 +14,7 @@ int rig_buf_put(struct rig *rig, struct buf *buf, size_t offset, const void *fro
 int rig_buf_fill(struct rig *rig, struct buf *buf, size_t offset, int byte, size_t size);
 /* The tensor in host memory, of which `size` bytes from `offset` on are up to date. NULL after a failure. */
 const uint8_t *rig_buf_get(struct rig *rig, struct buf *buf, size_t offset, size_t size);
-/* Nothing may have been written around the tensor. */
+/* Checks the guards. */
 int rig_buf_guards(struct rig *rig, struct buf *buf, const char *name);
 
 /* Bytes of a row of [zones][cap] tensors, of topk_idx. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library gets from a rig: descriptors of its tensors, and the calls. */
+/* Tensor descriptors of a rig, and the calls. */
 #include <string.h>
 #include <unistd.h>
 
@@ -73,11 +73,11 @@ void rig_tensor(const struct rig *rig, int handle, enum rig_buf_id id, struct ri
 		out->t.win_hdl = buf->window;
 		out->t.win_offset = buf->offset;
 	} else if (out->sizes[0] || h->data.seed % 2) {
-		out->t.data = buf->at; /* of an empty tensor every other time: NULL is as good there */
+		out->t.data = buf->at; /* NULL is allowed for an empty tensor: every other time */
 	}
 }
 
-/* ---- calls; every descriptor is gone when the call has returned ---- */
+/* ---- calls; descriptors are on the stack, gone when the call has returned ---- */
 
 int rig_update(struct rig *rig, int handle)
 {
@@ -170,7 +170,7 @@ ncclResult_t rig_complete(struct rig *rig, int handle)
 	return ncclEpComplete(rig->handle[handle].handle, NULL, rig->shim.stream);
 }
 
-/* The operations are over everywhere, so every put has arrived; its engine may still be about to count it. */
+/* All operations are complete, so every put has arrived; an engine may still have to count it. */
 int rig_check_crossed(struct rig *rig)
 {
 	double end = world_now() + CROSS_SECONDS;
@@ -183,12 +183,13 @@ int rig_check_crossed(struct rig *rig)
 		if (rig_expect(rig, "anyEpGroupNetCounts", anyEpGroupNetCounts(rig->group, &counts)))
 			return -1;
 	} while (counts.bytes < rig->crossed && world_now() < end);
-	ll_wrong(&rig->verdict, counts.bytes != rig->crossed, "rank %d: %llu bytes crossed, must be %llu",
+	ll_wrong(&rig->verdict, counts.bytes != rig->crossed, "rank %d: %llu bytes sent between nodes, must be %llu",
 		 seat_rank(rig->seat), (unsigned long long)counts.bytes, (unsigned long long)rig->crossed);
 	ll_wrong(&rig->verdict, !rig->crossed != !counts.puts || counts.puts * 16 > counts.bytes,
 		 "rank %d: %llu puts for %llu bytes", seat_rank(rig->seat), (unsigned long long)counts.puts,
 		 (unsigned long long)counts.bytes);
-	ll_wrong(&rig->verdict, !rig->cfg.per_node && counts.signals, "rank %d: %llu signals crossed inside one node",
-		 seat_rank(rig->seat), (unsigned long long)counts.signals);
+	ll_wrong(&rig->verdict, !rig->cfg.per_node && counts.signals,
+		 "rank %d: %llu signals by the net within one node", seat_rank(rig->seat),
+		 (unsigned long long)counts.signals);
 	return 0;
 }

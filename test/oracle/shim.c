@@ -58,7 +58,7 @@ static int host_alloc(struct shim *shim, size_t size, void **out)
 {
 	void *at;
 
-	/* Not rounded up: a sanitizer shall see the byte after the last. */
+	/* Not rounded up, so that a sanitizer detects accesses past the end. */
 	if (posix_memalign(&at, 256, size ? size : 1))
 		return shim_fail(shim, "out of memory: %zu bytes", size);
 	*out = at;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a test program needs of a device: memory, copies, a stream, and on a GPU events and graphs. Two rows, the CPU
- * and CUDA's driver, which is opened at run time: the program builds and runs without either. All functions answer 0 or
- * -1 and leave a sentence in the shim.
+ * What a test program needs from a device: memory, copies, a stream, and on a GPU events and graphs. Two
+ * implementations: the CPU, and CUDA's driver, loaded at run time, so that programs build and run without it. All
+ * functions return 0, or -1 with a message in shim->text.
  */
 #ifndef EP_TEST_ORACLE_SHIM_H
 #define EP_TEST_ORACLE_SHIM_H
@@ -20,7 +20,7 @@ struct shim_ops {
 	void (*close)(struct shim *shim);
 	int (*alloc)(struct shim *shim, size_t size, void **out);
 	void (*free)(struct shim *shim, void *at);
-	/* In the stream's order; put and get return when host memory may be used again. */
+	/* In stream order; put and get return when host memory may be reused. */
 	int (*put)(struct shim *shim, void *to, const void *host, size_t size);
 	int (*get)(struct shim *shim, void *host, const void *from, size_t size);
 	int (*copy)(struct shim *shim, void *to, const void *from, size_t size);
@@ -35,7 +35,7 @@ struct shim_ops {
 	int (*capture_end)(struct shim *shim, void **graph);
 	int (*graph_launch)(struct shim *shim, void *graph);
 	void (*graph_destroy)(struct shim *shim, void *graph);
-	/* A kernel that keeps `sms` multiprocessors to itself until it is stopped. */
+	/* A kernel that occupies `sms` SMs until it is stopped. */
 	int (*filler_start)(struct shim *shim, int sms);
 	int (*filler_stop)(struct shim *shim);
 };
@@ -53,9 +53,9 @@ extern const struct shim_ops shim_host, shim_cuda;
 int shim_fail(struct shim *shim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /*
- * Before the thread's first communicator: where there is a GPU and NCCL_EP_DEVICE names it (cuda or auto), makes one
- * current, so that the communicator finds it. Not where the variable is unset: that starts the driver in every rank
- * process, a second each, for tests of the CPU device too. The seats of a machine share its GPUs evenly.
+ * Before the thread's first communicator: makes a GPU current for it where there is one and NCCL_EP_DEVICE is cuda or
+ * auto. Not where the variable is unset: that would start the driver in every rank process, a second each, for tests of
+ * the CPU device too. The seats of a machine share its GPUs evenly.
  */
 void shim_bind(int seat);
 

@@ -50,7 +50,7 @@ static struct {
 #define X(name, parameters) int(*name) parameters;
 	SYMBOLS(X)
 #undef X
-	int devices; /* 0: no driver, or none that works */
+	int devices; /* 0: no working driver */
 } cu;
 
 enum {
@@ -111,8 +111,8 @@ static int check(struct shim *shim, const char *call, int error)
 #define CALL(shim, fn, ...) check(shim, #fn, cu.fn(__VA_ARGS__))
 
 /*
- * A GPU has few queues, and streams get them in turn: two ranks whose streams share one wait for each other for ever.
- * So the streams of all ranks are made in one go, before anybody else makes any, and are used again.
+ * A GPU has few hardware queues, assigned to streams round robin: two ranks whose streams share one would deadlock. So
+ * the streams of all ranks are created together, before any others, and reused.
  */
 enum { STREAMS = 16 };
 static struct {
@@ -213,8 +213,8 @@ static int cuda_copy(struct shim *shim, void *to, const void *from, size_t size)
 	return size ? CALL(shim, cuMemcpyAsync, (ptr_t)to, (ptr_t)from, size, shim->stream) : 0;
 }
 
-/* Host memory that is not pinned: the driver would wait for the stream inside the call, with a lock that the launches
- * of other ranks need. So the waiting is done before. */
+/* For pageable host memory the driver would wait for the stream inside the call, holding a lock that launches of other
+ * ranks need. So wait before. */
 static int cuda_move(struct shim *shim, void *to, const void *from, size_t size)
 {
 	return cuda_sync(shim, 60) || cuda_copy(shim, to, from, size) ? -1 : cuda_sync(shim, 60);
@@ -282,26 +282,27 @@ static void cuda_graph_destroy(struct shim *shim, void *graph)
 		cu.cuGraphExecDestroy(graph);
 }
 
-/* Blocks that want most of a multiprocessor's shared memory and spin until the flag is set, one per multiprocessor. */
-static const char filler_ptx[] = ".version 7.0\n"
-				 ".target sm_80\n"
-				 ".address_size 64\n"
-				 ".visible .entry filler(.param .u64 flag)\n"
-				 "{\n"
-				 "	.reg .u64 %rd<3>;\n"
-				 "	.reg .u32 %r<3>;\n"
-				 "	.reg .pred %p<2>;\n"
-				 "	ld.param.u64 %rd1, [flag];\n"
-				 "again:\n"
-				 "	ld.relaxed.sys.u32 %r1, [%rd1];\n"
-				 "	setp.eq.u32 %p1, %r1, 0;\n"
-				 "	@!%p1 bra end;\n"
-				 "	nanosleep.u32 200000;\n" /* else its polling over PCIe starves the GPU's own */
-				 "	bra again;\n"
-				 "end:\n"
-				 "	ret;\n"
-				 "}\n";
-#define FILLER_SHARED 163840 /* sm_80 has 164 KiB, sm_90 228: one block each, and little room beside it */
+/* Blocks that use most of an SM's shared memory, so one per SM, and spin until the flag is set. */
+static const char filler_ptx[] =
+	".version 7.0\n"
+	".target sm_80\n"
+	".address_size 64\n"
+	".visible .entry filler(.param .u64 flag)\n"
+	"{\n"
+	"	.reg .u64 %rd<3>;\n"
+	"	.reg .u32 %r<3>;\n"
+	"	.reg .pred %p<2>;\n"
+	"	ld.param.u64 %rd1, [flag];\n"
+	"again:\n"
+	"	ld.relaxed.sys.u32 %r1, [%rd1];\n"
+	"	setp.eq.u32 %p1, %r1, 0;\n"
+	"	@!%p1 bra end;\n"
+	"	nanosleep.u32 200000;\n" /* without it polling over PCIe starves the other kernels */
+	"	bra again;\n"
+	"end:\n"
+	"	ret;\n"
+	"}\n";
+#define FILLER_SHARED 163840 /* sm_80 has 164 KiB, sm_90 228: one block per SM, and little room for others */
 
 static int cuda_filler_start(struct shim *shim, int sms)
 {

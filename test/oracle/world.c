@@ -35,22 +35,22 @@ struct result {
 	char text[TEXT];
 };
 
-/* What parent and ranks share; everything but the atomics is under the lock. */
+/* Shared by parent and ranks; protected by the lock except for the atomics. */
 struct shared {
 	pthread_mutex_t lock;
 	pthread_cond_t job, back;
-	unsigned long number; /* of the job; seats run each once */
+	unsigned long number; /* of the job; each seat runs it once */
 	bool quit;
 	int ranks;
 	world_fn fn;
 	_Alignas(16) char arg[WORLD_ARG];
-	unsigned long generation; /* communicators of older ones are thrown away */
+	unsigned long generation; /* communicators of older generations are dropped */
 	struct variable variable[VARIABLES];
 	struct result result[WORLD_SEATS];
 
 	_Alignas(64) atomic_uint arrived;
 	_Alignas(64) atomic_uint round;
-	atomic_bool failed; /* somebody in this job */
+	atomic_bool failed; /* some rank of this job */
 	ncclUniqueId id;    /* rank 0 writes it before a barrier, the others read it after */
 };
 
@@ -87,7 +87,7 @@ int world_random_order(uint64_t seed)
 	const struct simt_options options = { .seed = seed };
 
 	if (!simt_configure) {
-		fprintf(stderr, "no emulator in this program: its kernels have no threads to mix up\n");
+		fprintf(stderr, "-o: this program was built without the emulator\n");
 		return -1;
 	}
 	simt_configure(&options);
@@ -197,7 +197,7 @@ static void variables_set(const struct shared *s)
 		setenv(s->variable[i].name, s->variable[i].value, 1);
 }
 
-/* A seat's life: wait for a job, run it, say so. */
+/* Main loop of a seat: wait for a job, run it, report. */
 static void *seat_main(void *arg)
 {
 	struct seat *seat = arg;
@@ -210,7 +210,7 @@ static void *seat_main(void *arg)
 		struct result *result = &s->result[seat->index];
 
 		while (!s->quit && (s->number == seen || seat->index >= s->ranks)) {
-			seen = s->number; /* a job of fewer ranks is over for this one */
+			seen = s->number; /* a job of fewer ranks is done for this seat */
 			pthread_cond_wait(&s->job, &s->lock);
 		}
 		if (s->quit)
@@ -224,7 +224,7 @@ static void *seat_main(void *arg)
 			variables_set(s);
 		pthread_mutex_unlock(&s->lock);
 		if (s->fn(seat, s->arg) && !result->rc)
-			seat_fail(seat, "failed without a word");
+			seat_fail(seat, "failed without a message");
 		pthread_mutex_lock(&s->lock);
 		result->done = true;
 		pthread_cond_broadcast(&s->back);
@@ -267,7 +267,7 @@ static int seat_start(struct seat *seat, int (*enter)(int))
 	seat->pid = fork();
 	if (seat->pid)
 		return seat->pid < 0 ? -1 : 0;
-	prctl(PR_SET_PDEATHSIG, SIGKILL); /* a killed test leaves nobody behind */
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* no ranks are left when the test is killed */
 	rc = enter ? enter(seat->index) : 0;
 	if (!rc)
 		seat_main(seat);
@@ -279,12 +279,11 @@ int world_open(const struct world_opts *opts, struct world **out)
 	struct world *world = calloc(1, sizeof(*world));
 
 	setenv("NCCL_EP_TIMEOUT_MS", "30000", 0);
-	setenv("NCCL_EP_DEBUG", "NONE",
-	       0); /* many tests provoke what is logged; failures carry their sentence anyway */
-	/* Rank threads spin side by side on one GPU: streams that share a hardware queue would wait for each other. */
+	setenv("NCCL_EP_DEBUG", "NONE", 0); /* many tests provoke errors; failures print their message anyway */
+	/* Ranks spin side by side on one GPU: streams that share a hardware queue would deadlock. */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	if (!world || opts->seats < 1 || opts->seats > WORLD_SEATS) {
-		fprintf(stderr, "1 to %d ranks, please\n", WORLD_SEATS);
+		fprintf(stderr, "the number of ranks must be 1 to %d\n", WORLD_SEATS);
 		free(world);
 		return -1;
 	}
@@ -347,7 +346,7 @@ pid_t world_pid(const struct world *world, int seat)
 	return world->seat[seat].pid;
 }
 
-/* A process that ended by itself; -1 none. */
+/* A process that has exited, or -1. */
 static int seat_dead(struct world *world)
 {
 	int status;
@@ -366,7 +365,7 @@ static int seat_dead(struct world *world)
 	return -1;
 }
 
-/* Under the lock, until all are back; -1 when one is not. */
+/* With the lock held, until all have finished; -1 if one has not. */
 static int world_wait(struct world *world, double seconds)
 {
 	struct shared *s = world->shared;
@@ -382,8 +381,7 @@ static int world_wait(struct world *world, double seconds)
 		if (seat_dead(world) >= 0)
 			return -1;
 		if (world_now() > end) {
-			snprintf(world->text, sizeof(world->text), "rank %d has not come back after %.0f s", i,
-				 seconds);
+			snprintf(world->text, sizeof(world->text), "rank %d has not finished after %.0f s", i, seconds);
 			return -1;
 		}
 		clock_gettime(CLOCK_MONOTONIC, &ts);
@@ -393,7 +391,7 @@ static int world_wait(struct world *world, double seconds)
 	return 0;
 }
 
-/* The first failure that is not only the echo of another's. */
+/* The first failure that is not a consequence of another rank's. */
 static int world_judge(struct world *world)
 {
 	struct shared *s = world->shared;
@@ -455,7 +453,7 @@ int world_close(struct world *world)
 
 		if (!world->processes) {
 			if (world->lost)
-				return rc; /* a thread that hangs cannot be ended: what it uses stays */
+				return rc; /* a thread that hangs cannot be ended: leak what it uses */
 			pthread_join(world->seat[i].thread, NULL);
 		} else if (world->seat[i].pid > 0) {
 			if (world->lost)
@@ -477,7 +475,7 @@ int seat_meet(struct seat *seat, atomic_int *count, int want)
 	atomic_fetch_add(count, 1);
 	while (atomic_load(count) < want) {
 		if (world_now() > end)
-			return seat_fail(seat, "waited a minute for %d others", want - atomic_load(count));
+			return seat_fail(seat, "waited a minute for %d other ranks", want - atomic_load(count));
 		usleep(500);
 	}
 	return 0;

@@ -50,7 +50,7 @@ static void send_some(struct eng_rank *me, int peer, int n, uint64_t value)
 	CHECK(eng_signal(me, peer, SIGNAL_AT(me->rank), value) == 0, "signal");
 }
 
-static void check_sentence(const struct eng_rank *me, int peer, int err)
+static void check_message(const struct eng_rank *me, int peer, int err)
 {
 	char name[16];
 
@@ -82,7 +82,7 @@ static void completions(const char *spec, int n)
 	check_quiet(me, 1);
 	for (int peer = 1; peer < 3; peer++) {
 		CHECK(failures(me, peer) == 1, "%s: rank %d failed %d times", spec, peer, failures(me, peer));
-		check_sentence(me, peer, -EIO);
+		check_message(me, peer, -EIO);
 		send_some(me, peer, 20, 1000);
 	}
 	check_quiet(me, 1);
@@ -113,7 +113,7 @@ static void uncovered(void)
 	check_quiet(me, 1);
 	CHECK(eng_counts(me).puts == 5 && eng_counts(me).dropped == 6, "%llu puts, %llu dropped",
 	      eng_counts(me).puts + 0ull, eng_counts(me).dropped + 0ull);
-	check_sentence(me, 1, -EIO);
+	check_message(me, 1, -EIO);
 	eng_close(rig);
 }
 
@@ -134,7 +134,7 @@ static void gone(const char *spec)
 	check_quiet(me, 1);
 	CHECK(failures(me, 1) == 1 && !failures(me, 2), "%s: %d and %d failures", spec, failures(me, 1),
 	      failures(me, 2));
-	check_sentence(me, 1, -EP_EREMOTE);
+	check_message(me, 1, -EP_EREMOTE);
 	CHECK(eng_counts(me).dropped > 0, "%s: nothing was dropped", spec);
 	eng_close(rig);
 }
@@ -190,7 +190,7 @@ static void lies(uint64_t dst)
 
 	CHECK(eng_signal(&rig->rank[0], 1, dst, 77) == 0, "push");
 	CHECK(wait_count(&me->peer_failed[0]), "a signal to %#llx was accepted", dst + 0ull);
-	check_sentence(me, 0, -EP_EREMOTE);
+	check_message(me, 0, -EP_EREMOTE);
 	snprintf(address, sizeof(address), "%#llx", dst + 0ull);
 	CHECK(strstr(me->peer_why[0], address), "%s", me->peer_why[0]);
 	send_some(&rig->rank[0], 1, 5, 5);
@@ -256,7 +256,7 @@ static void unseen(const char *spec)
 	snprintf(me->net_why, sizeof(me->net_why), "injected loss of rank 2");
 	__atomic_store_n(&me->net_lost[2], true, __ATOMIC_RELEASE);
 	CHECK(wait_count(&me->peer_failed[2]), "the net was not polled");
-	check_sentence(me, 2, -EP_EREMOTE);
+	check_message(me, 2, -EP_EREMOTE);
 	CHECK(strstr(me->peer_why[2], "injected loss"), "\"%s\" is not the net's message", me->peer_why[2]);
 	send_some(me, 1, 5, 7);
 	send_some(me, 2, 5, 7);

@@ -21,7 +21,7 @@ struct probe_request {
 };
 
 /* Quiet puts by peer, until a request covers them. */
-struct probe_lane {
+struct probe_conn {
 	uint64_t bytes, puts;
 };
 
@@ -47,7 +47,7 @@ static void probe_count(struct eng_probe *p, const ncclEpNetPut_v1_t *put)
 static int probe_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
 {
 	struct eng_probe *p = *(struct eng_probe **)ctx;
-	struct probe_lane *lane = (struct probe_lane *)((void **)ctx + 1) + put->peer;
+	struct probe_conn *conn = (struct probe_conn *)((void **)ctx + 1) + put->peer;
 	uint32_t stall = __atomic_exchange_n(&p->stall_ms, 0, __ATOMIC_RELAXED);
 	struct probe_request *r;
 	uint32_t hold = 1;
@@ -70,15 +70,15 @@ static int probe_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
 	p->more += (put->flags & NCCL_EP_NET_MORE) != 0;
 	if (!put_is_credit(put)) {
 		probe_count(p, put);
-		lane->bytes += put->size;
-		lane->puts++;
+		conn->bytes += put->size;
+		conn->puts++;
 	}
 	if (inner == NCCL_EP_NET_QUIET_REQUEST)
 		return 0;
 	r = malloc(sizeof(*r));
-	*r = (struct probe_request){ inner, lane->bytes, lane->puts, __atomic_load_n(&p->slow, __ATOMIC_RELAXED) };
+	*r = (struct probe_request){ inner, conn->bytes, conn->puts, __atomic_load_n(&p->slow, __ATOMIC_RELAXED) };
 	r->held = __atomic_compare_exchange_n(&p->hold, &hold, 2, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	*lane = (struct probe_lane){ 0 };
+	*conn = (struct probe_conn){ 0 };
 	*request = r;
 	return 0;
 }
@@ -172,7 +172,7 @@ static int port_open(struct eng_rank *me, int index)
 		.arg = me,
 		.start = o->start,
 	};
-	void **ctx = calloc(1, sizeof(void *) + (size_t)o->ranks * sizeof(struct probe_lane));
+	void **ctx = calloc(1, sizeof(void *) + (size_t)o->ranks * sizeof(struct probe_conn));
 	int rc = me->net->ops.createContext(me->comm, index, &p->probe.ctx);
 
 	if (rc)

@@ -159,7 +159,7 @@ static int rank_open(struct net_rank *me)
 	net_meet(me);
 	me->share_rc = me->net->ops.shareMr(me->comm, me->mr, b->keys);
 	if (me->share_rc)
-		snprintf(me->sentence, sizeof(me->sentence), "%s", ep_last_error());
+		snprintf(me->message, sizeof(me->message), "%s", ep_last_error());
 	EXPECT(me, !me->share_rc || me->test->hidden);
 	net_meet(me);
 	return 0;

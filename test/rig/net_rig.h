@@ -25,7 +25,7 @@ struct net_rank {
 	uint8_t *mem;
 	int rank, nranks, share_rc, errors;
 	unsigned meetings;
-	char sentence[256]; /* of share_rc */
+	char message[256]; /* of share_rc */
 };
 
 struct net_case {

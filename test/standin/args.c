@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whatever is passed, the answer is a code and a sentence that names the call; never a crash, never a wait. */
+/* Invalid arguments: an error code and a message that names the call; no crash, no hang. */
 #include <criterion/criterion.h>
 
 #include "ranks.h"
@@ -72,7 +72,7 @@ Test(standin_args, device)
 	cr_expect(ncclCommDestroy(c) == ncclSuccess);
 }
 
-/* Every call that takes a communicator, with NULL, with memory that is none, and with one that is destroyed. */
+/* Every call that takes a communicator, with NULL, with other memory, and with a destroyed one. */
 static void every_call_refuses(ncclComm_t c)
 {
 	ncclResult_t res;
@@ -99,7 +99,7 @@ static void every_call_refuses(ncclComm_t c)
 	cr_expect(team.nRanks == 1 && team.rank == 0 && team.stride == 1);
 	cr_expect(ncclGetLastError(c) != NULL);
 	if (!c)
-		return; /* as in NCCL, nothing can be ended */
+		return; /* as in NCCL, NULL can be destroyed */
 	REFUSED("ncclCommFinalize", ncclCommFinalize(c));
 	REFUSED("ncclCommDestroy", ncclCommDestroy(c));
 	REFUSED("ncclCommAbort", ncclCommAbort(c));
@@ -164,14 +164,14 @@ Test(standin_args, collectives, .init = one_rank, .fini = no_rank)
 	REFUSED("sendbuff", ncclReduceScatter(NULL, x, 1, ncclInt8, ncclSum, comm, NULL));
 	REFUSED("sendbuff", ncclBroadcast(NULL, x, 1, ncclInt8, 0, comm, NULL));
 	REFUSED("sendbuff", ncclBcast(NULL, 1, ncclInt8, 0, comm, NULL));
-	REFUSED("more than memory", ncclAllGather(x, x, SIZE_MAX, ncclInt64, comm, NULL));
-	REFUSED("more than memory", ncclAllReduce(x, x, SIZE_MAX / 8, ncclInt64, ncclSum, comm, NULL));
+	REFUSED("exceed the address space", ncclAllGather(x, x, SIZE_MAX, ncclInt64, comm, NULL));
+	REFUSED("exceed the address space", ncclAllReduce(x, x, SIZE_MAX / 8, ncclInt64, ncclSum, comm, NULL));
 	REFUSED("stream", ncclAllGather(x, x, 1, ncclInt8, comm, stream));
 	cr_expect(ncclAllGather(NULL, NULL, 0, ncclInt8, comm, NULL) == ncclSuccess);
 	cr_expect(ncclAllReduce(NULL, NULL, 0, ncclInt8, ncclAvg, comm, NULL) == ncclSuccess);
 	cr_expect(ncclReduceScatter(NULL, NULL, 0, ncclInt8, ncclMin, comm, NULL) == ncclSuccess);
 	cr_expect(ncclBroadcast(NULL, NULL, 0, ncclInt8, 0, comm, NULL) == ncclSuccess);
-	for (uintptr_t s = 0; s < 3; s++) /* CUDA's default streams have numbers for names */
+	for (uintptr_t s = 0; s < 3; s++) /* the handles of CUDA's default streams */
 		cr_expect(ncclAllGather(x, x, 1, ncclInt8, comm, (cudaStream_t)s) == ncclSuccess);
 }
 

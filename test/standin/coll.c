@@ -13,7 +13,7 @@ TestSuite(standin_coll, .timeout = 120);
 #define COUNT 1000
 #define ROOM 8 /* bytes of the widest element */
 
-/* Element i of what a rank sends, any bits, the same on whoever computes it. */
+/* Element i of what a rank sends: any bits, the same on every rank that computes it. */
 static void fill(ncclDataType_t dtype, int rank, size_t n, unsigned seed, void *out)
 {
 	uint64_t state = seed * 1000003u + (unsigned)rank * 7919u + 1;
@@ -22,7 +22,7 @@ static void fill(ncclDataType_t dtype, int rank, size_t n, unsigned seed, void *
 		model_random(dtype, &state, (char *)out + i * model_size(dtype));
 }
 
-/* What the collective must give, from all ranks' inputs, element by element. */
+/* The expected result, from all ranks' inputs, element by element. */
 static void expect_reduced(ncclDataType_t dtype, ncclRedOp_t op, int nranks, size_t total, unsigned seed, char *out)
 {
 	size_t size = model_size(dtype);
@@ -167,7 +167,7 @@ Test(standin_coll, five_ranks)
 	cr_expect(ranks_threads(5, all_cells, NULL) == 0);
 }
 
-/* Longer than the stand-in stages at once, and no multiple of it. */
+/* Longer than one staged chunk, and not a multiple of it. */
 static int long_cells(struct rank *me)
 {
 	struct cell c = { .dtype = ncclInt32, .op = ncclSum, .count = 1500001, .seed = 5 };
@@ -221,7 +221,7 @@ Test(standin_coll, every_pattern_of_the_small_floats)
 	cr_expect(ranks_threads(1, every_pattern, NULL) == 0);
 }
 
-/* Calls that do not match name the rank instead of hanging, and the communicator is still good afterwards. */
+/* Mismatched calls name the rank instead of hanging, and the communicator stays usable. */
 static int mismatch(struct rank *me)
 {
 	int bad = 0, x[2] = { 1, 1 }, y[8];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that dies or aborts becomes an error of all the others, soon and by name. */
+/* A rank dies or aborts: all others report it by number, in time. */
 #include <criterion/criterion.h>
 
 #include <time.h>
@@ -25,7 +25,7 @@ static void nap_ms(long ms)
 	nanosleep(&t, NULL);
 }
 
-/* The error shows without any call of the others, then in every call, and the sentence names the rank. */
+/* The error shows without any call of the others, then in every call, and the message names the rank. */
 static int sees_death(ncclComm_t comm, const char *name)
 {
 	ncclResult_t async = ncclSuccess;
@@ -56,7 +56,7 @@ static int killed_after_init(struct rank *me)
 	return bad + sees_death(me->comm, "rank 1");
 }
 
-/* The others sit in a collective that the dead rank never enters. */
+/* The others are in a collective that the dead rank never enters. */
 static int killed_in_collective(struct rank *me)
 {
 	int bad = ranks_sum(me->comm, 1, me->n), x = 1;
@@ -99,7 +99,7 @@ static void *wait_in_collective(void *arg)
 	return NULL;
 }
 
-/* Aborting one rank frees the other's collective. */
+/* Aborting one rank ends the other's collective. */
 Test(standin_death, abort_frees_the_other_rank)
 {
 	ncclComm_t comm[2];
@@ -121,7 +121,7 @@ Test(standin_death, abort_frees_the_other_rank)
 	cr_expect(bad == 0);
 }
 
-/* Aborting a communicator frees a thread of the same rank that hangs in it, and waits until it is out. */
+/* Aborting a communicator releases a thread of the same rank that hangs in it, and waits for it. */
 Test(standin_death, abort_frees_this_rank)
 {
 	ncclComm_t comm[2];
@@ -130,7 +130,7 @@ Test(standin_death, abort_frees_this_rank)
 	int bad = 0;
 
 	EXPECT_OK(ncclCommInitAll(comm, 2, NULL));
-	for (int i = 0; i < 2; i++) { /* the second waits for the turn of the first */
+	for (int i = 0; i < 2; i++) { /* the second waits for the first */
 		w[i].comm = comm[0];
 		EXPECT(!pthread_create(&w[i].thread, NULL, wait_in_collective, &w[i]));
 	}
@@ -174,7 +174,7 @@ static int timeout_names_rank(struct rank *me)
 	return bad;
 }
 
-/* A rank that is alive and never calls: the wait ends by itself. */
+/* A live rank that never calls: the others time out. */
 Test(standin_death, a_wait_has_an_end)
 {
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "500", 1);

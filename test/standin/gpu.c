@@ -109,16 +109,16 @@ static int gather_on_gpu(struct rank *me, void *stream, int *host, int *dev[2])
 	return bad;
 }
 
-/* A captured stream is refused in words. The capture survives that, and what the other ranks do at the same time. */
+/* A captured stream is refused with a message. The capture survives that and the calls of the other ranks. */
 static int capture_is_refused(struct rank *me, void *stream, int *dev[2])
 {
 	void *graph = NULL;
 	int bad = 0;
 
-	/* From here to the end the others are in the library only. */
+	/* From here on the other ranks make no CUDA calls of their own. */
 	EXPECT_OK(ncclAllReduce(dev[0], dev[0], 1, ncclInt32, ncclSum, me->comm, stream));
 	if (me->rank == 0) {
-		EXPECT(!cu.cuStreamBeginCapture_v2(stream, 0)); /* global: no thread may do what is unsafe */
+		EXPECT(!cu.cuStreamBeginCapture_v2(stream, 0)); /* global mode: unsafe calls of any thread are errors */
 		EXPECT(ncclAllReduce(dev[0], dev[0], 1, ncclInt32, ncclSum, me->comm, stream) == ncclInvalidUsage);
 		EXPECT(strstr(ncclGetLastError(NULL), "captured"));
 		EXPECT(!cu.cuStreamEndCapture(stream, &graph) && graph && !cu.cuGraphDestroy(graph));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One thread is several ranks: calls between ncclGroupStart and ncclGroupEnd run together at the end. */
+/* One thread acts for several ranks: calls between ncclGroupStart and ncclGroupEnd run together at the end. */
 #include <criterion/criterion.h>
 
 #include "ranks.h"
@@ -86,7 +86,7 @@ Test(standin_group, split_windows_and_destroy)
 	cr_expect(bad == 0);
 }
 
-/* A bad call fails at once and takes the group with it: the ranks of the good ones would wait in vain. */
+/* An invalid call fails at once and fails the group: the ranks of the valid ones would wait for it. */
 Test(standin_group, bad_call_stops_the_group)
 {
 	ncclComm_t comm[N];
@@ -106,7 +106,7 @@ Test(standin_group, bad_call_stops_the_group)
 	cr_expect(bad + destroy(comm) == 0);
 }
 
-/* An error that shows only when the group runs comes back from its end. */
+/* ncclGroupEnd returns an error that occurs when the group runs. */
 Test(standin_group, late_error_comes_from_the_end)
 {
 	ncclComm_t comm[N];

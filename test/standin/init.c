@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communicators are made, asked, split, finalized and destroyed as NCCL's are, without a GPU. */
+/* Communicators are created, queried, split, finalized and destroyed as in NCCL, without a GPU. */
 #include <criterion/criterion.h>
 
 #include "ranks.h"
@@ -37,7 +37,7 @@ static int rank_bit(struct rank *me)
 	return ranks_sum(me->comm, 1, me->n);
 }
 
-/* The sizes a cluster has, on two cores: the time is what the bootstrap promises, with room for a busy machine. */
+/* The rank counts of a cluster on two cores; the bound has room for a busy machine. */
 Test(standin_init, many_threads)
 {
 	cr_expect(ranks_threads(64, rank_bit, NULL) == 0);
@@ -104,7 +104,7 @@ Test(standin_init, config_and_scalable)
 	cr_expect(ranks_threads(3, init_variants, ids) == 0);
 }
 
-/* Six ranks: even and odd, in reverse order of rank, and the last without a colour. */
+/* Six ranks: even and odd, in reverse order of rank, and the last with NCCL_SPLIT_NOCOLOR. */
 static int split_colors(struct rank *me)
 {
 	int colored = me->rank < me->n - 1, color = colored ? me->rank % 2 : NCCL_SPLIT_NOCOLOR;
@@ -156,7 +156,7 @@ Test(standin_init, finalize)
 	cr_expect(ranks_threads(3, finalize_twice, NULL) == 0);
 }
 
-/* A rank leaves while others still use what they have: nobody sees an error before they need it. */
+/* A rank leaves while others still use the communicator: no error until they need it. */
 Test(standin_init, destroy_in_any_order)
 {
 	static const int orders[][3] = { { 0, 1, 2 }, { 2, 1, 0 }, { 1, 0, 2 } };

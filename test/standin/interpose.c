@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * standin_interpose LIBRARY: this program owns NCCL's global names, as a real NCCL loaded before would; the stand-in,
- * opened beside it with RTLD_LOCAL, still calls and hands out its own. And it shows nothing but what it should.
+ * opened with RTLD_LOCAL, must still call and return its own functions, and export nothing else.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -75,7 +75,7 @@ int main(int argc, char **argv)
 	CHECK(destroy(comm) == ncclSuccess);
 	CHECK(stolen == 0);
 	CHECK(((ncclResult_t(*)(void))dlsym(RTLD_DEFAULT, "ncclCommCount"))() == ncclInternalError && stolen == 1);
-	/* An id keeps a thread waiting for ranks: closing the library must not pull the code away from under it. */
+	/* An id has a thread that waits for ranks: closing the library must not unmap its code. */
 	CHECK(unique(&id) == ncclSuccess);
 	dlclose(lib);
 	nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What NCCL's datatypes and reductions mean, told a second time: integers by the compiler's own types, float16 by its
+ * A second implementation of NCCL's datatypes and reductions: integers by the compiler's own types, float16 by its
  * _Float16, bfloat16 by the top half of a float, the float8 types by searching all 256 values for the nearest.
  */
 #ifndef EP_TEST_STANDIN_MODEL_H
@@ -26,7 +26,7 @@ static inline float model_bf16(uint16_t bits)
 	float f;
 
 	memcpy(&f, &wide, sizeof(f));
-	return isnan(f) ? NAN : f; /* quiet, as every conversion gives it: fmax of a signalling one is NaN */
+	return isnan(f) ? NAN : f; /* quiet, as conversions return it: fmax of a signalling NaN is NaN */
 }
 
 static inline float model_fp8(ncclDataType_t dtype, uint8_t bits)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks as threads or as processes over the stand-in, without a test framework: every function counts what went wrong.
- */
+/* Ranks as threads or processes over the stand-in, without a test framework: every function counts failed checks. */
 #ifndef EP_TEST_STANDIN_RANKS_H
 #define EP_TEST_STANDIN_RANKS_H
 
@@ -17,7 +16,7 @@
 
 #define MAX_RANKS 128
 
-/* Counts into the caller's "bad"; says where. */
+/* Counts into the caller's "bad" and prints where. */
 #define EXPECT(cond)                                                                           \
 	do {                                                                                   \
 		if (!(cond)) {                                                                 \
@@ -89,7 +88,7 @@ static inline pid_t rank_fork(struct rank *me, int gate)
 }
 
 /* Every rank a process, the id made by the parent, who is none. The rank victim must end by SIGKILL (-1: none), all
- * others well. The id comes after the forks: its meeting point is a thread of the parent. */
+ * others well. The id is created after the forks: its root is a thread of the parent. */
 static inline int ranks_processes_but(int victim, int n, int (*fn)(struct rank *me), void *arg)
 {
 	pid_t pid[MAX_RANKS];

@@ -28,7 +28,7 @@ static int in_order(ncclComm_t comm[N], cudaStream_t stream[N])
 	return bad;
 }
 
-/* Two streams of one rank keep the order of the calls, which is what the ranks have in common. */
+/* Two streams of one rank keep the order of the calls, which is the same on all ranks. */
 static int two_streams(ncclComm_t comm[N], cudaStream_t stream[N], cudaStream_t second)
 {
 	static int x[N], y[N];
@@ -50,7 +50,7 @@ static int two_streams(ncclComm_t comm[N], cudaStream_t stream[N], cudaStream_t 
 	return bad;
 }
 
-/* A late failure shows in the communicator, and destroy waits for what the streams still hold. */
+/* A late failure breaks the communicator, and destroy waits for what is still enqueued. */
 static int late_error(ncclComm_t comm[N], cudaStream_t stream[N])
 {
 	static int x[N][2];

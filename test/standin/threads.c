@@ -48,7 +48,7 @@ static int one_thread(void)
 	return bad;
 }
 
-/* Several threads use one rank at once, in no order; the operations are alike, so any order is right. */
+/* Several threads use one rank at once; the operations are the same, so any order is correct. */
 static void *hammer(void *arg)
 {
 	ncclComm_t comm = arg;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory, windows and teams, and what libnccl_ep asks the stand-in about them. */
+/* Memory, windows and teams, and libnccl_ep's queries about them. */
 #include <criterion/criterion.h>
 
 #include <dlfcn.h>
@@ -32,7 +32,7 @@ Test(standin_window, memory_is_zeroed_aligned_and_the_callers)
 	cr_expect(ncclMemFree(p[2]) == ncclSuccess);
 }
 
-/* Another mapping of the same memory, through the descriptor that would travel to another process. */
+/* A second mapping of the memory, by the descriptor that another process would get. */
 Test(standin_window, memory_can_be_exported)
 {
 	const struct ep_standin_query *query = ncclEpStandinQuery();
@@ -76,7 +76,7 @@ static int windows(struct rank *me)
 	EXPECT_OK(ncclCommWindowDeregister(me->comm, a));
 	EXPECT(query->window_info(a, &base, &size) == -ENOENT);
 	EXPECT(query->window_info(b, &base, &size) == 0 && base == memory[1] && size == 256);
-	return bad; /* b goes with the communicator */
+	return bad; /* b is freed with the communicator */
 }
 
 Test(standin_window, register_threads)
@@ -126,7 +126,7 @@ Test(standin_window, team_of_processes)
 	cr_expect(ranks_processes(3, team_of_all, NULL) == 0);
 }
 
-/* Pretended nodes of two: 0 1 | 2 3 | 4. */
+/* NCCL_EP_RANKS_PER_NODE=2: 0 1 | 2 3 | 4. */
 static int team_of_two(struct rank *me)
 {
 	ncclTeam_t team = ncclTeamLsa(me->comm);
@@ -136,7 +136,7 @@ static int team_of_two(struct rank *me)
 	return bad;
 }
 
-Test(standin_window, team_of_a_pretended_node)
+Test(standin_window, team_of_a_simulated_node)
 {
 	setenv("NCCL_EP_RANKS_PER_NODE", "2", 1);
 	cr_expect(ranks_threads(5, team_of_two, NULL) == 0);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Inside the guest: the rows, one after the other. Everything it has to say goes through files in /run/job: a line to
-# `said` when a row begins and when it has ended, and NAME.log.
+# Inside the guest: runs the rows one after the other. It reports through files in /run/job: a line in `said` when a row
+# begins and when it ends, and NAME.log.
 job=/run/job
 . $job/setup.sh
 . $job/cwd
@@ -10,14 +10,14 @@ net=''
 say() { echo "$*" >>$job/said; }
 now_ms() { echo $((${EPOCHREALTIME/./} / 1000)); }
 
-# net_want NAME: stays as it is from row to row
+# net_want NAME: kept from row to row
 net_want() {
 	[ "$1" != "$net" ] || return 0
 	net=''
 	net_clear && "net_$1" && net=$1
 }
 
-# Processes that a row leaves behind end with it: they live in a namespace of their own.
+# Each row runs in its own pid namespace, so that leftover processes end with it.
 row_run() { # SECONDS MEMLOCK COMMAND
 	local wrap=(unshare --pid --fork --kill-child --mount-proc)
 	[ "$2" = unlimited ] || wrap+=(setpriv --bounding-set=-ipc_lock)
@@ -33,7 +33,7 @@ row() { # NAME SECONDS SETUP COMMAND
 		none | one | two) net_want "$word" || return 99 ;;
 		loss=* | memlock=* | flap=*) printf -v "${word%%=*}" %s "${word#*=}" ;;
 		down | wire) printf -v "$word" 1 ;;
-		*) echo "vm: there is no set-up $word"; return 99 ;;
+		*) echo "vm: unknown set-up $word"; return 99 ;;
 		esac
 	done
 	[ -z "$loss" ] || ports_loss "$loss" || return 99

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck shell=bash
-# What a guest needs of the host: the emulator, and one of Debian's kernels, unpacked, never installed. Sourced by
-# run.sh, with say() and have() there already. All of it is kept in $vm.
+# shellcheck shell=bash disable=SC2034,SC2154 # vm and guest are shared with run.sh
+# What a guest needs: the emulator, and one of Debian's kernels, unpacked, never installed, kept in $vm. Sourced by
+# run.sh, which defines say() and have().
 
-# of uname -m|emulator|its package|Debian's name|serial port|board|CPU where it has to be emulated
+# uname -m|emulator|its package|Debian's architecture|serial port|board|CPU when emulated
 machines=(
 	'aarch64|qemu-system-aarch64|qemu-system-arm|arm64|ttyAMA0|virt,gic-version=max|max,pauth=off'
 	'x86_64|qemu-system-x86_64|qemu-system-x86|amd64|ttyS0|q35|max'
 )
-# Pointer authentication, which every function of Debian's arm64 has, costs TCG three quarters of its speed.
-# crc32_generic is what rxe asks for by name only.
+# Pointer authentication, used by every function of Debian's arm64, costs TCG three quarters of its speed.
+# rxe requests crc32_generic by name only, so it is not in its dependencies.
 modules=(virtio_pci 9pnet_virtio 9p veth dummy sch_netem crc32_generic ib_uverbs rdma_ucm rdma_rxe)
 
 machine_pick() {
@@ -30,8 +30,8 @@ machine_install() {
 	have "$emulator" && busybox_static && have modprobe && have cpio && have rdma
 }
 
-# kernel_package PREFIX [APT-OPTION...]: the kernel the distribution's own name stands for; with a prefix the newest
-# of all that any of its archives has under that name
+# kernel_package PREFIX [APT-OPTION...]: the distribution's default kernel; with a prefix the newest of that version in
+# any of its archives
 kernel_package() {
 	local which=()
 	[ -n "$1" ] || which=(--no-all-versions)
@@ -39,8 +39,7 @@ kernel_package() {
 		sed -n "s/^Depends:.*\(linux-image-${1//./\\.}[^ ,]*-$debian\).*/\1/p" | sort -V | tail -n 1
 }
 
-# The backports of the system's own mirror, where it does not look at them: with lists of our own, so that the system's
-# stay as they are.
+# The backports of the system's mirror, if not configured: with separate lists, so that the system's are unchanged.
 backports_options() {
 	local name mirror
 	name=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME") || return 1
@@ -67,7 +66,7 @@ kernel_download() {
 	compgen -G "$vm/${package}_*.deb" | tail -n 1
 }
 
-# archive_modules TREE TO: busybox and the modules, in the order they load, as an archive the kernel unpacks
+# archive_modules TREE TO: an initrd of busybox and the modules, in load order
 archive_modules() {
 	local tree=$1 root=$1/root release name file
 	[ -d "$tree/lib" ] || ln -s usr/lib "$tree/lib"
@@ -86,7 +85,7 @@ archive_modules() {
 	(cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 >"$2"
 }
 
-# kernel_get PREFIX: leaves $kernel/linux and $kernel/modules.gz. A second run finds them, also without a network.
+# kernel_get PREFIX: creates $kernel/linux and $kernel/modules.gz, unless they exist from an earlier run.
 kernel_get() {
 	local deb tree
 	kernel=$vm/kernel-${1:-stock}
@@ -112,7 +111,7 @@ kernel_get() {
 
 share() { echo "local,id=$1,path=$2,security_model=none,multidevs=remap$3"; }
 
-# machine_start JOB: in the background, as $guest, and not longer than we live
+# machine_start JOB: in the background, as $guest; it ends with this process
 machine_start() {
 	local job=$1 fast=(-accel 'tcg,thread=multi,tb-size=256' -cpu "$cpu") quick here
 	[ ! -w /dev/kvm ] || fast=(-accel kvm -cpu host)

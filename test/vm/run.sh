@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Test programs over libibverbs and soft-RoCE, in a virtual machine that sees this one's files; `./run vm` ends here.
+# Test programs over libibverbs and soft-RoCE, in a virtual machine that shares the host's files; `./run vm` ends here.
 set -euo pipefail
 here=$(pwd)
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 export PATH="$PATH:/usr/sbin:/sbin"
 build=$(realpath -m "${BUILD:-build}")
 vm=$build/vm
-grace=60 # seconds that the guest gets beyond what a row may take: it emulates, and on a busy machine
+grace=60 # seconds beyond the limit of a row: the guest is emulated, maybe on a busy machine
 
 say() { printf 'vm: %s\n' "$*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -18,15 +18,15 @@ emulator='' kernel='' # machine.sh finds them
 
 usage() {
 	cat <<-'TEXT'
-	usage: ./run vm [-b] [--kernel VERSION] [--full | SHARD | ROW]...   the rows of test/vm/rows; without a name: ci
+	usage: ./run vm [-b] [--kernel VERSION] [--full | SHARD | ROW]...   rows of test/vm/rows (ci)
 	       test/vm/run.sh [-b] [--kernel VERSION] [--setup WORDS] [--seconds N] -- PROGRAM ARGUMENT...
 	  -b                use the build as it is         --list  the rows
-	  --kernel VERSION  such as 6.12, from the backports where Debian's own is another; else the distribution's
-	  --full            every row, on every kernel that is to be had
-	  --setup WORDS     joined by commas; test/vm/setup.sh has them (two)
-	  --seconds N       what the program may take (300)
-	BUILD names the build folder (build), VM_MEMORY the guest's MiB (512). The program finds its environment's NCCL_*,
-	UCCL_* and FI_* again. Status 77: no virtual machine here.
+	  --kernel VERSION  such as 6.12, from backports if needed (the distribution's)
+	  --full            every row, on every available kernel
+	  --setup WORDS     of test/vm/setup.sh, joined by commas (two)
+	  --seconds N       time limit of the program (300)
+	BUILD names the build folder (build), VM_MEMORY the guest's MiB (512). NCCL_*, UCCL_*
+	and FI_* variables are passed to the program. Exit status 77: no virtual machine available.
 	TEXT
 }
 
@@ -38,7 +38,7 @@ program() {
 	command -v "$1" || echo "$1"
 }
 
-# command_of TEXT...: in words the shell takes again; settings first, then the program by its path
+# command_of TEXT...: quoted for the shell; settings first, then the program by its path
 command_of() {
 	local words=()
 	while [[ ${1:-} == [A-Z]*=* ]]; do words+=("$1"); shift; done
@@ -69,9 +69,8 @@ job_start() { # FOLDER, rows on stdin
 
 row_seconds() { awk -F'|' -v n="$1" '$1 == n { print $2 }' "$job/rows"; }
 
-# job_watch FUNCTION: calls it with NAME STATUS MILLISECONDS for every row that ends. Fails when the guest does not come
-# to its last line, and says in which row it was. Looks at the file again and again: `read -t` on a pipe loses the line
-# in which its second ends.
+# job_watch FUNCTION: calls it with NAME STATUS MILLISECONDS for every row that ends. Fails, naming the row, if the guest
+# dies or hangs. Polls a file, because `read -t` on a pipe loses a line that is incomplete at the timeout.
 job_watch() {
 	local lines line seen=0 verb name rc ms deadline=$((SECONDS + grace)) current='its start' alive=1
 	while :; do
@@ -87,8 +86,8 @@ job_watch() {
 			bye) return 0 ;;
 			esac
 		done
-		[ $alive = 1 ] || { say "the guest died, in $current"; return 1; }
-		[ $SECONDS -lt $deadline ] || { say "the guest hangs, in $current"; return 1; }
+		[ $alive = 1 ] || { say "the guest died in $current"; return 1; }
+		[ $SECONDS -lt $deadline ] || { say "the guest hangs in $current"; return 1; }
 		sleep 0.2
 	done
 }
@@ -119,7 +118,7 @@ report() { # NAME STATUS MILLISECONDS
 	esac
 	ended[$1]=$2
 	printf '%-8s %-32s %6d.%03d s\n' $word "$1" $(($3 / 1000)) $(($3 % 1000))
-	cp "$job/$1.log" "$logs/" 2>/dev/null || echo 'vm: the guest was gone before' >"$logs/$1.log"
+	cp "$job/$1.log" "$logs/" 2>/dev/null || echo 'vm: the guest ended before' >"$logs/$1.log"
 	case $word in
 	skip) grep -m1 skipped "$logs/$1.log" | sed 's/^/         /' || true ;;
 	FAIL | TIMEOUT) tail -n 25 "$logs/$1.log" | sed 's/^/    | /' || true ;;
@@ -169,10 +168,10 @@ while [ $# -gt 0 ] && [ -z "$single" ]; do
 done
 [ ${#wanted[@]} -gt 0 ] || wanted=(ci)
 for w in "${wanted[@]}"; do
-	[ "$w" = all ] || rows | grep -E "^($w\||[^|]*\|$w\|)" >/dev/null || { say "there is no shard or row $w"; exit 2; }
+	[ "$w" = all ] || rows | grep -E "^($w\||[^|]*\|$w\|)" >/dev/null || { say "no shard or row named $w"; exit 2; }
 done
 
-kernel_lacks() { echo "Debian's kernel${1:+ $1} is not to be had here"; }
+kernel_lacks() { echo "Debian's kernel${1:+ $1} is not available here"; }
 machine_pick || skip "no guest for a $(uname -m)"
 machine_install || skip "$emulator, busybox-static, kmod, cpio or rdma is missing, and cannot be installed from here"
 if [ -n "$single" ]; then

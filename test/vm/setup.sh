@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# The guest's networks by name, and what a row may ask for beside one. Sourced by guest.sh.
+# The guest's networks by name, and further settings of a row. Sourced by guest.sh.
 #   none        no RDMA device
 #   one         rxe0 on a dummy
 #   two         rxe0 and rxe1 on the two ends of a veth pair
-#   wire        ranks take these two in turn (NET_SPREAD for the rigs, NCCL_EP_NET_DEVICE for groups, which would use the
-#               first: devices of software say not where they are), and the row fails when nothing crossed the pair
-#   loss=N%     of the packets of every device, each way
-#   memlock=N   KiB that a process may lock, and no privilege to lock more
+#   wire        ranks alternate between these two (NET_SPREAD for the rigs, NCCL_EP_NET_DEVICE for groups, which would
+#               use the first, as software devices have no location); the row fails if nothing crossed the pair
+#   loss=N%     packet loss of every device, in each direction
+#   memlock=N   KiB that a process may lock, without CAP_IPC_LOCK
 #   down        the ports are down
-#   flap=N      the ports go down for half a second, N seconds after the row's start
+#   flap=N      the ports go down for half a second, N seconds after the start of the row
 
-# Many lines to one process: starting one takes a guest that is emulated 30 ms.
+# One process for many lines: starting one takes 30 ms in an emulated guest.
 net_none() { :; }
 
 net_one() {
@@ -23,8 +23,8 @@ net_one() {
 	TEXT
 }
 
-# Both addresses are this host's own: its first rule would take every packet through lo, where no RDMA device is. So
-# what leaves by a device is looked up first, in a table that knows only that device.
+# Both addresses are local: the default first rule would route every packet through lo, which has no RDMA device. So
+# packets that leave by a device are looked up first in a table with that device only.
 net_two() {
 	local i
 	ip -batch - <<-'TEXT' || return
@@ -47,8 +47,8 @@ net_two() {
 	ports_up && rdma link add rxe0 type rxe netdev v0 && rdma link add rxe1 type rxe netdev v1
 }
 
-# Routes, neighbours and IPv6 addresses go with a port that goes down. A device is a neighbour of its own, too: rxe tells
-# what goes to itself by the hardware address.
+# Routes, neighbours and IPv6 addresses are lost when a port goes down. A device is its own neighbour, too: rxe
+# recognises loopback traffic by the hardware address.
 up_one() { ip -batch - <<<$'link set d0 up\naddr replace fd11::1/64 dev d0 nodad'; }
 up_two() {
 	ip -batch - <<-'TEXT'
@@ -71,14 +71,14 @@ up_two() {
 	TEXT
 }
 
-netdevs() { for d in d0 v0 v1; do [ ! -e "/sys/class/net/$d" ] || echo $d; done; }
+netdevs() { for d in d0 v0 v1; do [ ! -e "/sys/class/net/$d" ] || echo "$d"; done; }
 ports_down() { netdevs | sed 's/.*/link set & down/' | ip -batch -; }
 ports_up() { if [ -e /sys/class/net/v0 ]; then up_two; else up_one; fi; }
 ports_flap() { sleep "$1" && ports_down && sleep 0.5 && ports_up; }
 ports_loss() { local d; for d in $(netdevs); do tc qdisc replace dev "$d" root netem loss "$1" || return; done; }
 ports_clean() { local d; for d in $(netdevs); do tc qdisc del dev "$d" root; done; }
 
-# A link that goes takes its routes and its RDMA device with it; rules stay.
+# Deleting a link deletes its routes and its RDMA device; rules stay.
 net_clear() {
 	local i
 	if [ -e /sys/class/net/d0 ]; then ip link del d0; fi
@@ -89,7 +89,7 @@ net_clear() {
 	done
 }
 
-# Packets that left either end of the pair; the kernel's own, about neighbours, are a few.
+# Packets sent by either end of the pair; a few are the kernel's own (ARP).
 crossed() {
 	local a=0 b=0
 	read -r a 2>/dev/null </sys/class/net/v0/statistics/tx_packets
