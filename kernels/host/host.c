@@ -83,8 +83,7 @@ static void launch_run(void *arg)
 	struct host_launch *l = arg;
 
 	/* Only an allocation can fail in it, and that is logged: a stream cannot return an error. */
-	gx_host_launch(gx_host_kernels[l->launch.kernel].run, l->args, l->launch.grid, l->launch.block,
-		       l->launch.shared);
+	gx_host_launch(gx_host_pick(l->launch.kernel), l->args, l->launch.grid, l->launch.block, l->launch.shared);
 	free(l);
 }
 
@@ -115,7 +114,7 @@ static int host_kernel(struct ep_dev *dev, const struct ep_launch *launch)
 	if (rc != 0)
 		return rc;
 	if (!launch->stream)
-		return gx_host_launch(gx_host_kernels[launch->kernel].run, launch->args, launch->grid, launch->block,
+		return gx_host_launch(gx_host_pick(launch->kernel), launch->args, launch->grid, launch->block,
 				      launch->shared);
 	l = EP_CALLOC(EP_DEV, 1, sizeof(*l) + launch->args_size, "a kernel launch");
 	if (!l)

@@ -4,6 +4,12 @@
 
 #include "kernels/host/launch.h"
 
+/* Compiled several times where the CPU decides (isa_x86_64.c), with a name each. */
+#ifndef GX_HOST_KERNELS
+#define GX_HOST_KERNELS gx_host_kernels
+#endif
+extern const struct gx_host_kernel GX_HOST_KERNELS[EP_KERNELS];
+
 #define EP_KERNEL(name, args)                         \
 	static void run_##name(const void *p)         \
 	{                                             \
@@ -12,7 +18,7 @@
 #include "kernels/list.h"
 #undef EP_KERNEL
 
-const struct gx_host_kernel gx_host_kernels[EP_KERNELS] = {
+const struct gx_host_kernel GX_HOST_KERNELS[EP_KERNELS] = {
 #define EP_KERNEL(name, args) { #name, sizeof(struct args), run_##name },
 #include "kernels/list.h"
 #undef EP_KERNEL

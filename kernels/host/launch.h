@@ -19,6 +19,9 @@ struct gx_host_kernel {
 };
 extern const struct gx_host_kernel gx_host_kernels[EP_KERNELS];
 
+/* The kernel's function for this CPU, of those that were compiled: gx_host_kernels', or one for wider vectors. */
+gx_host_fn gx_host_pick(unsigned kernel);
+
 struct gx_host_shape {
 	unsigned warp, sms;
 	size_t shared_max;
