@@ -19,7 +19,7 @@ EP_PARAM(TIMEOUT_MS, "NCCL_EP_TIMEOUT_MS", EP_T_INT, "0", 0, 86400000, "",
 EP_PARAM(DEVICE, "NCCL_EP_DEVICE", EP_T_STR, "auto", 0, 0, "",
 	 "Device of the stand-in's communicators: auto, host or cuda. With NCCL's communicators the device is NCCL's.")
 EP_PARAM(HOST_ISA, "NCCL_EP_HOST_ISA", EP_T_STR, "auto", 0, 0, "",
-	 "Vectors of the host device's kernels on x86-64: base, avx2 or avx512; auto: avx2 where the CPU has it.")
+	 "Vectors of the host device's kernels on x86-64: base, avx2 or avx512; auto: the widest that the CPU has.")
 EP_PARAM(RANKS_PER_NODE, "NCCL_EP_RANKS_PER_NODE", EP_T_INT, "0", 0, 1048576, "",
 	 "Splits a machine into nodes of this many ranks (the last may be smaller), to run multi-node paths on it.")
 EP_PARAM(P2P_DISABLE, "NCCL_EP_P2P_DISABLE", EP_T_BOOL, "0", 0, 0, "NCCL_P2P_DISABLE",

@@ -34,11 +34,10 @@ static const struct {
 	const char *name;
 	const struct gx_host_kernel *kernels;
 	bool (*here)(void);
-	bool on_request; /* not chosen by "auto": never measured */
 } levels[] = {
-	{ "avx512", gx_host_kernels_avx512, has_avx512, true },
-	{ "avx2", gx_host_kernels_avx2, has_avx2, false },
-	{ "base", gx_host_kernels, has_base, false },
+	{ "avx512", gx_host_kernels_avx512, has_avx512 },
+	{ "avx2", gx_host_kernels_avx2, has_avx2 },
+	{ "base", gx_host_kernels, has_base },
 };
 #define LEVELS (sizeof(levels) / sizeof(levels[0]))
 
@@ -50,7 +49,7 @@ static void choose(void)
 	bool any = !strcasecmp(want, "auto");
 
 	for (size_t i = 0; i < LEVELS; i++)
-		if ((any ? !levels[i].on_request : !strcasecmp(want, levels[i].name)) && levels[i].here()) {
+		if ((any || !strcasecmp(want, levels[i].name)) && levels[i].here()) {
 			EP_INFO(EP_DEV, "host device: kernels for %s", levels[i].name);
 			chosen = levels[i].kernels;
 			return;
