@@ -28,11 +28,6 @@ static struct {
 	char host[64];
 } log_state = { .once = PTHREAD_ONCE_INIT };
 
-const char *ep_log_sub_name(enum ep_log_sub sub)
-{
-	return sub < EP_LOG_SUBS ? sub_names[sub] : "?";
-}
-
 static enum ep_log_level level_of(const char *word)
 {
 	for (size_t i = 0; i < sizeof(level_names) / sizeof(level_names[0]); i++)

@@ -23,7 +23,4 @@ void ep_log_(enum ep_log_level level, enum ep_log_sub sub, const char *file, int
 #define EP_INFO(sub, ...) EP_LOG(EP_LOG_INFO, sub, __VA_ARGS__)
 #define EP_TRACE(sub, ...) EP_LOG(EP_LOG_TRACE, sub, __VA_ARGS__)
 
-/* "INIT" etc. */
-const char *ep_log_sub_name(enum ep_log_sub sub);
-
 #endif
