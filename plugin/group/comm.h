@@ -15,6 +15,7 @@ struct ep_comm_calls {
 	ncclResult_t (*device)(const ncclComm_t, int *);
 	ncclResult_t (*allgather)(const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
 	const char *(*error_string)(ncclResult_t);
+	const char *(*last_error)(ncclComm_t);			   /* may be NULL */
 	ncclResult_t (*async_error)(ncclComm_t, ncclResult_t *);   /* may be NULL */
 	ncclResult_t (*window)(ncclComm_t, ncclWindow_t, void **); /* may be NULL */
 	/* Of the stand-in, else NULL: see struct ep_standin_query. */
