@@ -209,7 +209,8 @@ static bool names(const char *text, int rank)
 /* Before all ranks have met, the others know only the process they meet at, and it ends with the first failure. */
 static bool names_root(const struct run *run, const char *text)
 {
-	return atomic_load(&run->board->at_strike) <= PHASE_GROUP && strstr(text, "bootstrap root");
+	return atomic_load(&run->board->at_strike) <= PHASE_GROUP &&
+	       (strstr(text, "bootstrap root") || strstr(text, "process that created the id"));
 }
 
 static const char *fault(atomic_int *count, const char *what)
