@@ -69,6 +69,8 @@ static bool ask_standin(void *lib, struct search *search)
 	};
 	if (q->size >= offsetof(struct ep_standin_query, mem_find) + sizeof(q->mem_find))
 		search->out->mem_find = q->mem_find;
+	if (q->size >= offsetof(struct ep_standin_query, last_error) + sizeof(q->last_error))
+		search->out->last_error = q->last_error;
 	return true;
 }
 
@@ -89,6 +91,7 @@ static bool ask_real(void *lib, struct search *search)
 		{ "ncclGetErrorString", &c.error_string, true },
 		{ "ncclCommGetAsyncError", &c.async_error, false },
 		{ "ncclWinGetUserPtr", &c.window, false },
+		{ "ncclGetLastError", &c.last_error, false },
 	};
 	Dl_info info;
 
@@ -123,10 +126,14 @@ static int find_calls(ncclComm_t comm, struct ep_comm_calls *out)
 		       "no NCCL or RCCL is loaded");
 }
 
-static int call_failed(const struct ep_comm_calls *calls, const char *name, ncclResult_t rc)
+/* The owner's own message may name the rank at fault. */
+static int call_failed(const struct ep_comm *comm, const char *name, ncclResult_t rc)
 {
-	return EP_FAIL(EP_COMM, rc == ncclInvalidArgument ? EP_EARG : EP_EREMOTE, "%s of %s failed: %s", name,
-		       calls->owner, calls->error_string(rc));
+	const struct ep_comm_calls *calls = &comm->calls;
+	const char *last = calls->last_error ? calls->last_error(comm->handle) : NULL;
+
+	return EP_FAIL(EP_COMM, rc == ncclInvalidArgument ? EP_EARG : EP_EREMOTE, "%s of %s failed: %s%s%s", name,
+		       calls->owner, calls->error_string(rc), last && *last ? ": " : "", last ? last : "");
 }
 
 int ep_comm_open(ncclComm_t handle, struct ep_comm *out)
@@ -138,11 +145,11 @@ int ep_comm_open(ncclComm_t handle, struct ep_comm *out)
 	if (rc)
 		return rc;
 	if ((res = comm.calls.count(handle, &comm.nranks)) != ncclSuccess)
-		return call_failed(&comm.calls, "ncclCommCount", res);
+		return call_failed(&comm, "ncclCommCount", res);
 	if ((res = comm.calls.rank(handle, &comm.rank)) != ncclSuccess)
-		return call_failed(&comm.calls, "ncclCommUserRank", res);
+		return call_failed(&comm, "ncclCommUserRank", res);
 	if ((res = comm.calls.device(handle, &device)) != ncclSuccess)
-		return call_failed(&comm.calls, "ncclCommCuDevice", res);
+		return call_failed(&comm, "ncclCommCuDevice", res);
 	if (comm.nranks < 1 || comm.rank < 0 || comm.rank >= comm.nranks)
 		return EP_FAIL(EP_COMM, EP_EARG, "comm: %s reports rank %d of %d", comm.calls.owner, comm.rank,
 			       comm.nranks);
@@ -167,7 +174,7 @@ static int settle(const struct ep_comm *comm, ncclResult_t rc, uint64_t deadline
 		if (comm->calls.async_error(comm->handle, &rc) != ncclSuccess)
 			rc = ncclInternalError;
 	}
-	return rc == ncclSuccess ? 0 : call_failed(&comm->calls, "ncclAllGather", rc);
+	return rc == ncclSuccess ? 0 : call_failed(comm, "ncclAllGather", rc);
 }
 
 int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
@@ -215,5 +222,5 @@ int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out)
 			       "%s has no ncclWinGetUserPtr: pass tensors by data instead of windows",
 			       comm->calls.owner);
 	res = comm->calls.window(comm->handle, win, out);
-	return res == ncclSuccess ? 0 : call_failed(&comm->calls, "ncclWinGetUserPtr", res);
+	return res == ncclSuccess ? 0 : call_failed(comm, "ncclWinGetUserPtr", res);
 }

@@ -112,6 +112,7 @@ const struct ep_standin_query *ncclEpStandinQuery(void)
 		.window_info = ep_sc_window_find,
 		.mem_export = ep_sc_mem_export,
 		.mem_find = ep_sc_mem_find,
+		.last_error = ncclGetLastError,
 	};
 
 	return &query;

@@ -37,6 +37,7 @@ struct ep_standin_query {
 	int (*mem_export)(const void *ptr, int *fd, uint64_t *offset, uint64_t *size);
 	/* The same allocation by id: never 0, and never reused in the process. -ENOENT: not from ncclMemAlloc. */
 	int (*mem_find)(const void *ptr, void **base, size_t *size, uint64_t *id);
+	const char *(*last_error)(ncclComm_t comm);
 };
 
 typedef const struct ep_standin_query *(*ep_standin_query_fn)(void);
