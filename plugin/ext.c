@@ -12,6 +12,7 @@
 #include "util/param.h"
 
 #define STREAM_TIMEOUT_MS 100000
+#define GRACE_MS 500
 
 /* Until 0.3: the name a function had before extensions were called anyEp*. Same code, both exported. */
 #define FORMER_NAME(now) __attribute__((alias(now)))
@@ -108,11 +109,13 @@ ncclResult_t anyEpHostStreamSynchronize(cudaStream_t stream)
 
 	if (rc)
 		return result(rc);
-	rc = ep_host_stream_head(stream)->sync(stream, ep_deadline_ms(ms > 0 ? ms : STREAM_TIMEOUT_MS));
+	/* Twice: an operation ends by its own deadline, with masks by up to twice that, and says who did not answer. */
+	rc = ep_host_stream_head(stream)->sync(stream,
+					       ep_deadline_ms(2 * (ms > 0 ? ms : STREAM_TIMEOUT_MS) + GRACE_MS));
 	if (rc == -EDEADLK)
 		rc = EP_BAD_USE("%s: stream: called by an operation of the same stream", fn);
 	else if (rc == -EP_ETIMEOUT)
-		rc = EP_FAIL(EP_DEV, EP_ETIMEOUT, "%s: stream: still busy after NCCL_EP_TIMEOUT_MS", fn);
+		rc = EP_FAIL(EP_DEV, EP_ETIMEOUT, "%s: stream: still busy after twice NCCL_EP_TIMEOUT_MS", fn);
 	return result(rc);
 }
 ncclResult_t ncclEpHostStreamSynchronize(cudaStream_t stream) FORMER_NAME("anyEpHostStreamSynchronize");

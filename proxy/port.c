@@ -266,6 +266,11 @@ int ep_port_quiet(struct ep_port *port, uint64_t deadline)
 	return port_wait(port, &port->answered, ticket, deadline);
 }
 
+bool ep_port_pending(const struct ep_port *port, int peer)
+{
+	return __atomic_load_n(&port->channel[peer].pending, __ATOMIC_RELAXED);
+}
+
 int ep_port_look(struct ep_port *port, uint64_t deadline)
 {
 	uint64_t ticket = __atomic_add_fetch(&port->looks, 1, __ATOMIC_RELEASE); /* R1 */
@@ -287,6 +292,11 @@ static void port_settle(struct ep_port *p, uint64_t asked)
 			port_break(p, -EP_EINTERNAL);
 		r->done = 0;
 		quiet &= ep_ring_pending(r->ring) == 0;
+	}
+	for (int r = 0; !quiet && asked != p->answered && r < p->o.nranks; r++) {
+		struct port_channel *ch = &p->channel[r];
+
+		__atomic_store_n(&ch->pending, ch->cmd || ch->request || ch->quiet.puts, __ATOMIC_RELAXED);
 	}
 	if (quiet && asked != p->answered)
 		__atomic_store_n(&p->answered, asked, __ATOMIC_RELEASE); /* R2: pairs with A2 in ep_port_quiet */

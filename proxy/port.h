@@ -63,6 +63,7 @@ struct port_channel {
 	bool deaf;	   /* everything received is ignored */
 	bool moved;	   /* port_take: the prefix has advanced */
 	bool ready, busy;  /* is in that list */
+	bool pending;	   /* atomic: had puts in flight when ep_port_quiet was last asked in vain */
 	uint32_t looks;	   /* polls that found the first request incomplete */
 	uint64_t next;	   /* number of the next put */
 	uint64_t acked;	   /* the peer has processed everything below */

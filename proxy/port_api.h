@@ -90,6 +90,8 @@ void ep_port_counts(const struct ep_port *port, struct ep_port_counts *out);
  * without a message.
  */
 int ep_port_quiet(struct ep_port *port, uint64_t deadline);
+/* After its timeout: whether puts to this peer were still in flight. */
+bool ep_port_pending(const struct ep_port *port, int peer);
 /* The same for the receiving side: until everything that had arrived before the call is processed. */
 int ep_port_look(struct ep_port *port, uint64_t deadline);
 

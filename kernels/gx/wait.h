@@ -8,7 +8,7 @@ enum gx_wait_result { GX_ARRIVED, GX_TIMED_OUT, GX_ABORTED, GX_FAILED };
 /* What ends a wait that is not satisfied. Taken once when the operation starts: all its waits share the deadline. */
 struct gx_limit {
 	uint64_t deadline;	/* of gx_clock_ns */
-	const uint64_t *abort;	/* written by the host: pinned memory; may be NULL */
+	const uint64_t *abort;	/* 1 + the rank at fault, written by the host: pinned memory; may be NULL */
 	const uint64_t *failed; /* written by a near rank that failed: this rank's control page; may be NULL */
 	const uint64_t *afar;	/* the same for far ranks: may be pinned; may be NULL */
 	const uint64_t *gone;	/* written by the host when the awaited rank is dead: pinned; may be NULL */

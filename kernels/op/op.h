@@ -80,7 +80,8 @@ GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t ra
 		return;
 	}
 	if (result == GX_ABORTED) {
-		gx_op_fail(op, EP_KERR_ABORTED, rank, phase);
+		/* Not the awaited rank: the host says whom it aborts for, and the others are told the same. */
+		gx_op_fail(op, EP_KERR_ABORTED, (uint32_t)gx_ld_relaxed_u64(op->limit.abort) - 1, phase);
 		return;
 	}
 	word = gx_ld_relaxed_u64(op->limit.failed);

@@ -11,12 +11,18 @@
 #include "plugin/boot/mac.h"
 #include "plugin/boot/mesh.h"
 #include "plugin/boot/notice.h"
+#include "plugin/boot/silence.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
 
-/* The service thread keeps all deadlines; this covers one that is not scheduled at all. */
-#define OVERTIME_MS 10000
+/* The service thread keeps the deadline of the meeting; this covers one that is not scheduled at all. */
+#define OVERTIME_MS 800
+/* After a timeout, for stronger evidence to arrive. */
+#define GRACE_MS 250
+/* Between pings; the upper bound keeps NAT and firewalls from forgetting idle edges, too. */
+#define PING_MIN_MS 20
+#define PING_MAX_MS 15000
 
 static void *service(void *arg)
 {
@@ -79,10 +85,21 @@ static void boot_free(struct ep_boot *b)
 	pthread_cond_destroy(&b->cond);
 	pthread_mutex_destroy(&b->lock);
 	ep_wipe(b->secret, sizeof(b->secret));
+	free(b->silence);
 	free(b->state);
 	free(b->left_seq);
 	free(b->peers);
 	free(b);
+}
+
+/* A quarter of the shortest wait: silence is known after half of it, in time for the message of a timeout. */
+static uint64_t ping_ns(const struct ep_boot_opts *o, int timeout_ms)
+{
+	uint64_t ms = (uint64_t)timeout_ms / 4;
+
+	if (o->wait_ns && o->wait_ns / 4000000 < ms)
+		ms = o->wait_ns / 4000000;
+	return (ms < PING_MIN_MS ? PING_MIN_MS : ms > PING_MAX_MS ? PING_MAX_MS : ms) * 1000000;
 }
 
 static int boot_alloc(const struct ep_boot_opts *o, struct ep_boot **out)
@@ -106,14 +123,17 @@ static int boot_alloc(const struct ep_boot_opts *o, struct ep_boot **out)
 	b->survive = o->survive;
 	b->gone_fn = o->gone;
 	b->gone_ctx = o->gone_ctx;
-	b->deadline = ep_deadline_ms(b->timeout_ms);
-	b->host = EP_NO_RANK;
-	b->failed_rank = EP_NO_RANK;
+	b->limit = o->deadline;
+	b->deadline = ep_endpoint_deadline(b);
+	b->ping_ns = ping_ns(o, b->timeout_ms);
+	b->host = o->maker > 0 ? (uint32_t)o->maker - 1 : EP_NO_RANK;
+	b->failed.rank = -1;
 	b->left_first = UINT64_MAX;
 	b->end_seq = UINT64_MAX;
 	b->state = EP_CALLOC(EP_BOOT, b->nranks, sizeof(*b->state), "the states of all ranks");
 	b->left_seq = EP_CALLOC(EP_BOOT, b->nranks, sizeof(*b->left_seq), "the states of all ranks");
-	if (!b->state || !b->left_seq) {
+	b->silence = EP_CALLOC(EP_BOOT, b->nranks, sizeof(*b->silence), "the states of all ranks");
+	if (!b->state || !b->left_seq || !b->silence) {
 		boot_free(b);
 		return -ENOMEM;
 	}
@@ -220,26 +240,99 @@ void ep_boot_close(struct ep_boot *b)
 	boot_free(b);
 }
 
+/* ---- evidence; all with the lock held ---- */
+
+/* The strongest there is, if stronger than `than`. */
+static bool stronger(const struct ep_boot *b, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size)
+{
+	char silent[EP_WHY_MAX];
+	int rank;
+
+	/* With survive the dead are excused: a wait that fails fails because of another rank. */
+	if (b->err && b->blame.evidence > than && b->blame.evidence >= b->failed.evidence) {
+		*blame = b->blame;
+		snprintf(why, size, "%s", b->why);
+		return true;
+	}
+	if (!b->survive && b->failed.evidence > than && b->failed.evidence > EP_EV_SILENT) {
+		*blame = b->failed;
+		snprintf(why, size, "%s", b->failed_why);
+		return true;
+	}
+	rank = than < EP_EV_SILENT ? ep_silence_find(b, silent, sizeof(silent)) : -1;
+	if (rank < 0)
+		return false;
+	*blame = (struct ep_blame){ rank, EP_EV_SILENT };
+	snprintf(why, size, "%s", silent);
+	return true;
+}
+
+/* Waits for it for a moment; not if a collective completes meanwhile. */
+static bool evidence(struct ep_boot *b, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size)
+{
+	uint64_t until = ep_deadline_ms(GRACE_MS);
+	int rc = 0;
+
+	while (!stronger(b, than, blame, why, size)) {
+		if (rc || than == EP_EV_CERTAIN || b->nranks == 1 || (b->busy && ep_gather_done(&b->gather)))
+			return false;
+		rc = wait_change(b, until);
+	}
+	return true;
+}
+
+/* Once: the failure that later calls report, too, is blamed on whoever the evidence is against. */
+static void judge(struct ep_boot *b)
+{
+	char why[EP_WHY_MAX], all[2 * EP_WHY_MAX + 2];
+	struct ep_blame blame;
+
+	if (b->judged)
+		return;
+	b->judged = true;
+	if (b->blame.evidence > EP_EV_MISSING || !evidence(b, b->blame.evidence, &blame, why, sizeof(why)))
+		return;
+	snprintf(all, sizeof(all), "%s: %s", why, b->why);
+	ep_endpoint_blame(b, b->err, blame, all);
+}
+
+/* ---- collectives ---- */
+
+static void timed_out(struct ep_boot *b, uint64_t begun)
+{
+	char missing[128], why[EP_WHY_MAX], text[2 * EP_WHY_MAX];
+	uint32_t n = ep_gather_missing(&b->gather, missing, sizeof(missing));
+	struct ep_blame blame = { -1, EP_EV_MISSING };
+	int at;
+
+	at = snprintf(text, sizeof(text), "collective %llu of rank %u timed out after %llu ms",
+		      (unsigned long long)b->gather.seq, b->rank,
+		      (unsigned long long)((ep_now_ns() - begun) / 1000000));
+	if (evidence(b, EP_EV_MISSING, &blame, why, sizeof(why)) && !b->err) {
+		char both[3 * EP_WHY_MAX + 2];
+
+		snprintf(both, sizeof(both), "%s: %s", why, text);
+		ep_mesh_give_up(b, EP_ETIMEOUT, blame, both);
+	} else if (!b->err && !ep_gather_done(&b->gather)) {
+		blame.rank = n == 1 ? atoi(missing) : -1;
+		snprintf(text + at, sizeof(text) - (size_t)at, ", %u of %u ranks are missing: rank %s", n, b->nranks,
+			 missing);
+		ep_mesh_give_up(b, EP_ETIMEOUT, blame, text);
+	}
+	ep_loop_wake(&b->loop);
+}
+
 /* In a collective, with the lock held: until it is complete or has failed. */
 static int await(struct ep_boot *b)
 {
-	uint64_t deadline = ep_deadline_ms(b->timeout_ms);
-	char missing[128], why[EP_WHY_MAX];
+	uint64_t begun = ep_now_ns(), deadline = ep_endpoint_deadline(b);
 	int rc = 0;
 
 	while (!ep_gather_done(&b->gather) && !b->err && !rc)
 		rc = wait_change(b, deadline);
-	if (ep_gather_done(&b->gather))
-		return 0;
-	if (!b->err) {
-		uint32_t n = ep_gather_missing(&b->gather, missing, sizeof(missing));
-
-		snprintf(why, sizeof(why), "collective %llu timed out after %d ms, %u of %u ranks are missing: rank %s",
-			 (unsigned long long)b->gather.seq, b->timeout_ms, n, b->nranks, missing);
-		ep_mesh_give_up(b, EP_ETIMEOUT, why);
-		ep_loop_wake(&b->loop);
-	}
-	return -b->err;
+	if (!ep_gather_done(&b->gather) && !b->err)
+		timed_out(b, begun);
+	return ep_gather_done(&b->gather) ? 0 : -b->err;
 }
 
 int ep_boot_allgather(struct ep_boot *b, const void *mine, size_t n, void *all)
@@ -269,8 +362,10 @@ int ep_boot_allgather(struct ep_boot *b, const void *mine, size_t n, void *all)
 			ep_gather_end(&b->gather, all);
 		b->busy = false;
 	}
-	if (rc)
-		rc = EP_FAIL(EP_BOOT, -rc, "%s", b->why);
+	if (rc) {
+		judge(b);
+		rc = EP_FAIL(EP_BOOT, b->err, "%s", b->why);
+	}
 unlock:
 	pthread_mutex_unlock(&b->lock);
 	return rc;
@@ -286,8 +381,8 @@ int ep_boot_failed(struct ep_boot *b, int *rank, char *why, size_t size)
 	int rc = -ENOENT;
 
 	pthread_mutex_lock(&b->lock);
-	if (b->failed_rank != EP_NO_RANK) {
-		*rank = (int)b->failed_rank;
+	if (b->failed.evidence) {
+		*rank = b->failed.rank;
 		snprintf(why, size, "%s", b->failed_why);
 		rc = 0;
 	}
@@ -323,12 +418,77 @@ void ep_boot_parted(struct ep_boot *b, int peer, const char *why)
 	pthread_mutex_unlock(&b->lock);
 }
 
-void ep_boot_abort(struct ep_boot *b, int err, const char *message)
+void ep_boot_limit(struct ep_boot *b, uint64_t deadline)
+{
+	pthread_mutex_lock(&b->lock);
+	b->limit = deadline;
+	pthread_mutex_unlock(&b->lock);
+}
+
+uint64_t ep_boot_deadline(struct ep_boot *b)
+{
+	uint64_t deadline;
+
+	pthread_mutex_lock(&b->lock);
+	deadline = ep_endpoint_deadline(b);
+	pthread_mutex_unlock(&b->lock);
+	return deadline;
+}
+
+int ep_boot_evidence(struct ep_boot *b, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size)
+{
+	bool found;
+
+	if (!b || b->pid != getpid())
+		return -ENOENT;
+	pthread_mutex_lock(&b->lock);
+	found = evidence(b, than, blame, why, size);
+	pthread_mutex_unlock(&b->lock);
+	return found ? 0 : -ENOENT;
+}
+
+/* Whether another rank may be the reason. */
+static bool hearsay(int err)
+{
+	return err == EP_ETIMEOUT || err == EP_EREMOTE;
+}
+
+int ep_boot_explain(struct ep_boot *b, int rc)
+{
+	char why[EP_WHY_MAX], last[512];
+	struct ep_blame blame;
+
+	if (!hearsay(-rc) || ep_boot_evidence(b, EP_EV_MISSING, &blame, why, sizeof(why)))
+		return rc;
+	snprintf(last, sizeof(last), "%s", ep_last_error());
+	return strstr(last, why) ? rc : EP_FAIL(EP_BOOT, -rc, "%s: %s", why, last);
+}
+
+void ep_boot_accuse(struct ep_boot *b, int err, struct ep_blame blame, const char *message)
 {
 	if (!b || b->pid != getpid())
 		return;
 	pthread_mutex_lock(&b->lock);
-	ep_mesh_give_up(b, err > 0 && err < 4096 ? err : EP_EREMOTE, message ? message : "no reason given");
+	/* Without survive one notice fails every rank: a second one with no stronger evidence tells nobody anything,
+	 * and if each of R ranks sent one, R * R * log R frames would. */
+	if (b->survive || !b->failed.evidence || blame.evidence > b->failed.evidence)
+		ep_mesh_give_up(b, err > 0 && err < 4096 ? err : EP_EREMOTE, blame, message);
 	ep_loop_wake(&b->loop);
 	pthread_mutex_unlock(&b->lock);
+}
+
+void ep_boot_abort(struct ep_boot *b, int err, const char *message)
+{
+	char why[EP_WHY_MAX];
+	struct ep_blame blame;
+
+	if (!b || b->pid != getpid())
+		return;
+	message = message ? message : "no reason given";
+	pthread_mutex_lock(&b->lock);
+	blame = (struct ep_blame){ (int)b->rank, EP_EV_CERTAIN };
+	if (hearsay(err) && stronger(b, EP_EV_NONE, &blame, why, sizeof(why)))
+		message = strstr(message, why) ? message : why;
+	pthread_mutex_unlock(&b->lock);
+	ep_boot_accuse(b, err, blame, message);
 }

@@ -18,6 +18,9 @@ struct ep_boot_opts {
 	const struct ep_boot_id *id;
 	int rank, nranks;
 	int timeout_ms;	      /* of ep_boot_open and of every collective; 0 takes NCCL_EP_BOOTSTRAP_TIMEOUT_MS */
+	uint64_t deadline;    /* of the call that opens, as by ep_boot_limit; 0: timeout_ms from now, and no limit */
+	uint64_t wait_ns;     /* of other waits for these ranks: one that stands still is noticed before; 0: none */
+	int maker;	      /* 1 + the rank that created the id; 0: not known */
 	bool survive;	      /* collectives skip dead ranks instead of failing (groups with enable_mask) */
 	ep_boot_gone_fn gone; /* may be NULL */
 	void *gone_ctx;
@@ -33,12 +36,30 @@ int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out);
 int ep_boot_allgather(struct ep_boot *boot, const void *mine, size_t n, void *all);
 int ep_boot_barrier(struct ep_boot *boot);
 
-/* The first rank that died or aborted: 0, its number in *rank and the reason in why; or -ENOENT. */
+/*
+ * A call that makes several collectives has one deadline: those that follow, and fetches of descriptors, end by it. 0:
+ * each has its own again. ep_boot_deadline: by when one that starts now ends.
+ */
+void ep_boot_limit(struct ep_boot *boot, uint64_t deadline);
+uint64_t ep_boot_deadline(struct ep_boot *boot);
+
+/* The rank to blame for ranks that died or aborted: 0, its number in *rank and the reason in why; or -ENOENT. */
 int ep_boot_failed(struct ep_boot *boot, int *rank, char *why, size_t size);
 bool ep_boot_alive(struct ep_boot *boot, int rank);
 
-/* Tells every rank that this one gives up; err and message are what they report. */
+/*
+ * For a wait that failed with the evidence `than`: 0, and whom to blame instead and why, or -ENOENT. Waits a moment for
+ * stronger evidence: a socket may close a little later than a signal is missed.
+ */
+int ep_boot_evidence(struct ep_boot *boot, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size);
+/* The same for a call that failed with rc and the last error: the message becomes "why: last error". Returns rc. */
+int ep_boot_explain(struct ep_boot *boot, int rc);
+
+/* Tells every rank that this one gives up; err and message are what they report. A timeout or another rank's failure is
+ * blamed by the evidence at hand, everything else on this rank. */
 void ep_boot_abort(struct ep_boot *boot, int err, const char *message);
+/* The same, and the caller knows whom to blame. */
+void ep_boot_accuse(struct ep_boot *boot, int err, struct ep_blame blame, const char *message);
 
 /* Tells peer that this rank has lost it on the data path; peer's gone callback then names this rank. Both stay in all
  * collectives. */

@@ -46,8 +46,11 @@ struct ep_conn {
 	struct ep_outq out;
 	uint8_t *part; /* incomplete frame */
 	uint32_t part_len, part_room;
-	void *user; /* for the owner, as is edge */
+	uint64_t heard; /* when bytes last arrived */
+	void *user;	/* for the owner, as are: */
 	int edge;
+	bool silent;	 /* see silence.h */
+	uint64_t pinged; /* when the last ping was sent */
 };
 
 struct ep_loop_ops {

@@ -11,17 +11,35 @@
 
 #define REPAIR_MS 10000
 
+uint64_t ep_endpoint_deadline(const struct ep_boot *b)
+{
+	uint64_t own = ep_deadline_ms(b->timeout_ms);
+
+	return b->limit && b->limit < own ? b->limit : own;
+}
+
 void ep_endpoint_fail(struct ep_boot *b, int err, uint32_t culprit, const char *fmt, ...)
 {
-	struct ep_frame f = { .type = EP_F_FAIL, .err = (uint16_t)err, .rank = culprit };
+	struct ep_blame blame = { culprit == EP_NO_RANK ? -1 : (int)culprit, EP_EV_CERTAIN };
+	char why[EP_WHY_MAX];
 	va_list ap;
 
-	if (b->err)
-		return;
 	va_start(ap, fmt);
-	vsnprintf(b->why, sizeof(b->why), fmt, ap);
+	vsnprintf(why, sizeof(why), fmt, ap);
 	va_end(ap);
+	ep_endpoint_blame(b, err, blame, why);
+}
+
+void ep_endpoint_blame(struct ep_boot *b, int err, struct ep_blame blame, const char *why)
+{
+	struct ep_frame f = { .type = EP_F_FAIL, .err = (uint16_t)err };
+
+	if (b->err && blame.evidence <= b->blame.evidence)
+		return;
+	snprintf(b->why, sizeof(b->why), "%s", why);
+	b->blame = blame;
 	b->err = err;
+	f.rank = blame.rank < 0 ? EP_NO_RANK : (uint32_t)blame.rank;
 	f.bytes = (uint32_t)strlen(b->why);
 	/* If this is out of memory the root sees the connection close. */
 	if (b->phase == EP_MEETING && b->root)

@@ -39,6 +39,7 @@ struct ep_boot {
 	uint8_t secret[EP_BOOT_SECRET];
 	uint32_t rank, nranks;
 	int timeout_ms;
+	uint64_t limit; /* of the call in progress, see ep_boot_limit; 0: each collective has its own */
 	bool survive;
 	ep_boot_gone_fn gone_fn;
 	void *gone_ctx;
@@ -50,7 +51,7 @@ struct ep_boot {
 	uint32_t scope; /* of this host's link-local addresses; 0: none used */
 
 	struct ep_conn *root; /* connection to the root; NULL once all are connected */
-	uint32_t host;	      /* rank in the root's process */
+	uint32_t host;	      /* rank in the root's process, EP_NO_RANK: not known */
 	bool have_table, said_done;
 	uint32_t edges, edges_up; /* needed by EP_F_DONE; connected */
 	uint64_t suspect_at;	  /* when the first rank became suspect; 0: none */
@@ -68,18 +69,26 @@ struct ep_boot {
 	uint32_t end_rank;			/* this rank has left (without survive) */
 	struct ep_peer *peers;			/* [nranks], survive only */
 
-	int err; /* positive errno, set once; every later collective returns it */
+	bool judged; /* the evidence for err was weighed */
+	int err;     /* positive errno, once set never 0; every later collective returns it */
+	struct ep_blame blame;
 	char why[EP_WHY_MAX];
-	uint32_t failed_rank; /* the first that died or gave up */
+	struct ep_blame failed; /* of the ranks that died or gave up; rank -1: none has */
 	char failed_why[EP_WHY_MAX];
+
+	struct ep_silence *silence; /* [nranks] */
+	uint64_t ping_ns, ping_at;  /* between pings of a quiet edge; when to check the edges next */
 
 	struct ep_fd_token token;
 	struct ep_fd_offer *offers;
 };
 
 /* All with the lock held. */
+uint64_t ep_endpoint_deadline(const struct ep_boot *b); /* of a wait that starts now */
 void ep_endpoint_fail(struct ep_boot *b, int err, uint32_t culprit, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
+/* The same with less than certain evidence: replaces a failure with weaker evidence. */
+void ep_endpoint_blame(struct ep_boot *b, int err, struct ep_blame blame, const char *why);
 int ep_endpoint_dial(struct ep_boot *b, const struct ep_peer *to, uint64_t give_up);
 void ep_endpoint_scope(const struct ep_boot *b, struct ep_dial *d); /* sets the scope of link-local addresses */
 void ep_endpoint_repair(struct ep_boot *b);

@@ -354,6 +354,7 @@ static void read_event(struct ep_loop *l, struct ep_conn *c)
 			ep_conn_lost(l, c, (int)n);
 			return;
 		}
+		c->heard = ep_now_ns();
 		have += (size_t)n;
 		used = consume(l, c, l->scratch, have);
 		/* On a finishing connection what still arrives is discarded. */

@@ -300,7 +300,13 @@ static int fetch(struct ep_boot *b, const struct request *q, int *fd)
 
 int ep_boot_fd_fetch(struct ep_boot *b, const struct ep_fd_token *owner, uint64_t key, int *fd)
 {
-	int rc = fetch(b, &(struct request){ owner, key, ep_deadline_ms(b->timeout_ms), NULL, 0 }, fd);
+	struct request q = { .owner = owner, .key = key };
+	int rc;
+
+	pthread_mutex_lock(&b->lock);
+	q.deadline = ep_endpoint_deadline(b);
+	pthread_mutex_unlock(&b->lock);
+	rc = fetch(b, &q, fd);
 
 	/* Not an error: this is how ranks find out who shares a host. */
 	if (!rc || rc == -ECONNREFUSED)

@@ -9,21 +9,34 @@
 #include "plugin/boot/fd.h"
 #include "plugin/boot/id.h"
 #include "plugin/boot/notice.h"
+#include "plugin/boot/silence.h"
 #include "util/clock.h"
 #include "util/error.h"
 
-#define GRACE_MS 1000 /* for the root to report who is missing */
-#define LEAVE_MS 2000 /* for neighbours to read that we leave */
+#define GRACE_MS 400	 /* for the root to report who is missing */
+#define LEAVE_MS 2000	 /* for neighbours to read that we leave */
+#define LEAVE_BAD_MS 200 /* the same after a failure: a neighbour that stands still is often the reason */
 #define STARVED_MS 1000
 
-void ep_mesh_give_up(struct ep_boot *b, int err, const char *why)
+void ep_mesh_give_up(struct ep_boot *b, int err, struct ep_blame blame, const char *why)
 {
 	struct ep_frame f = { .type = EP_F_GONE, .rank = b->rank, .index = 1, .err = (uint16_t)err };
 	char message[EP_WHY_MAX];
 
-	snprintf(message, sizeof(message), "rank %u gave up: %s", b->rank, why);
-	ep_endpoint_fail(b, err, b->rank, "%s", message);
+	/* Evidence against another rank speaks for itself: who noticed first does not matter. */
+	if (blame.rank != (int)b->rank && blame.evidence > EP_EV_MISSING)
+		snprintf(message, sizeof(message), "%s", why);
+	else
+		snprintf(message, sizeof(message), "rank %u gave up: %s", b->rank, why);
+	f.seq = (uint64_t)blame.evidence;
+	f.total = blame.rank < 0 ? EP_NO_RANK : (uint64_t)blame.rank;
+	ep_endpoint_blame(b, err, blame, message);
 	ep_notice_gone(b, &f, message, NULL);
+}
+
+void ep_mesh_quit(struct ep_boot *b, int err, const char *why)
+{
+	ep_mesh_give_up(b, err, (struct ep_blame){ (int)b->rank, EP_EV_CERTAIN }, why);
 }
 
 /* ---- joining ---- */
@@ -182,8 +195,10 @@ static void edge_up(struct ep_boot *b, struct ep_conn *c)
 	b->edges_up++;
 	if (b->state[c->peer] == EP_RANK_SUSPECT)
 		b->state[c->peer] = EP_RANK_ALIVE;
+	c->heard = ep_now_ns();
 	/* An edge of a running mesh is a repair: the peer may lack every notice. */
 	ep_notice_tell(b, c);
+	ep_silence_tell(b, c);
 	c->edge = ep_gather_edge_add(&b->gather, c->peer, c);
 	if (c->edge < 0)
 		ep_endpoint_fail(b, ENOMEM, b->rank, "rank %u: out of memory for a connection", b->rank);
@@ -192,11 +207,19 @@ static void edge_up(struct ep_boot *b, struct ep_conn *c)
 
 static int edge_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_frame *f, const uint8_t *body)
 {
+	const struct ep_frame pong = { .type = EP_F_PONG };
 	struct ep_blob *blob;
 	char why[EP_WHY_MAX + 1];
 	int rc;
 
+	ep_silence_heard(b, c);
 	switch (f->type) {
+	case EP_F_PING:
+		return ep_loop_post(&b->loop, c, &pong, NULL);
+	case EP_F_PONG:
+		return 0;
+	case EP_F_SILENT:
+		return ep_silence_take(b, f, c);
 	case EP_F_BLOCK:
 		blob = ep_blob_new(f, body);
 		rc = blob ? ep_gather_take(&b->gather, c->edge, blob) : -ENOMEM;
@@ -205,7 +228,7 @@ static int edge_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_fram
 			snprintf(why, sizeof(why),
 				 "rank %u gathers %llu bytes, rank %u another number (collective %llu)",
 				 b->gather.culprit, (unsigned long long)f->total, b->rank, (unsigned long long)f->seq);
-			ep_mesh_give_up(b, EP_EUSAGE, why);
+			ep_mesh_quit(b, EP_EUSAGE, why);
 			return 0;
 		}
 		if (ep_gather_done(&b->gather))
@@ -248,7 +271,7 @@ static void edge_lost(struct ep_boot *b, struct ep_conn *c, int err)
 		if (c->edge >= 0)
 			ep_gather_edge_drop(&b->gather, c->edge);
 		if (err == -ENOMEM) {
-			ep_mesh_give_up(b, ENOMEM, "out of memory");
+			ep_mesh_quit(b, ENOMEM, "out of memory");
 			return;
 		}
 		if (b->state[c->peer] >= EP_RANK_LEFT)
@@ -428,7 +451,13 @@ static void meeting_over(struct ep_boot *b, uint64_t now)
 				 strerror(c->dial.err ? -c->dial.err : ETIMEDOUT));
 		return;
 	}
-	if (now >= b->deadline + GRACE_MS * 1000000ull)
+	if (now < b->deadline + GRACE_MS * 1000000ull)
+		return;
+	if (b->host != EP_NO_RANK)
+		ep_endpoint_fail(b, EP_ETIMEOUT, b->host,
+				 "rank %u, whose process is the bootstrap root, does not answer rank %u after %d ms",
+				 b->host, b->rank, b->timeout_ms);
+	else
 		ep_endpoint_fail(b, EP_ETIMEOUT, EP_NO_RANK, "rank %u: no reply from the bootstrap root after %d ms",
 				 b->rank, b->timeout_ms);
 }
@@ -444,7 +473,9 @@ uint64_t ep_mesh_tick(struct ep_boot *b)
 		return ep_deadline_ms(STARVED_MS / 4);
 	if (b->phase == EP_LEAVING)
 		return b->deadline;
-	if (b->phase != EP_MEETING || b->err)
+	if (b->phase == EP_RUNNING)
+		return ep_silence_tick(b, now);
+	if (b->err)
 		return UINT64_MAX;
 	if (b->suspect_at && now - b->suspect_at > GRACE_MS * 1000000ull)
 		bury_suspects(b);
@@ -467,9 +498,9 @@ int ep_mesh_begin(struct ep_boot *b, const void *mine, size_t n)
 	if (rc == -EMSGSIZE) {
 		snprintf(why, sizeof(why), "rank %u gathers %zu bytes, rank %u another number (collective %llu)",
 			 b->rank, n, b->gather.culprit, (unsigned long long)b->gather.seq);
-		ep_mesh_give_up(b, EP_EUSAGE, why);
+		ep_mesh_quit(b, EP_EUSAGE, why);
 	} else if (rc) {
-		ep_mesh_give_up(b, -rc, "out of memory");
+		ep_mesh_quit(b, -rc, "out of memory");
 	} else {
 		ep_notice_check_left(b);
 		ep_endpoint_repair(b);
@@ -480,10 +511,11 @@ int ep_mesh_begin(struct ep_boot *b, const void *mine, size_t n)
 void ep_mesh_leave(struct ep_boot *b)
 {
 	struct ep_frame bye = { .type = EP_F_BYE, .seq = b->gather.seq };
+	int ms = b->timeout_ms / 2 < LEAVE_MS ? b->timeout_ms / 2 : LEAVE_MS;
 
 	b->phase = EP_LEAVING;
 	b->root = NULL;
-	b->deadline = ep_deadline_ms(LEAVE_MS);
+	b->deadline = ep_deadline_ms(b->err ? LEAVE_BAD_MS : ms);
 	for (struct ep_conn *c = b->loop.conns, *next; c; c = next) {
 		next = c->next;
 		if (c->purpose == EP_TO_RANK && c->state == EP_CONN_READY && ep_loop_post(&b->loop, c, &bye, NULL))

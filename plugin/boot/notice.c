@@ -53,8 +53,19 @@ static void excuse(struct ep_boot *b, uint32_t rank, uint64_t from)
 	ep_endpoint_repair(b);
 }
 
+/* A rank that died is to blame itself; one that gave up says who is. */
+static struct ep_blame blame_of(const struct ep_boot *b, const struct ep_frame *f)
+{
+	if (f->type == EP_F_PARTED)
+		return (struct ep_blame){ (int)f->rank, EP_EV_LOST };
+	if (f->index != 1 || f->seq < EP_EV_MISSING || f->seq > EP_EV_CERTAIN)
+		return (struct ep_blame){ (int)f->rank, EP_EV_CERTAIN };
+	return (struct ep_blame){ f->total < b->nranks ? (int)f->total : -1, (enum ep_evidence)f->seq };
+}
+
 void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from)
 {
+	struct ep_blame blame = blame_of(b, f);
 	struct ep_frame out = *f;
 	uint32_t rank = f->rank;
 
@@ -63,19 +74,21 @@ void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why
 	b->state[rank] = EP_RANK_GONE;
 	out.bytes = (uint32_t)strnlen(why, EP_WHY_MAX - 1);
 	spread(b, &out, why, from);
+	if (blame.evidence > b->failed.evidence) {
+		b->failed = blame;
+		snprintf(b->failed_why, sizeof(b->failed_why), "%s", why);
+	}
+	if (rank == b->rank && !from)
+		return; /* it gave up itself */
 	if (rank == b->rank) {
 		ep_endpoint_fail(b, EP_EREMOTE, rank, "the other ranks report rank %u, this one, as dead: %s", rank,
 				 why);
 		return;
 	}
-	if (b->failed_rank == EP_NO_RANK) {
-		b->failed_rank = rank;
-		snprintf(b->failed_why, sizeof(b->failed_why), "%s", why);
-	}
 	if (b->survive)
 		excuse(b, rank, 0);
 	else
-		ep_endpoint_fail(b, f->err ? f->err : EP_EREMOTE, rank, "%s", why);
+		ep_endpoint_blame(b, f->err ? f->err : EP_EREMOTE, blame, why);
 }
 
 /* Both ranks are alive and stay in the collectives: only the lost one needs to know. */
@@ -122,8 +135,12 @@ void ep_notice_spread_left(struct ep_boot *b, uint32_t rank, uint64_t seq, struc
 
 void ep_notice_ended(struct ep_boot *b)
 {
-	ep_endpoint_fail(b, EP_EREMOTE, b->end_rank, "rank %u has left, but collective %llu needs it", b->end_rank,
-			 (unsigned long long)b->gather.seq);
+	char why[EP_WHY_MAX];
+
+	snprintf(why, sizeof(why), "rank %u has left, but collective %llu needs it", b->end_rank,
+		 (unsigned long long)b->gather.seq);
+	/* Weak: it may have left because of another rank. */
+	ep_endpoint_blame(b, EP_EREMOTE, (struct ep_blame){ (int)b->end_rank, EP_EV_MISSING }, why);
 }
 
 void ep_notice_check_left(struct ep_boot *b)
@@ -156,6 +173,7 @@ void ep_notice_callbacks(struct ep_boot *b)
 	for (;;) {
 		struct ep_blob *blob = b->told ? b->told->next : b->notices;
 		char why[EP_WHY_MAX + 1];
+		struct ep_blame blame;
 		uint32_t rank;
 
 		if (!blob || !b->opened)
@@ -164,9 +182,10 @@ void ep_notice_callbacks(struct ep_boot *b)
 		if (!is_news(b, &blob->frame) || !b->gone_fn)
 			continue;
 		rank = blob->frame.rank;
+		blame = blame_of(b, &blob->frame);
 		snprintf(why, sizeof(why), "%.*s", (int)blob->frame.bytes, (const char *)blob->body);
 		pthread_mutex_unlock(&b->lock);
-		b->gone_fn(b->gone_ctx, (int)rank, why);
+		b->gone_fn(b->gone_ctx, (int)rank, blame, why);
 		pthread_mutex_lock(&b->lock);
 	}
 }

@@ -31,9 +31,24 @@ _Static_assert(sizeof(struct ep_boot_id) == 128, "the unique id is 128 bytes");
 
 struct ep_boot;
 
-/* Reports a rank that is dead: its connection closed, it called ep_boot_abort, or it called ep_boot_parted on this rank
- * (why is then its own message). Called once per rank, from the service thread; must not block or call ep_boot_. */
-typedef void (*ep_boot_gone_fn)(void *ctx, int rank, const char *why);
+/* What speaks against a rank, weakest first: a stronger one replaces a weaker one, of equals the first stays. */
+enum ep_evidence {
+	EP_EV_NONE,
+	EP_EV_MISSING, /* its block or signal did not arrive: it, or a rank between, is slow, stopped or dead */
+	EP_EV_SILENT,  /* it does not answer its neighbours' pings */
+	EP_EV_LOST,    /* the net failed to reach it */
+	EP_EV_CERTAIN, /* its socket closed, or it said itself why it gives up */
+};
+
+struct ep_blame {
+	int rank; /* -1: not known */
+	enum ep_evidence evidence;
+};
+
+/* Reports a rank that is gone: its connection closed, it called ep_boot_abort, or it called ep_boot_parted on this rank
+ * (why is then its own message). The blame is for what made it go: another rank, or itself. Called once per rank, from
+ * the service thread; must not block or call ep_boot_. */
+typedef void (*ep_boot_gone_fn)(void *ctx, int rank, struct ep_blame blame, const char *why);
 
 /* Names the endpoint that offers file descriptors. */
 struct ep_fd_token {

@@ -24,6 +24,9 @@ static const struct {
 	[EP_F_LEFT] = { EP_TO_RANK, AT_BOTH, 0, 0 },
 	[EP_F_PARTED] = { EP_TO_RANK, AT_BOTH, 0, EP_WHY_MAX },
 	[EP_F_BYE] = { EP_TO_RANK, AT_BOTH, 0, 0 },
+	[EP_F_PING] = { EP_TO_RANK, AT_BOTH, 0, 0 },
+	[EP_F_PONG] = { EP_TO_RANK, AT_BOTH, 0, 0 },
+	[EP_F_SILENT] = { EP_TO_RANK, AT_BOTH, 0, 0 },
 	[EP_F_FD_GET] = { EP_TO_FD, AT_SERVER, 0, 0 },
 	[EP_F_FD_PUT] = { EP_TO_FD, AT_CLIENT, 0, EP_BOOT_NOTE },
 };

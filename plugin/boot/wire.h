@@ -29,11 +29,18 @@ enum ep_frame_type {
 	EP_F_TABLE, /* struct ep_peer of each rank to connect to */
 	EP_F_GO,    /* all are connected */
 	/* rank <-> rank */
-	EP_F_BLOCK,  /* piece `index` of the blob of `rank` (`total` bytes in all) in collective `seq` */
-	EP_F_GONE,   /* rank died (index 0) or gave up (index 1): err, message; forwarded to all */
+	EP_F_BLOCK, /* piece `index` of the blob of `rank` (`total` bytes in all) in collective `seq` */
+	/* rank died (index 0) or gave up (index 1; `total` is the rank to blame, `seq` the enum ep_evidence): err,
+	 * message; forwarded to all */
+	EP_F_GONE,
 	EP_F_LEFT,   /* rank left after `seq` collectives; forwarded to all */
 	EP_F_PARTED, /* rank has lost rank `seq` on the data path: message; forwarded to all */
 	EP_F_BYE,    /* the sender leaves after `seq` collectives; its last frame */
+	EP_F_PING,   /* to be answered */
+	EP_F_PONG,
+	/* rank has not answered `index` for `total` ms (`seq` odd) or answers again (even), see silence.h; forwarded to
+	 * all */
+	EP_F_SILENT,
 	/* file descriptors */
 	EP_F_FD_GET, /* seq = key, index 1: of a note */
 	EP_F_FD_PUT, /* err; if 0 the note is the body, the descriptor is attached */

@@ -102,12 +102,15 @@ static int greeting_judge(const struct greeting *all, const struct ep_comm *comm
 }
 
 /* Exchanges greetings over the communicator and opens the group's own mesh. */
-static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int check_rc)
+static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int check_rc, uint64_t deadline)
 {
 	struct greeting mine = { .build = EP_VERSION, .check_rc = check_rc };
 	struct greeting *all = EP_CALLOC(EP_GROUP, (size_t)comm->nranks, sizeof(*all), "greetings");
 	struct ep_boot_opts opts = { .rank = comm->rank,
 				     .nranks = comm->nranks,
+				     .deadline = deadline,
+				     .wait_ns = group->timeout_ns,
+				     .maker = 1, /* rank 0 */
 				     .survive = group->cfg.enable_mask,
 				     .gone = ep_group_rank_dead,
 				     .gone_ctx = group };
@@ -117,8 +120,7 @@ static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int
 		return -ENOMEM;
 	if (comm->rank == 0 && !check_rc && (rc = ep_boot_id_create(&mine.id)))
 		mine.check_rc = check_rc = rc;
-	rc = ep_comm_allgather(comm, group->dev, group->stream, &mine, sizeof(mine), all,
-			       ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS)));
+	rc = ep_comm_allgather(comm, group->dev, group->stream, &mine, sizeof(mine), all, deadline);
 	if (!rc)
 		rc = greeting_judge(all, comm, check_rc);
 	if (!rc) {
@@ -297,6 +299,7 @@ static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep
 int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncclEpAllocConfig_t *alloc,
 		    const struct ep_algo *algo, int check_rc, struct ncclEpGroup **out)
 {
+	uint64_t deadline = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS));
 	struct ncclEpGroup *group;
 	struct ep_comm comm;
 	int rc = ep_comm_open(handle, &comm);
@@ -319,12 +322,14 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 		check_rc = EP_FAIL(EP_GROUP, EP_EARG,
 				   "ncclEpCreateGroup: config->num_experts is %u, not a multiple of the %d ranks",
 				   cfg->num_experts, comm.nranks);
-	if ((rc = group_meet(group, &comm, check_rc)))
+	if ((rc = group_meet(group, &comm, check_rc, deadline)))
 		goto release;
 	if ((rc = group_furnish(group))) {
+		rc = ep_boot_explain(group->boot, rc);
 		ep_boot_abort(group->boot, -rc, ep_last_error());
 		goto release;
 	}
+	ep_boot_limit(group->boot, 0);
 	*out = group;
 	return 0;
 release:
@@ -335,11 +340,18 @@ release:
 /* First everything sent has arrived, then nobody sends, then memory may be freed. */
 static int group_part(struct ncclEpGroup *group)
 {
-	int rc = ep_link_quiet(group->link, ep_now_ns() + group->timeout_ns);
+	uint64_t deadline = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS));
+	char to[128];
+	int rc = ep_link_quiet(group->link, deadline);
 
-	if (rc == -EP_ETIMEOUT)
-		EP_FAIL(EP_GROUP, EP_ETIMEOUT, "ncclEpGroupDestroy: rank %d: the net did not complete its puts in time",
-			group->rank);
+	if (rc == -EP_ETIMEOUT) {
+		ep_link_pending(group->link, to, sizeof(to));
+		EP_FAIL(EP_GROUP, EP_ETIMEOUT,
+			"ncclEpGroupDestroy: rank %d: the net did not complete its puts%s in time", group->rank, to);
+		rc = ep_boot_explain(group->boot, rc);
+		ep_boot_abort(group->boot, -rc, ep_last_error());
+	}
+	ep_boot_limit(group->boot, deadline);
 	if (rc || (rc = ep_boot_barrier(group->boot)) || !group->link)
 		return rc;
 	ep_link_stop(group->link);
@@ -359,7 +371,7 @@ int ep_group_destroy(struct ncclEpGroup *group)
 	pthread_mutex_unlock(&group->lock);
 	if (rc)
 		return rc;
-	failed = atomic_load_explicit(&group->error, memory_order_relaxed) != 0;
+	failed = ep_group_failed(group);
 	if (!failed)
 		rc = group_part(group);
 	group_release(group, !failed && !rc);
@@ -408,11 +420,15 @@ int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, cons
 			       "config->rdma_buffer_size is %llu, but a handle of this layout and num_topk needs %zu: "
 			       "raise it or pass NCCL_EP_AUTO",
 			       (unsigned long long)group->cfg.rdma_buffer_size, most);
-	if ((rc = key_agree(group, key, key_size)) || (need->window > have && (rc = payload_add(group, need->window))))
-		return rc;
-	if (group->link && (rc = ep_link_reserve(group->link, need->far_window, need->far_send)))
-		return rc;
+	ep_boot_limit(group->boot, ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS)));
+	rc = key_agree(group, key, key_size);
+	if (!rc && need->window > have)
+		rc = payload_add(group, need->window);
+	if (!rc && group->link)
+		rc = ep_link_reserve(group->link, need->far_window, need->far_send);
 	/* Setting up a window frees pinned memory, which waits for kernels: nobody launches a kernel that waits for a
 	 * rank still setting up. */
-	return ep_boot_barrier(group->boot);
+	rc = ep_boot_explain(group->boot, rc ? rc : ep_boot_barrier(group->boot));
+	ep_boot_limit(group->boot, 0);
+	return rc;
 }

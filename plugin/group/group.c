@@ -2,6 +2,7 @@
 #include "plugin/group/group.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "plugin/group/algo.h"
 #include "util/error.h"
@@ -16,37 +17,95 @@ uint32_t ep_group_far(const struct ncclEpGroup *group)
 	return group->link ? group->link->far : 0;
 }
 
-void ep_group_set_error(struct ncclEpGroup *group, int err, const char *message)
+void ep_group_set_error(struct ncclEpGroup *group, int err, struct ep_blame blame, const char *message)
 {
 	pthread_mutex_lock(&group->error_lock);
-	if (!atomic_load_explicit(&group->error, memory_order_relaxed)) {
+	/* Relaxed, as everywhere: the text is read under the lock. */
+	if (!atomic_load_explicit(&group->error, memory_order_relaxed) ||
+	    (!atomic_load_explicit(&group->told, memory_order_relaxed) && blame.evidence > group->blame.evidence)) {
 		snprintf(group->error_text, sizeof(group->error_text), "%s", message);
-		/* E1: pairs with E2 in ep_group_check; release, so that whoever sees the code sees the text. */
-		atomic_store_explicit(&group->error, -err, memory_order_release);
+		group->blame = blame;
+		atomic_store_explicit(&group->error, -err, memory_order_relaxed);
 	}
 	pthread_mutex_unlock(&group->error_lock);
 }
 
+static bool fatal(const struct ncclEpGroup *group, int err)
+{
+	if (group->cfg.enable_mask)
+		return false;
+	return err == -EP_EREMOTE || err == -EP_ETIMEOUT || (err && group->algo->fails_all && group->nranks > 1);
+}
+
+/*
+ * Before a caller is told for the first time: the bootstrap may know better than a kernel or the net who is at fault.
+ * The others are told whom this rank blames: they may wait for it in vain.
+ */
+static void judge(struct ncclEpGroup *group)
+{
+	char why[sizeof(group->error_text)], text[2 * sizeof(why)];
+	struct ep_blame blame;
+	int rc;
+
+	pthread_mutex_lock(&group->error_lock);
+	blame = group->blame;
+	snprintf(text, sizeof(text), "%s", group->error_text);
+	rc = atomic_load_explicit(&group->error, memory_order_relaxed);
+	pthread_mutex_unlock(&group->error_lock);
+	if (!ep_boot_evidence(group->boot, blame.evidence, &blame, why, sizeof(why))) {
+		if (!strstr(why, text))
+			snprintf(why + strlen(why), sizeof(why) - strlen(why), ": %.*s", (int)sizeof(why) / 2, text);
+		ep_group_set_error(group, -rc, blame, why);
+	}
+	pthread_mutex_lock(&group->error_lock);
+	blame = group->blame;
+	snprintf(text, sizeof(text), "%s", group->error_text);
+	pthread_mutex_unlock(&group->error_lock);
+	/* Errors of a caller are each rank's own. */
+	if (rc == -EP_EREMOTE || rc == -EP_ETIMEOUT)
+		ep_boot_accuse(group->boot, -rc, blame, text);
+}
+
 int ep_group_check(struct ncclEpGroup *group)
 {
-	/* E2: pairs with E1 in ep_group_set_error. */
-	int rc = atomic_load_explicit(&group->error, memory_order_acquire);
+	struct ep_blame blame = { group->rank, EP_EV_CERTAIN };
 	char text[sizeof(group->error_text)];
+	bool told;
+	int rc;
 
-	if (!rc && group->page.mem.host &&
-	    (rc = ep_page_report(&group->page, group->rank, group->timeout_ns, text, sizeof(text)))) {
+	/* Also when there is an error: this rank's own mistake says more than what others make of it. */
+	if (group->page.mem.host && !atomic_load_explicit(&group->told, memory_order_relaxed) &&
+	    (rc = ep_page_report(&group->page, group->rank, group->timeout_ns, &blame, text, sizeof(text)))) {
 		EP_WARN(EP_GROUP, "%s", text);
-		ep_group_set_error(group, -rc, text);
-		rc = atomic_load_explicit(&group->error, memory_order_acquire);
+		ep_group_set_error(group, -rc, blame, text);
 	}
-	if (rc)
-		ep_last_error_set(group->error_text);
+	rc = atomic_load_explicit(&group->error, memory_order_relaxed);
+	if (!rc)
+		return 0;
+	told = atomic_load_explicit(&group->told, memory_order_relaxed);
+	if (!told && group->boot && fatal(group, rc))
+		judge(group);
+	pthread_mutex_lock(&group->error_lock);
+	atomic_store_explicit(&group->told, true, memory_order_relaxed);
+	ep_last_error_set(group->error_text);
+	rc = atomic_load_explicit(&group->error, memory_order_relaxed);
+	pthread_mutex_unlock(&group->error_lock);
 	return rc;
 }
 
-static void kernels_abort(struct ncclEpGroup *group)
+bool ep_group_failed(struct ncclEpGroup *group)
 {
-	__atomic_store_n(&ep_page_words(&group->page)->abort, 1, __ATOMIC_RELAXED);
+	if (atomic_load_explicit(&group->error, memory_order_relaxed))
+		return ep_group_check(group) != 0; /* and tells the others why */
+	return fatal(group, ep_group_check(group));
+}
+
+/* The word is 1 + the rank at fault, which kernels report and forward; 0 of no known rank would not abort. */
+static void kernels_abort(struct ncclEpGroup *group, int rank)
+{
+	uint64_t word = 1 + (uint64_t)(rank < 0 ? group->rank : rank);
+
+	__atomic_store_n(&ep_page_words(&group->page)->abort, word, __ATOMIC_RELAXED);
 }
 
 /* A loss is reported once: the net and the bootstrap notice it at different times, and the second notice must not set
@@ -69,7 +128,7 @@ static void mask_for_good(struct ncclEpGroup *group, int rank, const char *why)
 }
 
 /* Runs in the bootstrap's service thread. */
-void ep_group_rank_dead(void *arg, int rank, const char *why)
+void ep_group_rank_dead(void *arg, int rank, struct ep_blame blame, const char *why)
 {
 	struct ncclEpGroup *group = arg;
 
@@ -77,8 +136,15 @@ void ep_group_rank_dead(void *arg, int rank, const char *why)
 		mask_for_good(group, rank, why);
 		return;
 	}
-	ep_group_set_error(group, EP_EREMOTE, why);
-	kernels_abort(group);
+	ep_group_set_error(group, EP_EREMOTE, blame, why);
+	kernels_abort(group, blame.rank);
+}
+
+static void net_failed(struct ncclEpGroup *group, int err, struct ep_blame blame, const char *why)
+{
+	ep_group_set_error(group, err, blame, why);
+	kernels_abort(group, blame.rank);
+	ep_boot_accuse(group->boot, err, blame, why);
 }
 
 /* Only this rank may have seen it: the others are told. */
@@ -86,22 +152,21 @@ void ep_group_net_failed(void *arg, int err, const char *why)
 {
 	struct ncclEpGroup *group = arg;
 
-	ep_group_set_error(group, err, why);
-	kernels_abort(group);
-	ep_boot_abort(group->boot, err, why);
+	net_failed(group, err, (struct ep_blame){ group->rank, EP_EV_CERTAIN }, why);
 }
 
 void ep_group_rank_lost(void *arg, int rank, const char *why)
 {
+	const struct ep_blame blame = { rank, EP_EV_LOST };
 	struct ncclEpGroup *group = arg;
 
 	if (!group->cfg.enable_mask) {
-		ep_group_net_failed(group, EP_EREMOTE, why);
+		net_failed(group, EP_EREMOTE, blame, why);
 		return;
 	}
 	/* Both ends at once: if one waited out its deadline first, the others would mask that one instead. */
 	ep_boot_parted(group->boot, rank, why);
-	ep_group_rank_dead(group, rank, why);
+	ep_group_rank_dead(group, rank, blame, why);
 }
 
 /* Relaxed: nothing else is read on the strength of a flag. */
@@ -115,18 +180,13 @@ int ep_group_flag(const struct ncclEpGroup *group)
 	return flag;
 }
 
-static bool fatal(const struct ncclEpGroup *group, int err)
-{
-	if (group->cfg.enable_mask)
-		return false;
-	return err == -EP_EREMOTE || err == -EP_ETIMEOUT || (err && group->algo->fails_all && group->nranks > 1);
-}
-
 static void forget(struct ncclEpGroup *group)
 {
 	struct ep_page_words *page = group->page.mem.host ? ep_page_words(&group->page) : NULL;
 
 	atomic_store_explicit(&group->error, 0, memory_order_relaxed);
+	group->blame = (struct ep_blame){ 0 };
+	atomic_store_explicit(&group->told, false, memory_order_relaxed);
 	atomic_store_explicit(&group->async_flag, 0, memory_order_relaxed);
 	if (!page)
 		return;

@@ -68,8 +68,10 @@ struct ncclEpGroup {
 	int staged;
 
 	atomic_int async_flag;
-	atomic_int error; /* negative errno, 0 none; error_text is written before it (E1, release) */
-	pthread_mutex_t error_lock;
+	atomic_int error;	    /* negative errno, 0 none; written under the lock with: */
+	pthread_mutex_t error_lock; /* the next three */
+	struct ep_blame blame;
+	atomic_bool told; /* a caller has the error: it stays as it is */
 	char error_text[512];
 };
 
@@ -89,11 +91,14 @@ uint32_t ep_group_far(const struct ncclEpGroup *group);
 
 /* 0, or the group's error with its message: every call on the group starts with it. */
 int ep_group_check(struct ncclEpGroup *group);
-/* The first error stays: what follows are its consequences. */
-void ep_group_set_error(struct ncclEpGroup *group, int err, const char *message);
+/* The first error stays, as what follows are its consequences, unless there is stronger evidence against another rank
+ * before a caller was told. */
+void ep_group_set_error(struct ncclEpGroup *group, int err, struct ep_blame blame, const char *message);
+/* Whether the group has an error that only ncclEpGroupDestroy ends. */
+bool ep_group_failed(struct ncclEpGroup *group);
 
 /* From any thread; arg is the group. A peer is dead (bootstrap), lost (net), or this rank's net moves nothing. */
-void ep_group_rank_dead(void *arg, int rank, const char *why);
+void ep_group_rank_dead(void *arg, int rank, struct ep_blame blame, const char *why);
 void ep_group_rank_lost(void *arg, int rank, const char *why);
 void ep_group_net_failed(void *arg, int err, const char *why);
 

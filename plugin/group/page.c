@@ -92,7 +92,16 @@ static int wait_report(const struct ep_kernel_report *r, int rank, uint64_t time
 	return timeout ? -EP_ETIMEOUT : -EP_EREMOTE;
 }
 
-int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, char *out, size_t size)
+/* Whom the kernel names, on the weakest evidence: it only saw that something did not come. */
+static struct ep_blame blame_of(const struct ep_kernel_report *r, uint32_t code)
+{
+	bool forwarded = code == EP_KERR_REMOTE; /* a timeout's cause is a second silent rank */
+
+	return (struct ep_blame){ (int)(forwarded ? r->cause : r->rank), EP_EV_MISSING };
+}
+
+int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, struct ep_blame *blame, char *out,
+		   size_t size)
 {
 	const struct ep_kernel_report *r = &ep_page_words(page)->report;
 	/* Pairs with the release in gx_op_fail: the words beside the code are those it was written with. */
@@ -100,6 +109,8 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, ch
 	unsigned long long epoch = r->epoch;
 	const char *kind = kind_name(r->kind), *phase = phase_name(r->phase);
 
+	if (code == EP_KERR_TIMEOUT || code == EP_KERR_REMOTE || code == EP_KERR_ABORTED || code == EP_KERR_RING)
+		*blame = blame_of(r, code);
 	switch (code) {
 	case EP_KERR_NONE:
 		return 0;
@@ -128,7 +139,8 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, ch
 			 rank, kind, epoch, phase, r->rank, (unsigned long long)(timeout_ns / 1000000));
 		return -EP_ETIMEOUT;
 	case EP_KERR_ABORTED:
-		snprintf(out, size, "rank %d: %s %llu was aborted, %s", rank, kind, epoch, phase);
+		snprintf(out, size, "rank %d: %s %llu was aborted because of rank %u, %s", rank, kind, epoch, r->rank,
+			 phase);
 		return -EP_EREMOTE;
 	default:
 		return usage_report(r, rank, out, size);

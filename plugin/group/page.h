@@ -7,13 +7,14 @@
 
 #include "kernels/args.h"
 #include "kernels/dev.h"
+#include "plugin/boot/types.h"
 
 #define EP_PAGE_FLAGS 4
 
 struct ep_page_words {
 	struct ep_kernel_report report; /* the first failure */
 	uint32_t async[EP_PAGE_FLAGS];	/* by enum ep_async_flag */
-	uint64_t abort;			/* not 0: kernels stop waiting */
+	uint64_t abort;			/* 1 + the rank at fault: kernels stop waiting; 0: none */
 	struct ep_ht_handle seen;	/* HT, eager: the head of a handle's memory, copied here to be read */
 	uint64_t gone[];		/* [nranks]: with masks, not 0: the rank's process has ended */
 };
@@ -35,7 +36,9 @@ static inline struct ep_page_words *ep_page_device(const struct ep_page *page)
 	return page->mem.dev;
 }
 
-/* The kernels' report as an error: 0 while there is none, else a negative errno and the message in out. */
-int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, char *out, size_t size);
+/* The kernels' report as an error: 0 while there is none, else a negative errno and the message in out. *blame is set
+ * where another rank is at fault. */
+int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, struct ep_blame *blame, char *out,
+		   size_t size);
 
 #endif

@@ -13,6 +13,7 @@
 #include "util/error.h"
 
 #define HIST_MAX 4096u /* bytes of a warp's counts that are worth their shared memory */
+#define SYNC_GRACE_NS 500000000ull
 
 static struct ep_ht_shape shape_of(const struct ncclEpHandle *handle)
 {
@@ -207,7 +208,9 @@ static int eager_check(struct ncclEpHandle *handle, const struct ep_dispatch *op
 			"ncclEpDispatch: stream: is being captured, but in eager mode (max_recv_tokens_per_rank "
 			"AUTO) dispatch must read the row count: set max_recv_tokens_per_rank");
 	if ((rc = ops->copy(group->dev, &ep_page_words(&group->page)->seen, there, sizeof(*there), stream)) ||
-	    (rc = ops->sync(group->dev, stream, ep_now_ns() + group->timeout_ns)) || (rc = ep_group_check(group)))
+	    /* A little longer than the kernels before it take: they say who did not answer. */
+	    (rc = ops->sync(group->dev, stream, ep_now_ns() + group->timeout_ns + SYNC_GRACE_NS)) ||
+	    (rc = ep_group_check(group)))
 		return rc;
 	return seen->magic == EP_HT_MAGIC ? heights_check(&op->out, seen->total) : 0;
 }

@@ -308,9 +308,10 @@ static int hello_judge(struct choice *choice, const struct hello *all)
  * its deadline runs. */
 static uint64_t connect_deadline(const struct choice *choice)
 {
-	int64_t ms = ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS);
+	uint64_t own = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS) / 4);
+	uint64_t limit = ep_boot_deadline(choice->link->ctx.boot);
 
-	return ep_deadline_ms(choice->left || choice->rails > 1 ? ms / 4 : ms);
+	return (choice->left || choice->rails > 1) && own < limit ? own : limit;
 }
 
 static int net_connect(struct choice *choice, const struct hello *all)

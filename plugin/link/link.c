@@ -389,6 +389,22 @@ int ep_link_quiet(const struct ep_link *link, uint64_t deadline)
 	return rc;
 }
 
+void ep_link_pending(const struct ep_link *link, char *out, size_t size)
+{
+	size_t at = 0;
+	int n = 0;
+
+	out[0] = '\0';
+	for (int r = 0; link && r < link->ctx.nranks; r++) {
+		bool pending = false;
+
+		for (int i = 0; i < link->ports && !pending; i++)
+			pending = ep_port_pending(link->port[i].port, r);
+		if (pending && at < size)
+			at += (size_t)snprintf(out + at, size - at, "%s rank %d", n++ ? " and" : " to", r);
+	}
+}
+
 int ep_link_poll(const struct ep_link *link, uint64_t deadline)
 {
 	int rc = 0;

@@ -95,6 +95,8 @@ size_t ep_link_bytes(const struct ep_link *link);
 
 /* Waits until the net has completed everything pushed; -EP_ETIMEOUT, without a message, past the deadline. */
 int ep_link_quiet(const struct ep_link *link, uint64_t deadline);
+/* After a timeout of ep_link_quiet: " to rank 3 and rank 5", or "" if it is not known to whom. */
+void ep_link_pending(const struct ep_link *link, char *out, size_t size);
 /* Waits until what has arrived shows in the control page; immediate on an ordered net. */
 int ep_link_poll(const struct ep_link *link, uint64_t deadline);
 /* Detaches from the engines: between two barriers, the first of them after ep_link_quiet. */

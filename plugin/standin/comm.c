@@ -184,7 +184,7 @@ int ep_sc_check(struct ncclComm *comm)
 	pthread_mutex_unlock(&comm->lock);
 	if (rc || ep_boot_failed(comm->boot, &rank, why, sizeof(why)))
 		return rc;
-	return ep_sc_break(comm, EP_FAIL(EP_COMM, EP_EREMOTE, "rank %d lost rank %d: %s", comm->rank, rank, why));
+	return ep_sc_break(comm, EP_FAIL(EP_COMM, EP_EREMOTE, "rank %d: %s", comm->rank, why));
 }
 
 int ep_sc_ticket(struct ncclComm *comm, enum ep_sc_kind kind, uint64_t *out)
@@ -313,7 +313,10 @@ static void comm_free(struct ncclComm *comm)
 int ep_sc_open(const struct ep_sc_opts *opts, struct ncclComm **out)
 {
 	struct ep_boot_id id;
-	struct ep_boot_opts boot = { .id = &id, .rank = opts->rank, .nranks = opts->nranks };
+	struct ep_boot_opts boot = { .id = &id,
+				     .rank = opts->rank,
+				     .nranks = opts->nranks,
+				     .deadline = opts->deadline ? opts->deadline : wait_deadline() };
 	struct ncclComm *comm = NULL;
 	int rc = comm_alloc(opts, &comm);
 
@@ -328,9 +331,11 @@ int ep_sc_open(const struct ep_sc_opts *opts, struct ncclComm **out)
 	if (!rc)
 		rc = lsa_find(comm);
 	if (rc) {
+		rc = ep_boot_explain(comm->boot, rc);
 		ep_boot_abort(comm->boot, EP_EREMOTE, ep_last_error());
 		goto free_comm;
 	}
+	ep_boot_limit(comm->boot, 0);
 	pthread_mutex_lock(&live.lock);
 	comm->next = live.head;
 	live.head = comm;
@@ -357,8 +362,9 @@ int ep_sc_finalize(ncclComm_t handle)
 	if (wait_until(comm, drained, 0))
 		rc = ep_sc_check(comm);
 	else
-		rc = EP_FAIL(EP_COMM, EP_ETIMEOUT, "rank %d: ncclCommFinalize timed out waiting for operations",
-			     comm->rank);
+		rc = ep_boot_explain(comm->boot,
+				     EP_FAIL(EP_COMM, EP_ETIMEOUT,
+					     "rank %d: ncclCommFinalize timed out waiting for operations", comm->rank));
 	ep_sc_put(comm);
 	return rc;
 }

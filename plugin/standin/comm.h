@@ -62,6 +62,7 @@ enum ep_sc_kind {
 const char *ep_sc_kind_name(unsigned kind);
 
 struct ep_sc_opts {
+	uint64_t deadline; /* of the call; 0: the timeout from now */
 	ncclUniqueId id;
 	int rank, nranks;
 	struct ep_sc_device device;

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "plugin/standin/job.h"
+#include "util/clock.h"
 #include "util/error.h"
+#include "util/param.h"
 
 enum { COLOR, KEY }; /* indices of struct ep_sc_call's arg */
 
@@ -71,7 +73,7 @@ out:
 
 static int split_run(const struct ep_job *job)
 {
-	struct ep_sc_opts opts = { 0 };
+	struct ep_sc_opts opts = { .deadline = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS)) };
 	struct ncclComm *comm = NULL;
 	uint64_t ticket;
 	int rc = ep_sc_get(job->comm, "ncclCommSplit", &comm);
@@ -83,7 +85,9 @@ static int split_run(const struct ep_job *job)
 	if (!rc)
 		rc = ep_sc_enter(comm, ticket);
 	if (!rc) {
+		ep_boot_limit(comm->boot, opts.deadline);
 		rc = split_turn(comm, job, &opts);
+		ep_boot_limit(comm->boot, 0);
 		ep_sc_leave(comm);
 	}
 	ep_sc_put(comm);

@@ -304,7 +304,8 @@ Test(bad_args_group, late_error)
 
 		fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
 		handle.group = &f.group;
-		ep_group_set_error(&f.group, rows[i].err, "rank 1 waited for rank 0 in dispatch");
+		ep_group_set_error(&f.group, rows[i].err, (struct ep_blame){ 0, EP_EV_MISSING },
+				   "rank 1 waited for rank 0 in dispatch");
 		expect_fail(ncclEpHandleMemSize(&f.group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, K), rows[i].result,
 			    "rank 1", "dispatch", "HandleMemSize");
 		expect_fail(ncclEpComplete(&handle, NULL, NULL), rows[i].result, "rank 1", "dispatch", "Complete");

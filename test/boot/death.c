@@ -61,10 +61,11 @@ Test(boot_death, killed_while_others_wait)
 	ranks_free(all);
 }
 
-static void note_gone(void *ctx, int rank, const char *why)
+static void note_gone(void *ctx, int rank, struct ep_blame blame, const char *why)
 {
 	struct rank *me = ctx;
 
+	(void)blame;
 	me->gone[me->ngone++] = rank;
 	snprintf(me->why, sizeof(me->why), "%s", why);
 	me->at = ep_now_ns();

@@ -10,10 +10,11 @@ TestSuite(boot_survive, .timeout = 120);
 
 #define ROUNDS 8
 
-static void note_gone(void *ctx, int rank, const char *why)
+static void note_gone(void *ctx, int rank, struct ep_blame blame, const char *why)
 {
 	struct rank *me = ctx;
 
+	(void)blame;
 	(void)why;
 	me->gone[me->ngone++ % 8] = rank;
 }

@@ -9,8 +9,9 @@
 
 static atomic_int calls;
 
-static void note_gone(void *ctx, int rank, const char *why)
+static void note_gone(void *ctx, int rank, struct ep_blame blame, const char *why)
 {
+	(void)blame;
 	(void)ctx;
 	(void)rank;
 	(void)why;

@@ -26,6 +26,7 @@ static void flag_is(struct rig *rig, const char *when, int want)
 
 static int told_job(struct seat *seat, const void *arg)
 {
+	const struct ep_blame lost = { 1, EP_EV_LOST }, dead = { 1, EP_EV_CERTAIN };
 	const struct job *job = arg;
 	struct rig rig;
 
@@ -33,11 +34,11 @@ static int told_job(struct seat *seat, const void *arg)
 		goto close;
 	if (seat_rank(seat) == 0) {
 		flag_is(&rig, "before a loss", 0);
-		ep_group_rank_dead(rig.group, 1, "the net lost it");
+		ep_group_rank_dead(rig.group, 1, lost, "the net lost it");
 		flag_is(&rig, "after the first report", ANYEP_ASYNC_TIMEOUT);
 		rig_expect(&rig, "ncclEpErrorClear", ncclEpErrorClear(rig.group));
 		flag_is(&rig, "after ncclEpErrorClear", 0);
-		ep_group_rank_dead(rig.group, 1, "its process has ended");
+		ep_group_rank_dead(rig.group, 1, dead, "its process has ended");
 		flag_is(&rig, "after the second report", 0);
 		rig.active[1] = false;
 		rig_check_mask(&rig);

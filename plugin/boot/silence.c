@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plugin/boot/silence.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "util/clock.h"
+#include "util/error.h"
+
+#define SHOWN 4 /* ranks named in a message */
+
+static bool is_edge(const struct ep_conn *c)
+{
+	return c->purpose == EP_TO_RANK && c->state == EP_CONN_READY;
+}
+
+static struct ep_frame frame_of(const struct ep_boot *b, uint32_t rank)
+{
+	const struct ep_silence *s = &b->silence[rank];
+	uint64_t now = ep_now_ns();
+
+	return (struct ep_frame){ .type = EP_F_SILENT,
+				  .rank = rank,
+				  .index = s->by,
+				  .seq = s->seq,
+				  .total = now > s->since ? (now - s->since) / 1000000 : 0 };
+}
+
+/* Out of memory is no failure: it costs a hint. */
+static void spread(struct ep_boot *b, uint32_t rank, const struct ep_conn *from)
+{
+	struct ep_frame f = frame_of(b, rank);
+
+	for (struct ep_conn *c = b->loop.conns; c; c = c->next)
+		if (is_edge(c) && c != from)
+			ep_loop_post(&b->loop, c, &f, NULL);
+	pthread_cond_broadcast(&b->cond);
+}
+
+static void turn(struct ep_boot *b, uint32_t rank, bool silent, uint64_t since)
+{
+	struct ep_silence *s = &b->silence[rank];
+
+	if ((s->seq & 1) == silent)
+		return;
+	*s = (struct ep_silence){ .seq = s->seq + 1, .since = since, .by = b->rank };
+	EP_INFO(EP_BOOT, silent ? "rank %u: rank %u does not answer pings" : "rank %u: rank %u answers again", b->rank,
+		rank);
+	spread(b, rank, NULL);
+}
+
+uint64_t ep_silence_tick(struct ep_boot *b, uint64_t now)
+{
+	const struct ep_frame ping = { .type = EP_F_PING };
+
+	if (now < b->ping_at)
+		return b->ping_at;
+	b->ping_at = now + b->ping_ns;
+	for (struct ep_conn *c = b->loop.conns; c; c = c->next) {
+		bool waits = c->pinged > c->heard;
+		uint64_t due = (waits ? c->pinged : c->heard) + b->ping_ns;
+
+		if (!is_edge(c) || c->silent)
+			continue;
+		if (now >= due && waits) {
+			c->silent = true;
+			turn(b, c->peer, true, c->pinged);
+			continue;
+		}
+		if (now >= due && !ep_loop_post(&b->loop, c, &ping, NULL)) {
+			c->pinged = now;
+			due = now + b->ping_ns;
+		}
+		b->ping_at = due < b->ping_at ? due : b->ping_at;
+	}
+	return b->ping_at;
+}
+
+void ep_silence_heard(struct ep_boot *b, struct ep_conn *c)
+{
+	if (!c->silent)
+		return;
+	c->silent = false;
+	turn(b, c->peer, false, 0);
+}
+
+int ep_silence_take(struct ep_boot *b, const struct ep_frame *f, struct ep_conn *from)
+{
+	struct ep_silence *s;
+	uint64_t now = ep_now_ns();
+
+	if (f->rank >= b->nranks || f->index >= b->nranks)
+		return -EPROTO;
+	s = &b->silence[f->rank];
+	if (f->seq <= s->seq)
+		return 0;
+	s->seq = f->seq;
+	s->by = f->index;
+	s->since = f->total < now / 1000000 ? now - f->total * 1000000 : 0;
+	spread(b, f->rank, from);
+	if (f->rank == b->rank) /* it stood still for a while, and is back */
+		turn(b, f->rank, false, 0);
+	return 0;
+}
+
+void ep_silence_tell(struct ep_boot *b, struct ep_conn *c)
+{
+	for (uint32_t r = 0; r < b->nranks; r++) {
+		struct ep_frame f = frame_of(b, r);
+
+		if (f.seq & 1)
+			ep_loop_post(&b->loop, c, &f, NULL);
+	}
+}
+
+int ep_silence_find(const struct ep_boot *b, char *out, size_t size)
+{
+	const struct ep_silence *s = NULL;
+	uint32_t n = 0;
+	size_t at = 0;
+	int first = -1;
+
+	for (uint32_t r = 0; r < b->nranks; r++) {
+		if (!(b->silence[r].seq & 1) || b->state[r] >= EP_RANK_LEFT)
+			continue;
+		if (n++ < SHOWN && at < size)
+			at += (size_t)snprintf(out + at, size - at, "%srank %u", n > 1 ? " and " : "", r);
+		if (first < 0) {
+			first = (int)r;
+			s = &b->silence[r];
+		}
+	}
+	if (n > SHOWN && at < size)
+		at += (size_t)snprintf(out + at, size - at, " and %u more", n - SHOWN);
+	if (s && at < size)
+		snprintf(out + at, size - at, " %s not answer (no reply to the pings of rank %u for %llu ms)",
+			 n > 1 ? "do" : "does", s->by, (unsigned long long)((ep_now_ns() - s->since) / 1000000));
+	return first;
+}
