@@ -53,6 +53,7 @@ struct rank {
 	struct ep_boot *boot;
 	struct ep_topo topo;
 	struct ep_dev *dev;
+	struct ep_window_tables tables;
 	struct ep_window control, window;
 	struct ep_mem state, in, out, counts;
 	struct ep_pinned pinned;
@@ -82,7 +83,9 @@ static int rank_open(struct rank *r)
 	if (ep_dev_row(EP_DEV_HOST)->open(0, &r->dev) ||
 	    ep_topo_build(r->boot, r->rank, run->nranks, EP_DEV_HOST, 0, &r->topo))
 		return -1;
-	ctx = (struct ep_window_ctx){ .dev = r->dev, .boot = r->boot, .topo = &r->topo, .rank = r->rank };
+	ctx = (struct ep_window_ctx){
+		.dev = r->dev, .boot = r->boot, .topo = &r->topo, .rank = r->rank, .tables = &r->tables
+	};
 	ops = r->dev->ops;
 	return ep_window_open(&ctx, ep_rowsig_control_size((uint32_t)n), &r->control) ||
 	       ep_window_open(&ctx, ep_rowsig_window_size(run->opt->last, 1, (uint32_t)n), &r->window) ||
@@ -94,12 +97,13 @@ static int rank_open(struct rank *r)
 
 static void rank_close(struct rank *r)
 {
-	struct ep_window_ctx ctx = { .dev = r->dev, .boot = r->boot, .topo = &r->topo, .rank = r->rank };
+	struct ep_window_ctx ctx = { .dev = r->dev, .tables = &r->tables };
 	const struct ep_dev_ops *ops = r->dev->ops;
 
 	ep_boot_barrier(r->boot);
 	ep_window_close(&ctx, &r->control);
 	ep_window_close(&ctx, &r->window);
+	ep_window_tables_close(&ctx);
 	ops->mem_free(r->dev, &r->state);
 	ops->mem_free(r->dev, &r->in);
 	ops->mem_free(r->dev, &r->out);

@@ -3,7 +3,9 @@
  * HT: many tokens, most bandwidth. One operation of a group at a time, numbered by the group's epoch.
  *
  *   routing   in handle_mem, made by Update: a token's distinct experts in ascending order, and the row for each.
- *   control   per source rank: lines of its words (struct ep_ht_line), then its counts per expert and per rank.
+ *   control   per source rank: lines of its words (struct ep_ht_line), then its counts per expert and per rank. Every
+ *	       rank of the node writes there, so nothing in it is trusted: what indexes memory is checked first.
+ *   lines     the lines of near ranks, in the state: addresses cannot be checked, so they are not taken from control.
  *   window    [meta], what accompanies a row on any path (flat: id and weight by position; expert-major: the weight),
  *	       then [stage], rows for tensors that cannot be accessed directly.
  *   state     private to this rank, advanced by the kernels; counters and arrays after it are scratch of a launch.
@@ -49,10 +51,11 @@ EP_SIZE_IS(ep_place, 24);
 struct ep_reach_entry {
 	uint64_t id;
 	uint64_t base; /* address on this rank's device */
+	uint64_t size;
 	uint32_t owner;
 	uint32_t pad;
 };
-EP_SIZE_IS(ep_reach_entry, 24);
+EP_SIZE_IS(ep_reach_entry, 32);
 struct ep_reach_want {
 	uint64_t id; /* written last (release); 0: empty. The host resets it to 0 */
 	uint32_t owner;
@@ -69,9 +72,9 @@ struct ep_reach_table {
 /* The kernels' cache of the table, in device memory: reading it over PCIe takes a microsecond per entry. */
 #define EP_REACH_MEMO 8u /* per rank; the oldest is replaced */
 struct ep_reach_memo {
-	uint64_t id, base;
+	uint64_t id, base, size;
 };
-EP_SIZE_IS(ep_reach_memo, 16);
+EP_SIZE_IS(ep_reach_memo, 24);
 
 /* The words of one source rank in another's control page, written by the source. In cache lines of their own. */
 struct ep_ht_line {
@@ -81,7 +84,8 @@ struct ep_ht_line {
 	uint64_t key; /* of the call: must match on all ranks; also published with counts */
 	/* How the source accesses this rank's tensors: epoch * 2 + 1 through the window, epoch * 2 directly. */
 	uint64_t way;
-	uint64_t pad1[7];
+	uint64_t rows; /* of tensor[], published with it */
+	uint64_t pad1[6];
 	uint64_t meta; /* epoch: dispatch: [meta] is written; combine: rows are in the source's window */
 	uint64_t pad2[7];
 	uint64_t done; /* epoch: the source no longer accesses this rank's memory */
@@ -126,7 +130,7 @@ EP_SIZE_IS(ep_ht_run, 8);
 struct ep_ht_shape {
 	uint32_t rank, nranks;
 	uint32_t experts, per_rank; /* E, El */
-	uint32_t capacity;	    /* rows of a receiving rank; UINT32_MAX: eager */
+	uint32_t capacity;	    /* rows of a receiving rank; eager: the most there can be */
 	uint32_t alignment;	    /* of a zone, a power of two */
 	uint32_t room;		    /* the largest topk the handle can hold; the pitch of its arrays is topk */
 	uint32_t fan;		    /* min(room, El) */
@@ -143,11 +147,13 @@ struct ep_ht_args {
 	uint8_t *mine;		 /* this rank's own control page */
 	uint8_t *const *control; /* [nranks], in device memory */
 	uint8_t *const *window;	 /* [nranks], in device memory */
-	const uint8_t *near;	 /* [nranks], in device memory: 1: that rank's addresses are valid here */
+	/* [nranks], in device memory: the lines of near ranks, whose addresses are valid here; NULL: not near */
+	struct ep_ht_line *const *near;
 	/* The first EP_HT_HERE of each: saves most of a microsecond at every use. */
 	uint8_t *control_here[EP_HT_HERE];
 	uint8_t *window_here[EP_HT_HERE];
-	uint8_t near_here[EP_HT_HERE];
+	struct ep_ht_line *near_here[EP_HT_HERE];
+	struct ep_ht_line *lines;     /* this rank's own, where near ranks write */
 	struct ep_reach_table *reach; /* NULL: nothing is mapped */
 	uint64_t timeout_ns;
 	uint64_t routing_key; /* of the handle's shape on this rank */
@@ -185,6 +191,8 @@ struct ep_ht_args {
 	uint32_t stage;	     /* bytes of shared memory per warp for gx_bulk */
 	uint32_t lane_bytes; /* and for its lists */
 	uint64_t stage_at;   /* offset of [stage] in the window; [meta] is at 0 */
+	uint32_t stage_rows; /* rows of this pitch that fit there */
+	uint32_t pad;
 };
 
 /* control page: the failed word, then the lines, then the counts */
@@ -209,11 +217,11 @@ EP_BOTH uint64_t ep_ht_control_size(uint32_t nranks, uint32_t experts)
 	return ep_ht_counts_at(nranks, experts, nranks);
 }
 
-/* state: after the struct, memo [nranks][EP_REACH_MEMO], to [nranks][2], serve [nranks], then the bins' bases, totals
- * and counts by chunk (ht_arrays) */
+/* state: after the struct, memo [nranks][EP_REACH_MEMO], to [nranks][2], serve, any and rows [nranks], then the bins'
+ * bases, totals and counts by chunk (ht_arrays) */
 EP_BOTH uint64_t ep_ht_state_size(uint32_t nranks, uint32_t experts)
 {
-	uint64_t per_rank = EP_REACH_MEMO * sizeof(struct ep_reach_memo) + 2 * sizeof(uint64_t) + 8;
+	uint64_t per_rank = EP_REACH_MEMO * sizeof(struct ep_reach_memo) + 2 * sizeof(uint64_t) + 12;
 
 	return sizeof(struct ep_ht_state) + nranks * per_rank + 4 * ep_ht_bins(nranks, experts) * (2 + EP_HT_CHUNKS);
 }
@@ -255,10 +263,10 @@ EP_BOTH uint64_t ep_ht_sort_bytes(uint32_t topk)
 	return ((uint64_t)ep_ht_batch(topk) * topk * 24 + 15) / 16 * 16;
 }
 
-/* shared memory of a block: the addresses of each rank's tensors and window */
+/* shared memory of a block: the addresses of each rank's tensors and window, and the rows there */
 EP_BOTH uint64_t ep_ht_table_bytes(uint32_t nranks)
 {
-	return (uint64_t)nranks * 24 + 16;
+	return ((uint64_t)nranks * 28 + 31) / 16 * 16;
 }
 
 #endif

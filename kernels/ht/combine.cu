@@ -100,12 +100,11 @@ GX_DEV uint32_t ht_terms(struct ht *ht, const uint8_t **term)
 		const uint8_t *at = NULL;
 		uint64_t mask;
 
-		if (i < ht->topk && ht->list.expert[i] >= 0 && ht->list.row[i] != EP_HT_NONE &&
-		    (expert_major || ht_first(ht, i))) {
+		if (i < ht->topk && ht->list.expert[i] >= 0 && (expert_major || ht_first(ht, i))) {
 			uint32_t peer = ht_peer(ht, i), row = ht->list.row[i];
 			uint64_t to = ht->near_to[2 * peer];
 
-			take = 1;
+			take = row < ht->near_rows[peer]; /* else none, or misplaced by another rank's counts */
 			at = to ? (const uint8_t *)(uintptr_t)(to + (uint64_t)row * a->row_bytes)
 				: ht_staged(ht, peer, row);
 		}

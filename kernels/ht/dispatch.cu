@@ -26,11 +26,12 @@ GX_DEV void ht_aim(struct ht *ht, uint32_t which)
 			uint32_t peer = ht_peer(ht, i), first = ht_first(ht, i), row = ht->list.row[i];
 			uint64_t to = ht->near_to[2 * peer + which];
 
+			/* A row beyond the last: none, or one that another rank's counts placed there. */
 			if (ht->near_to[2 * peer] != 0)
-				dst = row != EP_HT_NONE && (first || expert_major)
+				dst = row < ht->near_rows[peer] && (first || expert_major)
 					      ? (uint8_t *)(uintptr_t)(to + (uint64_t)row * bytes)
 					      : NULL;
-			else if (first && ht->list.flat[i] != EP_HT_NONE)
+			else if (first && ht->list.flat[i] < ht->near_rows[peer])
 				dst = ht_staged(ht, peer, ht->list.flat[i]) + in_stage;
 		}
 		ht->list.dst[i] = dst;
@@ -48,7 +49,7 @@ GX_DEV void ht_heads(struct ht *ht)
 		if (ht->list.expert[i] < 0)
 			continue;
 		peer = ht_peer(ht, i);
-		if (ht->near_to[2 * peer] != 0)
+		if (ht->near_to[2 * peer] != 0 || ht->list.flat[i] >= ht->near_rows[peer])
 			continue;
 		while (!ht_first(ht, first))
 			first--;
@@ -213,7 +214,8 @@ GX_DEV void ht_take_flat(struct ht *ht, uint64_t first, uint64_t end)
 			weight[u] = m < n && row < rows ? ((const float *)meta)[3] : 0.0f;
 		}
 		for (uint32_t u = 0; u < HT_BATCH; u++) {
-			uint32_t m = q + u * GX_WARP, here = m % ht->topk < count[u];
+			uint32_t m = q + u * GX_WARP;
+			uint32_t here = m % ht->topk < count[u] && id[u] < a->shape.per_rank;
 			uint64_t at = first * ht->topk + m;
 
 			if (m >= n)
@@ -317,9 +319,10 @@ GX_DEV void ht_spread(struct ht *ht, uint32_t flat)
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR), room = gx_bulk_room(&ht->bulk);
 	const uint8_t *src = ht_staged(ht, a->shape.rank, flat);
 	const uint32_t *head = (const uint32_t *)src;
-	uint32_t n = expert_major ? head[0] : 1;
+	uint32_t n = expert_major ? gx_ld_relaxed_u32(head) : 1;
 
-	n = n < ht->topk ? n : ht->topk; /* written by another rank */
+	n = n < a->shape.fan ? n : a->shape.fan; /* written by another rank */
+	n = n < ht->topk ? n : ht->topk;
 	src += ep_ht_head(&a->shape, expert_major);
 	for (uint32_t which = 0; which < (a->scale_bytes ? 2u : 1u); which++) {
 		uint32_t bytes = which ? a->scale_bytes : a->row_bytes;
@@ -327,7 +330,7 @@ GX_DEV void ht_spread(struct ht *ht, uint32_t flat)
 
 		gx_syncwarp();
 		for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
-			uint32_t row = expert_major ? head[1 + i] : flat;
+			uint32_t row = expert_major ? gx_ld_relaxed_u32(&head[1 + i]) : flat;
 
 			ht->list.dst[i] = row < a->handle->rows ? out + (uint64_t)row * bytes : NULL;
 		}

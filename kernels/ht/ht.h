@@ -53,10 +53,12 @@ struct ht {
 	uint64_t *to;	 /* [nranks][2]: addresses of each peer's tensors; 0: through the window */
 	uint32_t *serve; /* [nranks]: combine: 1: that peer wants its rows in the window */
 	uint32_t *any;	 /* [1]: whether any of them is 1; dispatch: whether rows may come through the window */
+	uint32_t *rows;	 /* [nranks]: that may be accessed where to[] says */
 	uint32_t *base, *total, *chunk;
 	/* the block's shared memory */
 	uint64_t *near_to; /* to[], a copy */
 	uint8_t **window;
+	uint32_t *near_rows; /* rows[], a copy */
 };
 
 GX_DEV uint32_t ht_is(const struct ht *ht, uint32_t flag)
@@ -81,7 +83,8 @@ GX_DEV uint8_t *ht_window(const struct ht *ht, uint32_t rank)
 	return rank < EP_HT_HERE ? ht->a->window_here[rank] : ht->a->window[rank];
 }
 
-GX_DEV uint32_t ht_near(const struct ht *ht, uint32_t rank)
+/* NULL: not near. */
+GX_DEV struct ep_ht_line *ht_near(const struct ht *ht, uint32_t rank)
 {
 	return rank < EP_HT_HERE ? ht->a->near_here[rank] : ht->a->near[rank];
 }
@@ -89,12 +92,14 @@ GX_DEV uint32_t ht_near(const struct ht *ht, uint32_t rank)
 /* The words of this rank in another's control page, and of another in this rank's. */
 GX_DEV struct ep_ht_line *ht_line(const struct ht *ht, uint32_t owner)
 {
-	return (struct ep_ht_line *)(ht_control(ht, owner) + ep_ht_line_at(ht->op.rank));
+	struct ep_ht_line *near = ht_near(ht, owner);
+
+	return near ? near + ht->op.rank : (struct ep_ht_line *)(ht_control(ht, owner) + ep_ht_line_at(ht->op.rank));
 }
 
 GX_DEV struct ep_ht_line *ht_from(const struct ht *ht, uint32_t source)
 {
-	return (struct ep_ht_line *)(ht->a->mine + ep_ht_line_at(source));
+	return ht_near(ht, source) ? ht->a->lines + source : (struct ep_ht_line *)(ht->a->mine + ep_ht_line_at(source));
 }
 
 /* What source has counted, in a control page. */
@@ -208,11 +213,13 @@ GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
 	ht->to = (uint64_t *)(ht->memo + (uint64_t)a->shape.nranks * EP_REACH_MEMO);
 	ht->serve = (uint32_t *)(ht->to + 2 * (uint64_t)a->shape.nranks);
 	ht->any = ht->serve + a->shape.nranks;
-	ht->base = ht->serve + 2 * (uint64_t)a->shape.nranks;
+	ht->rows = ht->serve + 2 * (uint64_t)a->shape.nranks;
+	ht->base = ht->serve + 3 * (uint64_t)a->shape.nranks;
 	ht->total = ht->base + bins;
 	ht->chunk = ht->total + bins;
 	ht->near_to = (uint64_t *)(shared + (uint64_t)gx_warps() * (a->stage + a->lane_bytes));
 	ht->window = (uint8_t **)(ht->near_to + 2 * (uint64_t)a->shape.nranks);
+	ht->near_rows = (uint32_t *)(ht->window + a->shape.nranks);
 	ht->list.dst = (uint8_t **)list;
 	ht->list.expert = (int32_t *)(ht->list.dst + ht->topk);
 	ht->list.row = (uint32_t *)(ht->list.expert + ht->topk);

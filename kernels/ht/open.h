@@ -17,16 +17,17 @@ GX_DEV void ht_want(const struct ht *ht, uint32_t owner, uint64_t id)
 	gx_st_release_u64(&want->id, id); /* pairs with the acquire of the host's service thread */
 }
 
-/* One thread per owner. Where another process's allocation is mapped here; 0: it is not. */
-GX_DEV uint64_t ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
+/* One thread per owner. Where another process's allocation is mapped here; base 0: it is not. */
+GX_DEV struct ep_reach_memo ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
 {
+	struct ep_reach_memo none = { 0, 0, 0 };
 	struct ep_reach_memo *memo = ht->memo + (uint64_t)owner * EP_REACH_MEMO;
 	struct ep_reach_table *table = ht->a->reach;
 	uint32_t mapped = ht->a->mapped == EP_REACH_CAPTURED ? ht->a->state->mapped : ht->a->mapped;
 
 	for (uint32_t i = 0; i < EP_REACH_MEMO; i++)
 		if (memo[i].id == id)
-			return memo[i].base;
+			return memo[i];
 	for (uint32_t i = 0; i < mapped && i < EP_REACH_ENTRIES; i++) {
 		const struct ep_reach_entry *e = &table->entry[i];
 
@@ -35,17 +36,20 @@ GX_DEV uint64_t ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
 		memo += gx_dev_add_relaxed_u32(&ht->a->state->memos, 1) % EP_REACH_MEMO;
 		memo->id = id;
 		memo->base = gx_ld_relaxed_u64(&e->base);
-		return memo->base;
+		memo->size = gx_ld_relaxed_u64(&e->size);
+		return *memo;
 	}
 	ht_want(ht, owner, id);
-	return 0;
+	return none;
 }
 
-/* One thread per owner: the address of the owner's tensor on this device, or 0. */
-GX_DEV uint64_t ht_resolve(const struct ht *ht, uint32_t owner, uint32_t which)
+/* One thread per owner: the address of the owner's tensor of so many bytes on this device, or 0. What is not near is
+ * accessed inside the mapping only, whatever the line says: any rank of the node may have written it. */
+GX_DEV uint64_t ht_resolve(const struct ht *ht, const struct ep_place *p, uint32_t owner, uint64_t bytes)
 {
-	const struct ep_place *p = &ht_from(ht, owner)->tensor[which];
-	uint64_t address = gx_ld_relaxed_u64(&p->address), id = gx_ld_relaxed_u64(&p->id), base;
+	uint64_t address = gx_ld_relaxed_u64(&p->address), id = gx_ld_relaxed_u64(&p->id);
+	uint64_t offset = gx_ld_relaxed_u64(&p->offset);
+	struct ep_reach_memo to;
 
 	if (ht_is(ht, EP_HT_STAGE) || address == 0)
 		return 0;
@@ -53,8 +57,8 @@ GX_DEV uint64_t ht_resolve(const struct ht *ht, uint32_t owner, uint32_t which)
 		return address;
 	if (id == 0 || !ht->a->reach)
 		return 0;
-	base = ht_mapped(ht, owner, id);
-	return base ? base + gx_ld_relaxed_u64(&p->offset) : 0;
+	to = ht_mapped(ht, owner, id);
+	return to.base && offset <= to.size && bytes <= to.size - offset ? to.base + offset : 0;
 }
 
 /* One thread: publishes this rank's tensors to peer; they stay valid until peer's done. */
@@ -68,18 +72,24 @@ GX_DEV void ht_show(const struct ht *ht, uint32_t peer)
 		gx_st_relaxed_u64(&line->tensor[i].offset, ht->a->place[i].offset);
 	}
 	gx_st_relaxed_u64(&line->key, ht->a->call_key);
+	gx_st_relaxed_u64(&line->rows, ht->a->limit);
 	gx_st_release_u64(&line->entered, ht->op.epoch); /* R1 */
 }
 
 /* One thread per peer: how this rank accesses its tensors. Tokens and scales use the same path. */
 GX_DEV void ht_choose(const struct ht *ht, uint32_t peer)
 {
+	const struct ep_ht_line *line = ht_from(ht, peer);
 	uint64_t *to = ht->to + 2 * (uint64_t)peer;
+	uint32_t rows = (uint32_t)gx_ld_relaxed_u64(&line->rows);
 
-	to[0] = ht_resolve(ht, peer, 0);
-	to[1] = ht->a->scale_bytes ? ht_resolve(ht, peer, 1) : to[0];
+	to[0] = ht_resolve(ht, &line->tensor[0], peer, (uint64_t)rows * ht->a->row_bytes);
+	to[1] = to[0];
+	if (ht->a->scale_bytes)
+		to[1] = ht_resolve(ht, &line->tensor[1], peer, (uint64_t)rows * ht->a->scale_bytes);
 	if (to[1] == 0)
 		to[0] = 0;
+	ht->rows[peer] = to[0] ? rows : ht->a->stage_rows;
 	gx_st_release_u64(&ht_line(ht, peer)->way, ht->op.epoch * 2 + (to[0] == 0)); /* R2 */
 }
 
@@ -178,6 +188,7 @@ GX_DEV uint32_t ht_open(struct ht *ht)
 		ht->near_to[2 * r] = ht->to[2 * r];
 		ht->near_to[2 * r + 1] = ht->to[2 * r + 1];
 		ht->window[r] = ht_window(ht, r);
+		ht->near_rows[r] = ht->rows[r];
 	}
 	gx_syncthreads();
 	return 1;

@@ -274,8 +274,9 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 	return ok;
 }
 
-/* base[]: rows of lower ranks; total[]: of all ranks. */
-GX_DEV void ht_sum_counts(struct ht *ht)
+/* base[]: rows of lower ranks; total[]: of all ranks. *go becomes 0 if a rank counts more rows than it can have: sums
+ * of them would overflow. */
+GX_DEV void ht_sum_counts(struct ht *ht, uint32_t *go)
 {
 	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
 
@@ -285,6 +286,10 @@ GX_DEV void ht_sum_counts(struct ht *ht)
 		for (uint32_t r = 0; r < ht->op.nranks; r++) {
 			uint32_t n = ht_counts(ht, ht->a->mine, r)[bin];
 
+			if (n > ht->a->shape.tmax) {
+				gx_op_fail(&ht->op, EP_KERR_COUNT, r, EP_KPHASE_RECV);
+				*go = n = 0;
+			}
 			before += r < ht->op.rank ? n : 0;
 			all += n;
 		}
@@ -310,6 +315,12 @@ GX_DEV uint32_t ht_clamp(const struct ht *ht, uint64_t row)
 	return row < ht->a->shape.capacity ? (uint32_t)row : ht->a->shape.capacity;
 }
 
+/* The end of a run. Counts are read again for the runs and may have changed, so a run ends where the sums end. */
+GX_DEV uint32_t ht_run_end(uint64_t row, uint32_t end)
+{
+	return row < end ? (uint32_t)row : end;
+}
+
 /* The runs of every source in one zone of this rank. One thread. */
 GX_DEV void ht_zone(struct ht *ht, uint32_t e, uint64_t first, uint32_t length)
 {
@@ -324,8 +335,8 @@ GX_DEV void ht_zone(struct ht *ht, uint32_t e, uint64_t first, uint32_t length)
 		struct ep_ht_run *run = &a->zone[(uint64_t)r * a->shape.per_rank + e];
 		uint32_t n = ht_counts(ht, ht->a->mine, r)[bin];
 
-		run->first = ht_clamp(ht, first);
-		run->count = ht_clamp(ht, first + n) - run->first;
+		run->first = ht_run_end(first, rows_end);
+		run->count = ht_run_end(first + n, rows_end) - run->first;
 		first += n;
 	}
 }
@@ -357,16 +368,18 @@ GX_DEV uint64_t ht_zones_of(struct ht *ht, uint32_t rank)
 GX_DEV void ht_sources(struct ht *ht)
 {
 	const struct ep_ht_args *a = ht->a;
-	uint32_t bin = a->shape.experts + a->shape.rank, flat = !ht_is(ht, EP_HT_EXPERT_MAJOR);
+	uint32_t bin = a->shape.experts + a->shape.rank, end_of_all = ht->total[bin];
 	uint64_t begin = 0;
 
+	if (!ht_is(ht, EP_HT_EXPERT_MAJOR))
+		end_of_all = ht_clamp(ht, end_of_all);
 	for (uint32_t r0 = 0; r0 < ht->op.nranks; r0 += GX_WARP) {
 		uint32_t r = r0 + gx_lane(), n = r < ht->op.nranks ? ht_counts(ht, ht->a->mine, r)[bin] : 0;
 		uint64_t end = begin + ht_scan(n);
 
 		if (r < ht->op.nranks) {
-			a->from[r].first = flat ? ht_clamp(ht, end - n) : (uint32_t)(end - n);
-			a->from[r].count = (flat ? ht_clamp(ht, end) : (uint32_t)end) - a->from[r].first;
+			a->from[r].first = ht_run_end(end - n, end_of_all);
+			a->from[r].count = ht_run_end(end, end_of_all) - a->from[r].first;
 		}
 		begin = gx_shfl_u64(end, GX_WARP - 1);
 	}
@@ -456,7 +469,9 @@ GX_DEV uint32_t ht_exchange(struct ht *ht, uint64_t *rows)
 	ht_scan_chunks(ht);
 	if (!go || !ht_swap_counts(ht))
 		return HT_STOP;
-	ht_sum_counts(ht);
+	ht_sum_counts(ht, &go); /* every thread has read go */
+	if (!go)
+		return HT_STOP;
 	for (uint32_t r = gx_warp(); r < s->nranks; r += gx_warps()) {
 		uint64_t end = ht_is(ht, EP_HT_EXPERT_MAJOR) ? ht_zones_of(ht, r) : ht->total[s->experts + r];
 

@@ -127,15 +127,16 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token)
 GX_DEV void ll_row_routing(struct ll *ll, const int32_t *id, const float *weight, uint32_t row)
 {
 	const struct ep_ll_args *a = ll->a;
-	int32_t first = (int32_t)(a->shape.rank * a->shape.per_rank);
+	uint32_t first = a->shape.rank * a->shape.per_rank;
 
 	for (uint32_t k = gx_lane(); k < a->shape.topk; k += GX_WARP) {
 		uint64_t at = (uint64_t)row * a->shape.topk + k;
-		int32_t local = id[k] - first;
-		uint32_t here = id[k] >= 0 && local >= 0 && local < (int32_t)a->shape.per_rank;
+		uint32_t expert = (uint32_t)id[k], local = expert - first;
 
 		if (a->out_idx)
-			a->out_idx[at] = !here ? -1 : ll_is(ll, EP_LL_GLOBAL) ? id[k] : local;
+			a->out_idx[at] = local >= a->shape.per_rank ? -1
+					 : ll_is(ll, EP_LL_GLOBAL)  ? (int32_t)expert
+								    : (int32_t)local;
 		if (a->out_weights)
 			a->out_weights[at] = weight[k];
 	}
@@ -345,12 +346,15 @@ GX_DEV void ll_send(struct ll *ll)
 
 /* ---- receive ---- */
 
-/* Where a source's rows start in each expert: computed by the first warp that sees its signal. All lanes. */
+#define LL_MALFORMED 2u
+
+/* Where a source's rows start in each expert: computed by the first warp that sees its signal. All lanes. 0: the
+ * operation has failed; LL_MALFORMED, for one warp: a count of more rows than a source can have. */
 GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const uint32_t *count = (const uint32_t *)ll_in(ll, source) + 4;
-	uint32_t ok = 1, mine = 0;
+	uint32_t ok = 1, mine = 0, bad = 0;
 
 	if (gx_lane() == 0) {
 		mine = gx_dev_add_relaxed_u32(&ll->src_claim[source], 1) == 0;
@@ -360,8 +364,15 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 	}
 	mine = gx_shfl_u32(mine, 0);
 	gx_syncwarp();
-	for (uint32_t e = gx_lane(); mine && e < s->per_rank; e += GX_WARP)
-		ll->base[(uint64_t)source * s->per_rank + e] = gx_dev_add_relaxed_u32(&ll->fill[e], count[e]);
+	for (uint32_t e = gx_lane(); mine && e < s->per_rank; e += GX_WARP) {
+		uint32_t n = gx_ld_relaxed_u32(&count[e]);
+
+		/* Not added: what the caller reads in out_counts are rows of its tensor. */
+		bad |= n > s->tmax;
+		n = n > s->tmax ? 0 : n;
+		ll->base[(uint64_t)source * s->per_rank + e] = gx_dev_add_relaxed_u32(&ll->fill[e], n);
+	}
+	bad = gx_ballot((int)bad) != 0;
 	gx_syncwarp();
 	if (gx_lane() == 0) {
 		if (mine)
@@ -371,12 +382,13 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 	}
 	ok = gx_shfl_u32(ok, 0);
 	gx_syncwarp();
-	return ok;
+	return ok && bad ? LL_MALFORMED : ok;
 }
 
 /*
  * Records where the rows of an expert-major head go; the warp's route keeps the output rows. *rows is the checked
- * count: the head is in memory that a peer writes, so it is read once. 0: malformed head.
+ * count: the head is in memory that a peer writes, so every word is read once. 0: malformed head. Its entries are
+ * listed too, as some row and slot of the source: with masks a combine may follow, and it returns all that is listed.
  */
 GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head,
 				uint32_t *rows)
@@ -392,19 +404,14 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 		listed = gx_dev_add_relaxed_u32(&ll->a->state->listed, n);
 	listed = gx_shfl_u32(listed, 0);
 	for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
-		uint32_t e = entry[3 * i], k = entry[3 * i + 2], row;
-		uint64_t at = (uint64_t)token * s->topk + k;
+		uint32_t e = gx_ld_relaxed_u32(&entry[3 * i]), row = gx_ld_relaxed_u32(&entry[3 * i + 1]);
+		uint32_t k = gx_ld_relaxed_u32(&entry[3 * i + 2]), sane = e < s->per_rank && k < s->topk;
+		uint64_t at = (uint64_t)token * s->topk + (sane ? k : 0);
 
-		if (e >= s->per_rank || k >= s->topk) {
-			ok = 0;
-			continue;
-		}
-		row = ll->base[(uint64_t)source * s->per_rank + e] + entry[3 * i + 1];
-		if (row >= s->nranks * s->tmax) {
-			ok = 0;
-			continue;
-		}
-		row += e * s->nranks * s->tmax;
+		row += sane ? ll->base[(uint64_t)source * s->per_rank + e] : 0;
+		sane = sane && row < s->nranks * s->tmax;
+		row = sane ? row + e * s->nranks * s->tmax : 0;
+		ok = sane ? ok : 0;
 		ll->route.pos[i] = (int32_t)row;
 		if (source == s->rank) {
 			ll->a->home_row[at] = (int32_t)row;
@@ -494,10 +501,12 @@ GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
 		ok = ll_wait_signal(ll, source);
 	ok = gx_shfl_u32(ok, 0);
 	gx_syncwarp();
-	if (!ok || (!ll_is(ll, EP_LL_RANK_MAJOR) && !ll_claim_source(ll, source)))
+	if (ok && !ll_is(ll, EP_LL_RANK_MAJOR))
+		ok = ll_claim_source(ll, source);
+	if (!ok)
 		return;
-	total = *(const uint32_t *)ll_in(ll, source);
-	if (total > a->shape.tmax) {
+	total = gx_ld_relaxed_u32((const uint32_t *)ll_in(ll, source));
+	if (total > a->shape.tmax || ok == LL_MALFORMED) {
 		if (gx_lane() == 0)
 			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
 		return;

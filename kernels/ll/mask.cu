@@ -24,6 +24,14 @@ GX_DEV void ll_mask_update(struct ll *ll, const struct ep_ll_mask_args *m)
 		gx_st_relaxed_u32(&ll->off[m->first + i], !(m->bits[i / 32] >> (i % 32) & 1));
 }
 
+/* An epoch or a number that another rank wrote: no rank is that far ahead, and a signal could not carry larger ones. */
+#define LL_AHEAD_MAX ((uint64_t)1 << 40)
+
+GX_DEV uint32_t ll_ahead(uint64_t other, uint64_t mine)
+{
+	return other > mine && other - mine < LL_AHEAD_MAX;
+}
+
 /* Resets everything that other ranks may not have seen, at the new epoch. One thread. */
 GX_DEV void ll_restart(struct ll *ll, uint64_t epoch, uint64_t cleans)
 {
@@ -58,7 +66,7 @@ GX_DEV void ll_mask_clean(struct ll *ll)
 	for (uint32_t r = 0; r < n; r++) {
 		uint64_t other = gx_ld_relaxed_u64(ll_from(ll, r, ep_ll_clean_at(n, r)));
 
-		epoch = !ll_off(ll, r) && other > epoch ? other : epoch;
+		epoch = !ll_off(ll, r) && ll_ahead(other, epoch) ? other : epoch;
 	}
 	ll_restart(ll, epoch, number);
 	/* R2 */
@@ -77,7 +85,7 @@ GX_DEV uint64_t ll_newer_clean(struct ll *ll, uint64_t *epoch)
 		const uint64_t *line = ll_from(ll, r, ep_ll_jump_at(ll->op.nranks, r));
 		uint64_t number = gx_ld_acquire_u64(line + EP_LL_CLEAN_NUMBER / sizeof(*line)); /* A2 */
 
-		if (number > newest) {
+		if (ll_ahead(number, newest)) {
 			newest = number;
 			*epoch = gx_ld_relaxed_u64(line);
 		}
@@ -93,7 +101,7 @@ GX_DEV void ll_mask_jump(struct ll *ll, uint32_t dispatch)
 	if (number == 0)
 		return;
 	if (dispatch) {
-		ll_restart(ll, epoch > state->epoch ? epoch : state->epoch, number);
+		ll_restart(ll, ll_ahead(epoch, state->epoch) ? epoch : state->epoch, number);
 		return;
 	}
 	state->behind = 1;

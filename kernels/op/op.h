@@ -64,10 +64,16 @@ GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uin
 	gx_op_blame(op, (struct gx_blame){ code, phase, rank, rank });
 }
 
-/* One thread. word: the failed word that another rank wrote. */
+/* One thread. word: the failed word that another rank wrote, read once. One that no kernel writes names no rank. */
 GX_DEV void gx_op_fail_remote(const struct gx_op *op, uint64_t word, uint32_t phase)
 {
-	gx_op_blame(op, (struct gx_blame){ EP_KERR_REMOTE, phase, EP_FAILED_RANK(word), EP_FAILED_CAUSE(word) });
+	uint32_t rank = EP_FAILED_RANK(word), cause = EP_FAILED_CAUSE(word), code = EP_KERR_REMOTE;
+
+	if (rank >= op->nranks || cause >= op->nranks || EP_FAILED_WORD(rank, cause) != word) {
+		code = EP_KERR_FORGED;
+		rank = cause = op->rank;
+	}
+	gx_op_blame(op, (struct gx_blame){ code, phase, rank, cause });
 }
 
 /* other: another silent rank, or rank if there is none. */

@@ -137,7 +137,8 @@ static struct ep_window_ctx window_ctx(struct ncclEpGroup *group)
 				       .boot = group->boot,
 				       .topo = &group->topo,
 				       .rank = group->rank,
-				       .stream = group->stream };
+				       .stream = group->stream,
+				       .tables = &group->tables };
 }
 
 static int payload_mapped(const struct ncclEpGroup *group, const struct ep_window *win);
@@ -252,6 +253,7 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 		for (int i = 0; i < group->payload.count; i++)
 			ep_window_close(&ctx, group->payload.win[i]);
 		ep_window_close(&ctx, &group->control);
+		ep_window_tables_close(&ctx);
 		ep_pool_close(&group->pool);
 		group->algo->close(group);
 		if (group->state.ptr)

@@ -55,6 +55,7 @@ struct ncclEpGroup {
 	void *stream; /* for set-up; one per group: streams that share one of a GPU's few queues wait for each other */
 	struct ep_window control;      /* never moves */
 	struct ep_window_list payload; /* grows; old ones stay until the end */
+	struct ep_window_tables tables;
 
 	struct ep_link *link; /* to ranks that are not mapped; NULL: all are */
 	const struct ep_algo *algo;

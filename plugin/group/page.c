@@ -138,6 +138,12 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, st
 			 "stuck, or an earlier command failed",
 			 rank, kind, epoch, phase, r->rank, (unsigned long long)(timeout_ns / 1000000));
 		return -EP_ETIMEOUT;
+	case EP_KERR_FORGED:
+		snprintf(out, size,
+			 "rank %d: %s %llu, %s: the word by which ranks report a failure holds none: a rank of this "
+			 "node overwrites memory of this one",
+			 rank, kind, epoch, phase);
+		return -EP_EREMOTE;
 	case EP_KERR_ABORTED:
 		snprintf(out, size, "rank %d: %s %llu was aborted because of rank %u, %s", rank, kind, epoch, r->rank,
 			 phase);

@@ -18,9 +18,43 @@ struct offer {
 	struct ep_export export;
 };
 
+#define TABLES_BYTES 65536u /* carved at a time: dozens of windows of hundreds of ranks */
+
 static size_t table_size(int nranks)
 {
 	return (size_t)nranks * sizeof(void *);
+}
+
+static int tables_grow(const struct ep_window_ctx *ctx, size_t bytes)
+{
+	struct ep_window_tables *tables = ctx->tables;
+	struct ep_mem *grown = realloc(tables->mem, (size_t)(tables->count + 1) * sizeof(*grown));
+	int rc;
+
+	if (!grown)
+		return EP_FAIL(EP_GROUP, ENOMEM, "out of memory: list of window tables");
+	tables->mem = grown;
+	rc = ctx->dev->ops->mem_alloc(ctx->dev, bytes > TABLES_BYTES ? bytes : TABLES_BYTES, &grown[tables->count]);
+	if (rc)
+		return rc;
+	tables->count++;
+	tables->used = 0;
+	return 0;
+}
+
+/* Tables of closed windows are not reused: a group closes its windows only at its end. */
+static int table_get(const struct ep_window_ctx *ctx, struct ep_window *win)
+{
+	struct ep_window_tables *tables = ctx->tables;
+	size_t bytes = (table_size(win->nranks) + 127) / 128 * 128;
+	int rc;
+
+	if ((!tables->count || tables->mem[tables->count - 1].size - tables->used < bytes) &&
+	    (rc = tables_grow(ctx, bytes)))
+		return rc;
+	win->peer_dev = (void **)((char *)tables->mem[tables->count - 1].ptr + tables->used);
+	tables->used += bytes;
+	return 0;
 }
 
 /* Allocates and offers. A failure travels in the offer: the others are waiting for it. */
@@ -29,13 +63,10 @@ static void offer_make(const struct ep_window_ctx *ctx, struct ep_window *win, s
 	const struct ep_dev_ops *ops = ctx->dev->ops;
 	int fd = -1;
 
-	/* The peer table lies behind the part peers may address: one allocation less per window (2 MiB on a GPU). */
-	offer->rc = ops->mem_alloc(ctx->dev, win->size + table_size(win->nranks), &win->mine);
-	if (offer->rc)
+	if ((offer->rc = table_get(ctx, win)) || (offer->rc = ops->mem_alloc(ctx->dev, win->size, &win->mine)))
 		return;
 	offer->ptr = (uint64_t)(uintptr_t)win->mine.ptr;
 	offer->key = offer->ptr; /* unique among the live windows of this process */
-	win->peer_dev = (void **)((char *)win->mine.ptr + win->size);
 	if (ctx->topo->locals == 1)
 		return;
 	offer->rc = ops->mem_export(ctx->dev, &win->mine, &offer->export, &fd);
@@ -68,9 +99,16 @@ static int import_one(const struct ep_window_ctx *ctx, struct ep_window *win, in
 	rc = ops->mem_import(ctx->dev, &offer->export, fd, &win->imported[peer]);
 	if (fd >= 0)
 		close(fd);
-	if (!rc)
-		win->peer[peer] = win->imported[peer].ptr;
-	return rc;
+	if (rc)
+		return rc;
+	if (win->imported[peer].size < win->size) {
+		rc = EP_FAIL(EP_GROUP, EP_EREMOTE, "the window of rank %d has %zu bytes instead of %zu", peer,
+			     win->imported[peer].size, win->size);
+		ops->mem_free(ctx->dev, &win->imported[peer]);
+		return rc;
+	}
+	win->peer[peer] = win->imported[peer].ptr;
+	return 0;
 }
 
 /* One bit per rank that this one can map. A pair uses loads and stores only if both can, else one would wait for stores
@@ -168,4 +206,14 @@ void ep_window_close(const struct ep_window_ctx *ctx, struct ep_window *win)
 	free(win->imported);
 	free(win->peer);
 	*win = (struct ep_window){ 0 };
+}
+
+void ep_window_tables_close(const struct ep_window_ctx *ctx)
+{
+	struct ep_window_tables *tables = ctx->tables;
+
+	for (int i = 0; i < tables->count; i++)
+		ctx->dev->ops->mem_free(ctx->dev, &tables->mem[i]);
+	free(tables->mem);
+	*tables = (struct ep_window_tables){ NULL };
 }

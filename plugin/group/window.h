@@ -15,7 +15,15 @@ struct ep_window {
 	struct ep_mem mine;
 	struct ep_mem *imported; /* [nranks]; ptr NULL where nothing was imported */
 	void **peer;	 /* [nranks]: base of each rank's window as this rank's device sees it; NULL on other nodes */
-	void **peer_dev; /* the same table in device memory, behind the window itself */
+	void **peer_dev; /* the same table in device memory that no other rank maps (struct ep_window_tables) */
+};
+
+/* What kernels trust of a window, apart from the window: its importers write to all of it. All windows of a group share
+ * the memory: an allocation takes 2 MiB of a GPU. */
+struct ep_window_tables {
+	struct ep_mem *mem; /* [count]; tables are carved from the last one */
+	int count;
+	size_t used;
 };
 
 struct ep_window_list {
@@ -29,11 +37,14 @@ struct ep_window_ctx {
 	const struct ep_topo *topo;
 	int rank;
 	void *stream; /* for the table; nothing else runs on it */
+	struct ep_window_tables *tables;
 };
 
 /* Collective, the same size on all ranks. If one rank fails all do, and nothing is left allocated. */
 int ep_window_open(const struct ep_window_ctx *ctx, size_t size, struct ep_window *out);
 /* Local; a barrier before it ensures that nobody uses the window any more. */
 void ep_window_close(const struct ep_window_ctx *ctx, struct ep_window *win);
+/* After the last window was closed. */
+void ep_window_tables_close(const struct ep_window_ctx *ctx);
 
 #endif

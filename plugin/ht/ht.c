@@ -25,7 +25,6 @@ static struct ep_ht_shape shape_of(const struct ncclEpHandle *handle)
 		.nranks = (uint32_t)group->nranks,
 		.experts = group->cfg.num_experts,
 		.per_rank = per_rank,
-		.capacity = group->cfg.max_recv ? group->cfg.max_recv : UINT32_MAX,
 		.alignment = (uint32_t)handle->args.alignment,
 		.room = room,
 		.fan = room < per_rank ? room : per_rank,
@@ -55,6 +54,7 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 	const struct ncclEpGroup *group = handle->group;
 	const struct ep_window *win = group->payload.win[group->payload.count - 1];
 	struct ep_page_words *page = ep_page_device(&group->page);
+	const struct ep_ht *ht = group->algo_state;
 
 	*a = (struct ep_ht_args){
 		.shape = shape_of(handle),
@@ -65,7 +65,8 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 		.mine = group->control.mine.ptr,
 		.control = (uint8_t *const *)group->control.peer_dev,
 		.window = (uint8_t *const *)win->peer_dev,
-		.near = (const uint8_t *)group->state.ptr + ep_ht_near_at(group),
+		.near = (struct ep_ht_line *const *)((uint8_t *)group->state.ptr + ep_ht_near_at(group)),
+		.lines = (struct ep_ht_line *)((uint8_t *)group->state.ptr + ep_ht_lines_at(group)),
 		.reach = ep_reach_device(ep_ht_reach(group)),
 		.timeout_ns = group->timeout_ns,
 		.flags = (expert_major(handle) ? EP_HT_EXPERT_MAJOR : 0) |
@@ -75,7 +76,7 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 	for (int r = 0; r < group->nranks && r < (int)EP_HT_HERE; r++) {
 		a->control_here[r] = group->control.peer[r];
 		a->window_here[r] = win->peer[r];
-		a->near_here[r] = ep_topo_near(&group->topo, group->rank, r);
+		a->near_here[r] = ht->near[r];
 	}
 }
 
@@ -91,6 +92,7 @@ static int args_common(const char *fn, struct ncclEpHandle *handle, struct ep_ht
 	    (rc = ep_ht_window(fn, handle->group, &handle->args, &window)))
 		return rc;
 	args_group(handle, a);
+	a->shape.capacity = (uint32_t)window.row_count;
 	a->stage_at = window.stage;
 	a->routing_key = KEY(handle->args.layout, a->shape.rank, a->shape.nranks, a->shape.experts, a->shape.tmax,
 			     a->shape.capacity, a->shape.alignment);
@@ -115,6 +117,17 @@ static int args_mapped(struct ncclEpGroup *group, struct ep_ht_args *a, void *st
 		return rc;
 	a->mapped = capturing ? EP_REACH_CAPTURED : ep_reach_count(ep_ht_reach(group));
 	return 0;
+}
+
+/* The pitch of a row in the stage, and how many the window has: never more than it was made for. */
+static void args_stage(const struct ncclEpHandle *handle, struct ep_ht_args *a, uint32_t head)
+{
+	const struct ncclEpGroup *group = handle->group;
+	uint64_t bytes = group->payload.win[group->payload.count - 1]->size - a->stage_at, rows;
+
+	a->pitch = head + (a->row_bytes + 15) / 16 * 16 + (a->scale_bytes + 15) / 16 * 16;
+	rows = a->pitch ? bytes / a->pitch : 0;
+	a->stage_rows = rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX;
 }
 
 static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, const struct ep_ht_args *a, void *stream)
@@ -257,13 +270,14 @@ static int ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? 0 : (uint32_t)op->in.topk_weights->sizes[1];
 	a.limit = smaller(op->out.tokens->sizes[0], UINT32_MAX);
 	if (!backward && !expert_major(handle)) {
-		a.tail_idx = smaller(op->out.topk_idx->sizes[0], a.shape.capacity);
-		a.tail_weights = smaller(op->out.topk_weights->sizes[0], a.shape.capacity);
+		uint32_t most = group->cfg.max_recv ? group->cfg.max_recv : UINT32_MAX;
+
+		a.tail_idx = smaller(op->out.topk_idx->sizes[0], most);
+		a.tail_weights = smaller(op->out.topk_weights->sizes[0], most);
 	}
 	a.row_bytes = row_bytes(op->in.tokens);
 	a.scale_bytes = row_bytes(op->in.scales);
-	a.pitch = ep_ht_head(&a.shape, expert_major(handle)) + (a.row_bytes + 15) / 16 * 16 +
-		  (a.scale_bytes + 15) / 16 * 16;
+	args_stage(handle, &a, ep_ht_head(&a.shape, expert_major(handle)));
 	a.stage = ep_launch_stage(EP_K_ht_dispatch, a.row_bytes, false);
 	a.lane_bytes = lists(handle, &a);
 	a.flags |= (backward ? EP_HT_BACKWARD : 0) |
@@ -297,7 +311,7 @@ static int ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, 
 	a.hidden = (uint32_t)op->h;
 	a.dtype = ep_tensor_num(op->in.tokens->datatype);
 	a.row_bytes = row_bytes(op->in.tokens);
-	a.pitch = (a.row_bytes + 15) / 16 * 16;
+	args_stage(handle, &a, 0);
 	a.stage = ep_launch_stage(EP_K_ht_combine, a.row_bytes, false);
 	a.lane_bytes = lists(handle, &a);
 	a.flags |= backward ? EP_HT_BACKWARD : 0;

@@ -225,6 +225,7 @@ static void want_add(struct ep_reach *reach, const struct want *want, const stru
 	reach->import[reach->imported++] = *mem;
 	entry->id = want->id;
 	entry->base = (uint64_t)(uintptr_t)mem->ptr;
+	entry->size = mem->size;
 	entry->owner = want->owner;
 	/* T1: pairs with the kernels' acquire of count: who sees it sees the entry and the mapping. */
 	__atomic_store_n(&table->count, reach->imported, __ATOMIC_RELEASE);

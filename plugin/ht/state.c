@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/ht/state.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "kernels/args.h"
 #include "plugin/ht/plan.h"
 #include "util/clock.h"
+#include "util/error.h"
 
 #define SETUP_MS 10000
 
@@ -12,27 +16,51 @@ size_t ep_ht_control(const struct ncclEpGroup *group)
 	return ep_ht_control_size((uint32_t)group->nranks, group->cfg.num_experts);
 }
 
-size_t ep_ht_near_at(const struct ncclEpGroup *group)
+static size_t line_round(size_t bytes)
 {
-	return ep_ht_state_size((uint32_t)group->nranks, group->cfg.num_experts);
+	return (bytes + 63) / 64 * 64;
 }
 
-static int near_fill(struct ncclEpGroup *group)
+size_t ep_ht_near_at(const struct ncclEpGroup *group)
+{
+	return line_round(ep_ht_state_size((uint32_t)group->nranks, group->cfg.num_experts));
+}
+
+size_t ep_ht_lines_at(const struct ncclEpGroup *group)
+{
+	return line_round(ep_ht_near_at(group) + (size_t)group->nranks * sizeof(void *));
+}
+
+static int near_copy(struct ncclEpGroup *group, struct ep_ht_line *const *near)
 {
 	const struct ep_dev_ops *ops = group->dev->ops;
+	size_t bytes = (size_t)group->nranks * sizeof(*near);
 	struct ep_pinned staging;
-	int rc = ops->pinned_alloc(group->dev, (size_t)group->nranks, &staging);
+	int rc = ops->pinned_alloc(group->dev, bytes, &staging);
 
 	if (rc)
 		return rc;
-	for (int r = 0; r < group->nranks; r++)
-		((uint8_t *)staging.host)[r] = ep_topo_near(&group->topo, group->rank, r);
-	rc = ops->copy(group->dev, (uint8_t *)group->state.ptr + ep_ht_near_at(group), staging.host,
-		       (size_t)group->nranks, group->stream);
+	memcpy(staging.host, near, bytes);
+	rc = ops->copy(group->dev, (uint8_t *)group->state.ptr + ep_ht_near_at(group), staging.host, bytes,
+		       group->stream);
 	if (!rc)
 		rc = ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
 	ops->pinned_free(group->dev, &staging);
 	return rc;
+}
+
+/* Collective. Only addresses of ranks of this process are kept: those of the others mean nothing here. */
+static int near_fill(struct ncclEpGroup *group, struct ep_ht *ht)
+{
+	uint64_t mine = (uint64_t)(uintptr_t)((uint8_t *)group->state.ptr + ep_ht_lines_at(group));
+	uint64_t *all = EP_CALLOC(EP_GROUP, (size_t)group->nranks, sizeof(*all), "addresses of near ranks");
+	int rc = all ? ep_boot_allgather(group->boot, &mine, sizeof(mine), all) : -ENOMEM;
+
+	for (int r = 0; !rc && r < group->nranks; r++)
+		if (ep_topo_near(&group->topo, group->rank, r))
+			ht->near[r] = (struct ep_ht_line *)(uintptr_t)all[r];
+	free(all);
+	return rc ? rc : near_copy(group, ht->near);
 }
 
 /* Both layouts fit, so that no handle makes the window grow. In eager mode an expert-major handle needs far more than a
@@ -68,13 +96,16 @@ int ep_ht_reach_open(struct ncclEpGroup *group, struct ep_reach **out)
 
 int ep_ht_open(struct ncclEpGroup *group, size_t *window)
 {
-	size_t size = ep_ht_near_at(group) + (size_t)group->nranks;
-	struct ep_reach *reach;
-	int rc = group->dev->ops->mem_alloc(group->dev, size, &group->state);
+	size_t ranks = (size_t)group->nranks, size = ep_ht_lines_at(group) + ranks * sizeof(struct ep_ht_line);
+	struct ep_ht *ht = EP_CALLOC(EP_GROUP, 1, sizeof(*ht) + ranks * sizeof(ht->near[0]), "the state of HT");
+	int rc;
 
-	if (rc || (rc = near_fill(group)) || (rc = ep_ht_reach_open(group, &reach)))
+	if (!ht)
+		return -ENOMEM;
+	group->algo_state = ht;
+	if ((rc = group->dev->ops->mem_alloc(group->dev, size, &group->state)) || (rc = near_fill(group, ht)) ||
+	    (rc = ep_ht_reach_open(group, &ht->reach)))
 		return rc;
-	group->algo_state = reach;
 	return window_known(group, window);
 }
 
@@ -86,11 +117,13 @@ void ep_ht_stop(struct ncclEpGroup *group)
 void ep_ht_close(struct ncclEpGroup *group)
 {
 	ep_reach_free(ep_ht_reach(group));
+	free(group->algo_state);
 }
 
 void ep_ht_abandon(struct ncclEpGroup *group)
 {
 	ep_reach_abandon(ep_ht_reach(group));
+	free(group->algo_state);
 }
 
 int ep_ht_clear(struct ncclEpGroup *group)

@@ -17,12 +17,22 @@ int ep_ht_clear(struct ncclEpGroup *group);
 /* NULL in *out, and 0, when all ranks of the node are threads of this process, or zero_copy is OFF. */
 int ep_ht_reach_open(struct ncclEpGroup *group, struct ep_reach **out);
 
+/* algo_state. */
+struct ep_ht {
+	struct ep_reach *reach;	   /* may be NULL */
+	struct ep_ht_line *near[]; /* [nranks]: the table at ep_ht_near_at */
+};
+
 static inline struct ep_reach *ep_ht_reach(const struct ncclEpGroup *group)
 {
-	return group->algo_state;
+	const struct ep_ht *ht = group->algo_state;
+
+	return ht ? ht->reach : NULL;
 }
 
-/* Offset in the device state of near[R]: 1 where a rank's pointers are good here as they are. */
+/* Offsets in the device state: near[R], the lines of ranks whose pointers are good here as they are, NULL for the rest;
+ * and this rank's own lines, [R]. No other process maps the state, and what only near ranks write there is trusted. */
 size_t ep_ht_near_at(const struct ncclEpGroup *group);
+size_t ep_ht_lines_at(const struct ncclEpGroup *group);
 
 #endif

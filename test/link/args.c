@@ -68,6 +68,8 @@ static void owned_collect(const struct rig *rig, struct owned *out)
 	owned_add(out, group->control.mine.ptr, group->control.mine.size);
 	for (int i = 0; i < group->payload.count; i++)
 		owned_add(out, group->payload.win[i]->mine.ptr, group->payload.win[i]->mine.size);
+	for (int i = 0; i < group->tables.count; i++)
+		owned_add(out, group->tables.mem[i].ptr, group->tables.mem[i].size);
 	owned_add(out, group->state.ptr, group->state.size);
 	owned_add(out, group->page.mem.host, group->page.mem.size);
 	owned_add(out, link->device.ptr, link->device.size);
