@@ -23,7 +23,8 @@
  *     device memory is not ordered.
  *     Ordered or not: after a failed put nothing later to that peer on that context arrives. A put has failed when iput
  *     or iputSignal returned an error or its request completed with one; it may have arrived, whole or in part. From
- *     then on every put to that peer on that context fails, for good. -EINVAL, an invalid put, is as if never made.
+ *     then on every put to that peer on that context fails, for good. Excepted are -EINVAL, an invalid put, and -ENOMEM
+ *     of iput and iputSignal: such a put was never made, and it is the caller that stops (C4).
  *     - An ordered net includes what it accepted before the error was known: at any time a prefix of the puts has
  *       arrived, and if a request completes with an error, those of all later puts do.
  *     - Of an unordered net puts that it accepted before it returned the error may arrive: the receiver sees by their
