@@ -21,6 +21,18 @@
  *  P3 Property `ordered`: of two puts on one context to one peer the later never becomes visible before the earlier to
  *     the processor or device that owns the memory and polls it. A NIC that orders its writes on the wire but not into
  *     device memory is not ordered.
+ *     Ordered or not: after a failed put nothing later to that peer on that context arrives. A put has failed when iput
+ *     or iputSignal returned an error or its request completed with one; it may have arrived, whole or in part. From
+ *     then on every put to that peer on that context fails, for good. Excepted are -EINVAL, an invalid put, and -ENOMEM
+ *     of iput and iputSignal: such a put was never made, and it is the caller that stops (C4).
+ *     - An ordered net includes what it accepted before the error was known: at any time a prefix of the puts has
+ *       arrived, and if a request completes with an error, those of all later puts do.
+ *     - Of an unordered net puts that it accepted before it returned the error may arrive: the receiver sees by their
+ *       immediate data that an earlier one is missing, and uses none of them.
+ *     - A weak signal fails with its put, a strong one with any earlier put on its context to that peer.
+ *     - A net may retry, repair or reconnect before it reports an error, in order; never after it.
+ *     - The context is the caller's: of several queues or devices per peer (rails) one that fails stops the peer on all
+ *       of them, unless its puts are repeated on another.
  *  P4 A weak signal becomes visible after its own put, a strong one after all earlier puts on its context to that peer.
  *     Its value is stored, not added.
  *  P5 When progress returns immediate data, the bytes of that put have arrived as far as the net is concerned; before a
@@ -33,6 +45,13 @@
  *  C2 No rank closes its comm before all have connected, and none deregisters memory that a peer may still put to or
  *     get from.
  *  C3 Every request is tested until it is done, except those of quiet puts.
+ *  C4 After a failed put the caller puts nothing more to that peer on that context.
+ * What the library notices when a net breaks P3
+ *  - Unordered: every gap. Signals after it are never stored, and the wait for them ends with an error.
+ *  - Ordered: a put that succeeds although an earlier one failed. It stops using the context, and the group fails. The
+ *    receiver sees nothing but the word of the signal: operations that it ended before may have returned wrong sums. A
+ *    net that loses a put without an error is not noticed at all.
+ *  - Before use: t_net_order of test/net/ tests any net, see doc/net_plugin/README.md.
  */
 #ifndef NCCL_EP_NET_H_
 #define NCCL_EP_NET_H_

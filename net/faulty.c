@@ -5,7 +5,8 @@
  *   reorder=N  up to N puts are held back and sent in random order
  *   delay=N    a put is held back for a random number of calls of progress, at most N
  *   dup=M      M of a million puts arrive twice, with their immediate
- *   fail=M     M of a million puts complete with -EIO; half of these are not even sent
+ *   fail=M     M of a million puts complete with -EIO; half of these are not even sent. Later ones to that peer on that
+ *              context fail too and are not sent (P3 of nccl_ep_net.h)
  *   drop=R     rank R is lost: puts to it fail, and its immediates are discarded
  *   stall=MS   one put per context blocks for MS milliseconds
  *   after=N    fail, drop and stall begin after N puts on a context
@@ -72,6 +73,8 @@ struct slot {
 struct conn {
 	int quiet_rc;	  /* result of quiet puts, for the request that covers them */
 	uint64_t blocked; /* the round in which nothing more can be sent to it */
+	int failed;	  /* result of the first put that failed, or 0: later ones are not sent */
+	uint64_t last;	  /* its serial */
 };
 
 struct faulty_ctx {
@@ -305,9 +308,27 @@ static bool is_dropped(struct faulty_ctx *ctx, int peer)
 	return true;
 }
 
+/*
+ * P3: nothing that was put to this peer after a failed put arrives, also where the inner net fails only when a held put
+ * is given to it. A put that was invalid fails alone.
+ */
+static void conn_fail(struct faulty_ctx *ctx, const struct slot *slot, int rc)
+{
+	struct conn *conn = &ctx->conns[slot->put.peer];
+
+	if (!rc || rc == -EP_EARG || (conn->failed && conn->last < slot->serial))
+		return;
+	conn->failed = rc;
+	conn->last = slot->serial;
+}
+
 /* Sends the copies. False: the inner net has no room. */
 static bool slot_send(struct faulty_ctx *ctx, struct slot *slot)
 {
+	const struct conn *conn = &ctx->conns[slot->put.peer];
+
+	if (conn->failed && slot->serial > conn->last)
+		slot->rc = conn->failed;
 	while (slot->sent < slot->copies && !slot->rc) {
 		void **request = &slot->request[slot->sent];
 
@@ -320,6 +341,7 @@ static bool slot_send(struct faulty_ctx *ctx, struct slot *slot)
 		if (!slot->rc && !*request)
 			return false;
 		slot->sent++;
+		conn_fail(ctx, slot, slot->rc);
 	}
 	slot->state = SLOT_SENT;
 	return true;
@@ -338,6 +360,8 @@ static void slot_poll(struct faulty_ctx *ctx, struct slot *slot)
 		slot->request[i] = NULL;
 		slot->rc = slot->rc ? slot->rc : rc;
 	}
+	if (slot->kind != SLOT_FLUSH)
+		conn_fail(ctx, slot, slot->rc);
 	slot->rc = slot->rc ? slot->rc : slot->fate;
 	slot->state = SLOT_DONE;
 }
@@ -417,6 +441,7 @@ static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 		slot->fate = -EP_EREMOTE;
 		slot->copies = 0;
 	}
+	conn_fail(ctx, slot, slot->fate);
 	if (f->stall && ctx->puts == f->after && ctx->comm->struck)
 		stall(f->stall);
 	ctx->puts++;

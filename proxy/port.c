@@ -182,7 +182,7 @@ static void port_init(struct ep_port *p, const struct ep_port_opts *o)
 		struct port_channel *ch = &p->channel[r];
 
 		*ch = (struct port_channel){ .peer = r, .ring = -1, .cmd_end = &ch->cmd, .request_end = &ch->request };
-		ch->next = ch->acked = ch->clean = ch->credited = o->start;
+		ch->next = ch->acked = ch->clean = ch->credited = ch->good = o->start;
 	}
 }
 

@@ -64,11 +64,14 @@ struct port_channel {
 	bool moved;	   /* port_take: the prefix has advanced */
 	bool ready, busy;  /* is in that list */
 	bool pending;	   /* atomic: had puts in flight when ep_port_quiet was last asked in vain */
+	bool gap;	   /* a request has completed with an error */
 	uint32_t looks;	   /* polls that found the first request incomplete */
 	uint64_t next;	   /* number of the next put */
 	uint64_t acked;	   /* the peer has processed everything below */
 	uint64_t clean;	   /* everything below is completed, so its mail slot is free */
 	uint64_t credited; /* last credit sent to the peer */
+	uint64_t good;	   /* `upto` of the last request that succeeded */
+	uint64_t ended;	   /* and of the first that failed, if there is a gap */
 	struct port_cmd *cmd, **cmd_end;
 	struct port_request *request, **request_end;
 	struct port_load quiet; /* after the last request: no completion covers them yet */

@@ -285,6 +285,32 @@ int port_send(struct ep_port *p)
 	return moved;
 }
 
+/*
+ * P3 of nccl_ep_net.h: on an ordered net nothing succeeds after a failed put, in whatever order requests are tested. If
+ * something does, the peer may have seen a signal without the data before it, and nothing else of this net is trusted.
+ */
+static void order_broken(struct ep_port *p, const struct port_channel *ch)
+{
+	if (p->broken)
+		return;
+	EP_FAIL(EP_PROXY, EP_EINTERNAL,
+		"rank %d: the transport completed a put to rank %d after an earlier one had failed (rule P3 of "
+		"nccl_ep_net.h): rank %d may have used data that never arrived; report this to the transport's author",
+		p->o.rank, ch->peer, ch->peer);
+	port_break(p, -EP_EINTERNAL);
+}
+
+static void order_check(struct ep_port *p, struct port_channel *ch, uint64_t upto, int rc)
+{
+	if (!rc)
+		ch->good = (int64_t)(upto - ch->good) > 0 ? upto : ch->good;
+	else if (!ch->gap || (int64_t)(upto - ch->ended) < 0)
+		ch->ended = upto;
+	ch->gap |= rc != 0;
+	if (__builtin_expect(ch->gap, 0) && (int64_t)(ch->good - ch->ended) > 0)
+		order_broken(p, ch);
+}
+
 static bool request_test(struct ep_port *p, struct port_channel *ch, struct port_request *r)
 {
 	int done = 0, rc;
@@ -296,6 +322,8 @@ static bool request_test(struct ep_port *p, struct port_channel *ch, struct port
 	port_load_sub(&p->out, &r->load);
 	port_done(p, ch, r->load.commands);
 	p->requests--;
+	if (p->o.ordered)
+		order_check(p, ch, r->upto, rc);
 	if (rc)
 		port_net_fail(p, ch, rc);
 	return true;

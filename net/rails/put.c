@@ -102,9 +102,13 @@ static void ops_test(struct rails_ctx *ctx, struct rails_op **at, bool front, in
 	}
 }
 
+/*
+ * P3: one rail that fails ends the peer on all of them; what the other rails have in flight may arrive, as on any
+ * unordered net. A put that was invalid fails alone.
+ */
 static void conn_fail(struct rails_conn *conn, int rc)
 {
-	if (rc == -EP_EREMOTE)
+	if (rc && rc != -EP_EARG && !conn->failed)
 		conn->failed = rc;
 }
 

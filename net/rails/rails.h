@@ -66,7 +66,7 @@ struct rails_conn {
 	int rail;		       /* of the next put */
 	bool open;		       /* quiet puts are on that rail: the next put must go there too and cover them */
 	uint64_t bytes;		       /* of these quiet puts */
-	int failed;		       /* negative errno: the peer is lost */
+	int failed;		       /* negative errno: a put failed, so all later ones do */
 	int quiet_rc;		       /* result of quiet puts, for the request that covers them */
 	struct rails_op *first, **end; /* inner requests that the next request waits for */
 };

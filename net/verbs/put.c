@@ -211,17 +211,20 @@ int vb_test(void *c, void *request, int *done)
 {
 	struct vb_ctx *ctx = c;
 	struct vb_slot *slot = request;
+	bool lost;
 	int rc;
 
 	*done = 1;
 	if (request == &vb_done)
 		return 0;
+	lost = ep_base_is_lost(&ctx->comm->base, slot->peer);
 	if (slot->done) {
-		rc = slot->rc;
+		/* An earlier put may have been reported as failed before its completion was polled: P3. */
+		rc = lost ? -EP_EREMOTE : slot->rc;
 		vb_slot_give(ctx, slot);
 		return rc;
 	}
-	if (__builtin_expect(ep_base_is_lost(&ctx->comm->base, slot->peer), 0)) {
+	if (__builtin_expect(lost, 0)) {
 		vb_conn_drop(&ctx->conns[slot->peer]);
 		slot->orphan = true;
 		return -EP_EREMOTE;

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "test/ll/orders.h"
 #include "test/oracle/far.h"
 #include "test/oracle/rig.h"
 
@@ -29,23 +30,10 @@ struct job {
 	int rounds;
 };
 
-static const char *const orders[] = {
-	"DA CA",
-	"DA CA DB CB",
-	"DA DB CA CB",
-	"dA xA cA xA",
-	"dA DB CB xA CA",
-	"dA dB xA xB cA cB xA xB",
-	"dA DB xA cB CA xB",
-	"DA",
-	"dA dB xB dB xA xB CB",
-	"dB xB DA cB CA xB",
-};
-
 /* Parameters of the round: the same on all ranks, drawn from the seed. */
 static const char *round_draw(struct rig *rig, uint64_t *random)
 {
-	const char *order = orders[ll_random(random) % (sizeof(orders) / sizeof(orders[0]))];
+	const char *order = ll_orders[ll_random(random) % LL_ORDERS];
 	int words = 1, rank;
 
 	for (const char *at = order; *at; at++)

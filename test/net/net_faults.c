@@ -13,6 +13,8 @@ enum { PUTS = 2000, BYTES = 65536, MASK = 511 };
 struct tale {
 	uint32_t imm[2 * PUTS];
 	unsigned count, failed, overtaken, twice;
+	unsigned first; /* the first put that failed */
+	unsigned late;	/* arrived or succeeded after that */
 };
 
 static struct tale tale; /* of the only rank */
@@ -28,6 +30,14 @@ static void tale_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 	memcpy(&word, me->mem + 64 * (size_t)(imm.imm & MASK), sizeof(word));
 	EXPECT(me, (word & MASK) == (imm.imm & MASK));
 	tale.imm[tale.count++] = imm.imm;
+}
+
+/* In the order of the puts. */
+static void tale_end(uint32_t i, int rc)
+{
+	if (rc == -EIO && !tale.failed++)
+		tale.first = i;
+	tale.late += !rc && tale.failed;
 }
 
 /* Up to 64 puts in flight: more than any reorder window used here. */
@@ -46,7 +56,7 @@ static void tell(struct net_rank *me)
 		};
 
 		if (open[i % 64])
-			tale.failed += net_end(me, open[i % 64], tale_take, NULL) == -EIO;
+			tale_end(i - 64, net_end(me, open[i % 64], tale_take, NULL));
 		open[i % 64] = NULL;
 		if (i < PUTS)
 			EXPECT(me, me->hot->iput(me->ctx, &put, &open[i % 64]) == 0 && open[i % 64]);
@@ -69,6 +79,7 @@ static int tale_tell(const char *spec, struct tale *out)
 	for (unsigned i = 0; i < tale.count; i++) {
 		tale.overtaken += i && tale.imm[i] < tale.imm[i - 1];
 		tale.twice += seen[tale.imm[i]];
+		tale.late += tale.failed && tale.imm[i] > tale.first;
 		seen[tale.imm[i]] = true;
 	}
 	*out = tale;
@@ -78,8 +89,8 @@ static int tale_tell(const char *spec, struct tale *out)
 static int expect(const char *spec, bool ok)
 {
 	if (!ok)
-		fprintf(stderr, "%s: %u arrived, %u overtaken, %u twice, %u failed\n", spec, tale.count, tale.overtaken,
-			tale.twice, tale.failed);
+		fprintf(stderr, "%s: %u arrived, %u overtaken, %u twice, %u failed from %u on, %u late\n", spec,
+			tale.count, tale.overtaken, tale.twice, tale.failed, tale.first, tale.late);
 	return !ok;
 }
 
@@ -94,8 +105,8 @@ static int tales(void)
 		{ "faulty(loop):reorder=1", 100, 0, 0 },
 		{ "faulty(loop):seed=3,reorder=16,delay=9", 500, 0, 0 },
 		{ "faulty(loop):dup=250000", 0, 400, 0 },
-		{ "faulty(loop):fail=100000", 0, 0, 100 },
-		{ "faulty(loop):seed=9,reorder=32,delay=3,dup=100000,fail=50000", 500, 100, 50 },
+		{ "faulty(loop):seed=3,fail=1000", 0, 0, 100 },
+		{ "faulty(loop):seed=7,reorder=32,delay=3,dup=100000,fail=1000", 100, 20, 100 },
 	};
 	static struct tale one, two;
 	int errors = 0;
@@ -108,13 +119,29 @@ static int tales(void)
 		errors += expect(spec, rows[i].overtaken ? one.overtaken >= rows[i].overtaken : !one.overtaken);
 		errors += expect(spec, rows[i].twice ? one.twice >= rows[i].twice : !one.twice);
 		errors += expect(spec, rows[i].failed ? one.failed >= rows[i].failed : !one.failed);
-		/* Half of the failed puts have arrived all the same. */
-		errors += expect(spec, rows[i].failed ? one.count - one.twice > PUTS - one.failed &&
-								one.count - one.twice < PUTS
-						      : one.count - one.twice == PUTS);
+		errors += expect(spec, rows[i].failed || one.count - one.twice == PUTS);
 	}
 	errors += tale_tell("faulty(loop):seed=1,reorder=16", &one) + tale_tell("faulty(loop):seed=2,reorder=16", &two);
 	return errors + expect("another seed", memcmp(&one, &two, sizeof(one)) != 0);
+}
+
+/* A failed put is the last that arrives, if it does: of the first to fail half do. Later ones fail. */
+static int ends(const char *options)
+{
+	static struct tale one;
+	unsigned arrived = 0, lost = 0;
+	char spec[80];
+	int errors = 0;
+
+	for (int seed = 1; seed <= 20; seed++) {
+		snprintf(spec, sizeof(spec), "faulty(loop):seed=%d,fail=3000%s", seed, options);
+		errors += tale_tell(spec, &one);
+		errors += expect(spec, one.failed == PUTS - one.first && !one.late);
+		errors += expect(spec, one.count - one.twice == one.first || one.count - one.twice == one.first + 1);
+		arrived += one.failed && one.count - one.twice == one.first + 1;
+		lost += one.failed && one.count - one.twice == one.first;
+	}
+	return errors + expect(options, arrived > 2 && lost > 2);
 }
 
 static void none_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
@@ -149,20 +176,17 @@ static void dropped(struct net_rank *me)
 	EXPECT(me, me->net->ops.queryLastError(me->comm, 2, &why) == 0);
 }
 
-/* The failure of a quiet put is reported by the next put that is not quiet, once. */
+/* The failure of a quiet put is reported by the next put that is not quiet, and by all after it. */
 static void covered(struct net_rank *me)
 {
 	ncclEpNetPut_v1_t put = { .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
-	int failed = 0;
 
-	for (int i = 0; i < 1000; i++) {
+	for (int i = 0; i < 20; i++) {
 		put.flags = NCCL_EP_NET_QUIET;
 		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
 		put.flags = 0;
-		failed += net_put(me, &put, NULL, NULL) == -EIO;
+		EXPECT(me, net_put(me, &put, NULL, NULL) == (i < 10 ? 0 : -EIO));
 	}
-	/* Each put fails with probability 1/2, so 3/4 of the pairs fail; 100 is 7 standard deviations. */
-	EXPECT(me, failed > 650 && failed < 850);
 }
 
 static void some_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
@@ -228,30 +252,39 @@ static void refused(struct net_rank *me)
 	}
 }
 
-/* Puts of rank 0 fail from the 100th on, those of rank 1 do not. */
+/* Puts of rank 0 fail some time after the 100th, those to the other peer later, those of rank 1 not at all. */
 static void confined(struct net_rank *me)
 {
-	ncclEpNetPut_v1_t put = { .peer = me->rank, .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
-	int failed = 0;
+	ncclEpNetPut_v1_t put = { .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
+	int failed[2] = { 0 };
 
-	for (int i = 0; i < 300; i++) {
-		failed += net_put(me, &put, NULL, NULL) == -EIO;
-		EXPECT(me, i >= 100 || !failed);
+	for (int i = 0; i < 400; i++) {
+		int rc;
+
+		put.peer = i % 2;
+		rc = net_put(me, &put, NULL, NULL);
+		EXPECT(me, rc == -EIO || (rc == 0 && !failed[put.peer]));
+		failed[put.peer] += rc != 0;
+		EXPECT(me, i >= 100 || !rc);
 	}
-	EXPECT(me, me->rank == 0 ? failed > 50 && failed < 150 : failed == 0);
+	EXPECT(me, me->rank == 0 ? failed[0] && failed[1] && failed[0] != failed[1] : !failed[0] && !failed[1]);
 }
 
 int main(void)
 {
 	struct net_case slow_put = { .spec = "faulty(loop):stall=300,after=3,rank=1", .ranks = 2, .run = slow };
 	struct net_case refuse = { .spec = "faulty(loop):refuse=2,rank=1", .ranks = 2, .run = refused };
-	struct net_case confine = { .spec = "faulty(loop):fail=500000,after=100,rank=0", .ranks = 2, .run = confined };
+	struct net_case confine = { .spec = "faulty(loop):seed=4,fail=50000,after=100,rank=0",
+				    .ranks = 2,
+				    .run = confined };
 	struct net_case stall = { .spec = "faulty(loop)", .ranks = 3, .bytes = BYTES, .run = stalled };
 	struct net_case drop = { .spec = "faulty(loop):drop=1,after=10", .ranks = 3, .bytes = BYTES, .run = dropped };
-	struct net_case cover = { .spec = "faulty(loop):fail=500000", .ranks = 1, .bytes = BYTES, .run = covered };
+	struct net_case cover = {
+		.spec = "faulty(loop):fail=1000000,after=20", .ranks = 1, .bytes = BYTES, .run = covered
+	};
 
 	slow_put.bytes = refuse.bytes = confine.bytes = BYTES;
-	return tales() + net_run(&drop) + net_run(&cover) + net_run(&stall) + net_run(&slow_put) + net_run(&refuse) +
-		       net_run(&confine) !=
+	return tales() + ends("") + ends(",reorder=16,delay=5,dup=50000") + net_run(&drop) + net_run(&cover) +
+		       net_run(&stall) + net_run(&slow_put) + net_run(&refuse) + net_run(&confine) !=
 	       0;
 }

@@ -36,31 +36,13 @@ static void killed(struct net_rank *me)
 /* Rank 1 closes its comm before the others. */
 static void closed(struct net_rank *me)
 {
-	void *listener = NULL, *comm = NULL, *early = me->comm;
-	uint8_t handle[NCCL_EP_NET_HANDLE_SIZE];
-
 	EXPECT(me, net_put_to(me, 1) == 0);
 	net_meet(me);
-	if (me->rank != 1) {
+	if (me->rank == 1)
+		net_close_early(me);
+	else
 		net_see_loss(me, 1, me->rank ? 0 : 2);
-		net_meet(me);
-		return;
-	}
-	/* Replaced by another comm, so that the rig has something to close. */
-	EXPECT(me, me->net->ops.deregMr(me->comm, me->mr) == 0 && me->net->ops.destroyContext(me->ctx) == 0);
-	me->ctx = NULL;
-	EXPECT(me, me->net->ops.closeComm(early) == 0);
-	EXPECT(me, me->net->ops.listen(me->net->net, 0, 1, handle, &listener) == 0);
-	for (uint64_t end = ep_deadline_ms(NET_WAIT_MS); !comm && ep_now_ns() < end;)
-		EXPECT(me, me->net->ops.connect(listener, handle, 1, 0, &comm) == 0);
-	EXPECT(me, comm && me->net->ops.closeListen(listener) == 0);
-	me->comm = comm;
 	net_meet(me);
-	ncclEpNetMem_v1_t mem = { .ptr = me->mem, .size = BYTES, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
-	uint8_t key[NCCL_EP_NET_KEY_SIZE];
-
-	EXPECT(me, me->net->ops.createContext(comm, 0, &me->ctx) == 0);
-	EXPECT(me, me->net->ops.regMr(comm, &mem, key, &me->mr) == 0);
 }
 
 /* Memory without a descriptor can be shared by threads; between processes it is refused with a message. */

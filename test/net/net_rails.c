@@ -449,7 +449,7 @@ Test(net_rails, lost, .init = setup)
 	rig_close(&rig);
 }
 
-/* The result of a quiet put is reported by the request that covers it, even if it completed long before. */
+/* The result of a quiet put is reported by the request that covers it; the next put, on the other rail, fails. */
 Test(net_rails, quiet_failures, .init = setup)
 {
 	struct rig rig = rig_open("devices=0+1");
@@ -457,13 +457,30 @@ Test(net_rails, quiet_failures, .init = setup)
 	int rc = 0;
 
 	cr_assert(eq(int, put(&rig, 1, NCCL_EP_NET_QUIET, 8, &request), 0));
+	cr_assert(eq(int, put(&rig, 1, NCCL_EP_NET_QUIET, 8, &request), 0));
+	cr_assert(eq(int, put(&rig, 1, 0, 8, &request), 0));
+	fake.given[0].done = fake.given[1].done = fake.given[2].done = true;
+	fake.given[0].rc = -EIO;
+	cr_expect(eq(int, done(&rig, request, &rc), 1));
+	cr_expect(eq(int, rc, -EIO));
+	cr_expect(eq(int, put(&rig, 1, 0, 8, &request), -EIO));
+	cr_expect(eq(int, fake.count, 3));
+	rig_close(&rig);
+}
+
+/* If it is known before there is such a request, the put that would cover it is refused. */
+Test(net_rails, quiet_failures_early, .init = setup)
+{
+	struct rig rig = rig_open("devices=0+1");
+	void *request;
+
+	cr_assert(eq(int, put(&rig, 1, NCCL_EP_NET_QUIET, 8, &request), 0));
 	fake.given[0].done = true;
 	fake.given[0].rc = -EIO;
 	cr_assert(eq(int, put(&rig, 1, NCCL_EP_NET_QUIET, 8, &request), 0));
-	cr_assert(eq(int, put(&rig, 1, 0, 8, &request), 0));
-	fake.given[1].done = fake.given[2].done = true;
-	cr_expect(eq(int, done(&rig, request, &rc), 1));
-	cr_expect(eq(int, rc, -EIO));
+	cr_expect(eq(int, put(&rig, 1, 0, 8, &request), -EIO));
+	cr_expect(eq(int, fake.count, 2));
+	cr_expect(eq(int, put(&rig, 0, 0, 8, &request), 0)); /* another peer */
 	rig_close(&rig);
 }
 
