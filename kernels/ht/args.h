@@ -102,7 +102,7 @@ struct ep_ht_state {
 	uint32_t wants;	 /* not reset: requests made to the host */
 	uint32_t memos;	 /* not reset: entries of the memo used so far */
 	uint32_t mapped; /* not reset: entries of the reach table when the last operation began */
-	uint32_t pad;
+	uint32_t ended;	 /* not reset: counted launches that have ended, wraps around */
 };
 EP_SIZE_IS(ep_ht_state, 80);
 
@@ -184,7 +184,9 @@ struct ep_ht_args {
 	uint32_t pitch;	     /* of a row in the stage, its head included */
 	uint32_t stage;	     /* bytes of shared memory per warp for gx_bulk */
 	uint32_t lane_bytes; /* and for its lists */
-	uint64_t stage_at;   /* offset of [stage] in the window; [meta] is at 0 */
+	uint32_t counted;    /* not 0: the launch adds itself to state->ended */
+	uint32_t pad;
+	uint64_t stage_at; /* offset of [stage] in the window; [meta] is at 0 */
 };
 
 /* control page: the failed word, then the lines, then the counts */

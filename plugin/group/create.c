@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plugin/group/launch.h"
 #include "plugin/group/plan.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -359,8 +360,11 @@ int ep_group_destroy(struct ncclEpGroup *group)
 	pthread_mutex_unlock(&group->lock);
 	if (rc)
 		return rc;
+	/* Also where the group has failed: then for the caller's tensors, not for the windows, which are leaked. */
+	if ((rc = ep_launch_drain(group, ep_now_ns() + group->timeout_ns)))
+		ep_boot_abort(group->boot, -rc, ep_last_error());
 	failed = atomic_load_explicit(&group->error, memory_order_relaxed) != 0;
-	if (!failed)
+	if (!failed && !rc)
 		rc = group_part(group);
 	group_release(group, !failed && !rc);
 	return rc;

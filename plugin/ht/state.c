@@ -72,6 +72,8 @@ int ep_ht_open(struct ncclEpGroup *group, size_t *window)
 	struct ep_reach *reach;
 	int rc = group->dev->ops->mem_alloc(group->dev, size, &group->state);
 
+	if (!rc)
+		group->ended = &((struct ep_ht_state *)group->state.ptr)->ended;
 	if (rc || (rc = near_fill(group)) || (rc = ep_ht_reach_open(group, &reach)))
 		return rc;
 	group->algo_state = reach;
