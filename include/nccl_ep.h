@@ -325,7 +325,9 @@ ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor);
 
 /* Collective over comm, which must outlive the group. An invalid configuration on one rank fails all ranks. */
 ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *group, ncclComm_t comm, const ncclEpGroupConfig_t *config);
-/* Collective; all handles must have been destroyed. */
+/* Collective; all handles must have been destroyed. Waits for the operations launched on the group, at most its
+ * timeout; if they have not ended by then it is an error, and the group's memory stays mapped. Replays of a captured
+ * graph are not waited for: synchronise with them first. */
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t group);
 
 /* Bytes of handle_mem that ncclEpInitHandle needs. num_topk -1 (HT): the group's num_topk, else E. */
@@ -346,6 +348,8 @@ ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *top
 ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncclEpLayout_t layout,
 				const ncclEpTensor_t *topk_idx, const ncclEpLayoutInfo_t *layout_info,
 				const ncclEpHandleConfig_t *config, cudaStream_t stream);
+/* Operations launched with the handle may still run: memory that it owns is kept until ncclEpGroupDestroy; memory and
+ * tensors of the caller must outlive them. */
 ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle);
 
 /* Collective. */

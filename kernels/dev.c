@@ -107,6 +107,14 @@ static int no_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns)
 	return MISSING(dev, "waiting for a stream");
 }
 
+static int no_peek(struct ep_dev *dev, const uint32_t *word, uint64_t deadline_ns, uint32_t *out)
+{
+	(void)word;
+	(void)deadline_ns;
+	(void)out;
+	return MISSING(dev, "reading what a running kernel writes");
+}
+
 static int no_stream_create(struct ep_dev *dev, void **out)
 {
 	(void)out;
@@ -170,6 +178,7 @@ void ep_dev_fill(struct ep_dev_ops *row)
 	FILL(copy);
 	FILL(fill);
 	FILL(sync);
+	FILL(peek);
 	FILL(stream_create);
 	FILL(stream_destroy);
 	FILL(capturing);

@@ -72,6 +72,7 @@ struct ep_launch {
 	const void *args;
 	size_t args_size;
 	void *stream;
+	uint32_t *counted; /* in args, or NULL: set to 1, but to 0 where the launch is captured into a graph */
 };
 
 enum ep_dev_kind { EP_DEV_HOST, EP_DEV_CUDA, EP_DEV_KINDS };
@@ -108,6 +109,8 @@ struct ep_dev_ops {
 	int (*copy)(struct ep_dev *dev, void *dst, const void *src, size_t n, void *stream);
 	int (*fill)(struct ep_dev *dev, void *dst, int byte, size_t n, void *stream);
 	int (*sync)(struct ep_dev *dev, void *stream, uint64_t deadline_ns); /* polls; -EP_ETIMEOUT past the deadline */
+	/* A word of own memory that kernels add to, with acquire, whatever streams run. -EP_ETIMEOUT as sync. */
+	int (*peek)(struct ep_dev *dev, const uint32_t *word, uint64_t deadline_ns, uint32_t *out);
 	int (*stream_create)(struct ep_dev *dev, void **out); /* non-blocking, for the library's own work */
 	void (*stream_destroy)(struct ep_dev *dev, void *stream);
 

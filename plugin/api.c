@@ -72,14 +72,14 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t group)
 /* The group exists and has not failed. */
 static int group_enter(const char *fn, struct ncclEpGroup *group)
 {
-	int rc = ep_check_pointer(fn, "group", group);
+	int rc = ep_check_live(fn, "group", EP_LIVE_GROUP, group);
 
 	return rc ? rc : ep_group_check(group);
 }
 
 static int handle_enter(const char *fn, struct ncclEpHandle *handle)
 {
-	int rc = ep_check_pointer(fn, "handle", handle);
+	int rc = ep_check_live(fn, "handle", EP_LIVE_HANDLE, handle);
 
 	return rc ? rc : ep_group_check(handle->group);
 }
@@ -272,7 +272,7 @@ ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t group, int *error)
 {
 	int flag, rc;
 
-	if ((rc = ep_check_pointer("ncclEpGetAsyncError", "group", group)) ||
+	if ((rc = ep_check_live("ncclEpGetAsyncError", "group", EP_LIVE_GROUP, group)) ||
 	    (rc = ep_check_pointer("ncclEpGetAsyncError", "error", error)))
 		return result(rc);
 	flag = ep_group_flag(group);
@@ -282,7 +282,7 @@ ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t group, int *error)
 
 ncclResult_t ncclEpErrorClear(ncclEpGroup_t group)
 {
-	int rc = ep_check_pointer("ncclEpErrorClear", "group", group);
+	int rc = ep_check_live("ncclEpErrorClear", "group", EP_LIVE_GROUP, group);
 
 	return result(rc ? rc : ep_group_clear(group));
 }

@@ -42,7 +42,7 @@ ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes)
 	size_t sum;
 	int rc;
 
-	if ((rc = ep_check_pointer("anyEpGroupWindowBytes", "group", group)) ||
+	if ((rc = ep_check_live("anyEpGroupWindowBytes", "group", EP_LIVE_GROUP, group)) ||
 	    (rc = ep_check_pointer("anyEpGroupWindowBytes", "bytes", bytes)))
 		return result(rc);
 	sum = group->control.size;
@@ -60,7 +60,7 @@ ncclResult_t anyEpGroupNetCounts(ncclEpGroup_t group, anyEpNetCounts_t *counts)
 	anyEpNetCounts_t all;
 	int rc;
 
-	if ((rc = ep_check_pointer(fn, "group", group)) || (rc = ep_check_pointer(fn, "counts", counts)))
+	if ((rc = ep_check_live(fn, "group", EP_LIVE_GROUP, group)) || (rc = ep_check_pointer(fn, "counts", counts)))
 		return result(rc);
 	if (counts->size < ANYEP_NET_COUNTS_V1_SIZE)
 		return result(EP_BAD_ARG("%s: counts: size is %zu, less than %u; start from ANYEP_NET_COUNTS_INIT", fn,
@@ -96,9 +96,9 @@ ncclResult_t ncclEpHostStreamCreate(cudaStream_t *stream) FORMER_NAME("anyEpHost
 
 static int stream_check(const char *fn, void *stream)
 {
-	if (ep_host_stream_head(stream))
+	if (ep_live_has(EP_LIVE_STREAM, stream))
 		return 0;
-	return EP_BAD_ARG("%s: stream: was not made by anyEpHostStreamCreate", fn);
+	return EP_BAD_ARG("%s: stream: was not made by anyEpHostStreamCreate, or has been destroyed", fn);
 }
 
 ncclResult_t anyEpHostStreamSynchronize(cudaStream_t stream)
@@ -122,10 +122,10 @@ ncclResult_t ncclEpHostStreamSynchronize(cudaStream_t stream) FORMER_NAME("anyEp
 
 ncclResult_t anyEpHostStreamDestroy(cudaStream_t stream)
 {
-	int rc = stream ? stream_check("anyEpHostStreamDestroy", stream) : 0;
-
-	if (!rc)
-		ep_host_stream_destroy(stream);
-	return result(rc);
+	/* Of two callers one destroys it. */
+	if (stream && !ep_live_hold(EP_LIVE_STREAM, stream))
+		return result(stream_check("anyEpHostStreamDestroy", stream));
+	ep_host_stream_destroy(stream);
+	return ncclSuccess;
 }
 ncclResult_t ncclEpHostStreamDestroy(cudaStream_t stream) FORMER_NAME("anyEpHostStreamDestroy");

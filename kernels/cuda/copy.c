@@ -106,6 +106,20 @@ static int copy_piece(const struct ep_cuda_dev *dev, const struct copy *c, size_
 	return 0;
 }
 
+static int copy_pieces(const struct ep_cuda_dev *dev, const struct copy *c)
+{
+	int rc = stage_lock(dev, c->deadline);
+
+	if (rc)
+		return rc;
+	for (size_t at = 0; !rc && at < c->n; at += STAGE_BYTES)
+		rc = copy_piece(dev, c, at, c->n - at < STAGE_BYTES ? c->n - at : STAGE_BYTES);
+	if (rc == -EP_ETIMEOUT)
+		dev->stage->mem = NULL;
+	pthread_mutex_unlock(&dev->stage->lock);
+	return rc;
+}
+
 static int copy_staged(const struct ep_cuda_dev *dev, struct copy *c)
 {
 	int64_t ms = ep_param_int(EP_P_TIMEOUT_MS);
@@ -119,14 +133,7 @@ static int copy_staged(const struct ep_cuda_dev *dev, struct copy *c)
 			       "GPU %d: a copy in a captured stream needs pinned memory: replays reuse the pointer",
 			       dev->dev.ordinal);
 	c->deadline = ep_deadline_ms(ms ? ms : 100000);
-	if ((rc = stage_lock(dev, c->deadline)))
-		return rc;
-	for (size_t at = 0; !rc && at < c->n; at += STAGE_BYTES)
-		rc = copy_piece(dev, c, at, c->n - at < STAGE_BYTES ? c->n - at : STAGE_BYTES);
-	if (rc == -EP_ETIMEOUT)
-		dev->stage->mem = NULL;
-	pthread_mutex_unlock(&dev->stage->lock);
-	return rc;
+	return copy_pieces(dev, c);
 }
 
 int ep_cuda_copy(struct ep_dev *base, void *dst, const void *src, size_t n, void *stream)
@@ -147,6 +154,26 @@ int ep_cuda_copy(struct ep_dev *base, void *dst, const void *src, size_t n, void
 	else
 		rc = EP_CU(cuMemcpyAsync, (address(dst), address(src), n, stream), "for %zu bytes on GPU %d", n,
 			   base->ordinal);
+	ep_cuda_leave(&scope);
+	return rc;
+}
+
+/* By the device's own stream, which waits for no kernel, unless both share one of the GPU's hardware queues. */
+int ep_cuda_peek(struct ep_dev *base, const uint32_t *word, uint64_t deadline_ns, uint32_t *out)
+{
+	struct ep_cuda_dev *dev = ep_cuda(base);
+	struct copy c = { .dst = (uint8_t *)out,
+			  .src = (const uint8_t *)word,
+			  .n = sizeof(*word),
+			  .stream = dev->work,
+			  .dst_pageable = true,
+			  .deadline = deadline_ns };
+	struct ep_cuda_scope scope;
+	int rc = ep_cuda_enter(dev, &scope);
+
+	if (rc)
+		return rc;
+	rc = copy_pieces(dev, &c);
 	ep_cuda_leave(&scope);
 	return rc;
 }

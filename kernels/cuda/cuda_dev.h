@@ -86,6 +86,7 @@ int ep_cuda_launch(struct ep_dev *dev, const struct ep_launch *launch);
 int ep_cuda_copy(struct ep_dev *dev, void *dst, const void *src, size_t n, void *stream);
 int ep_cuda_fill(struct ep_dev *dev, void *dst, int byte, size_t n, void *stream);
 int ep_cuda_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns);
+int ep_cuda_peek(struct ep_dev *dev, const uint32_t *word, uint64_t deadline_ns, uint32_t *out);
 int ep_cuda_stream_create(struct ep_dev *dev, void **out);
 void ep_cuda_stream_destroy(struct ep_dev *dev, void *stream);
 int ep_cuda_capturing(struct ep_dev *dev, void *stream, bool *out);

@@ -250,6 +250,7 @@ const struct ep_dev_ops ep_cuda_ops = {
 	.copy = ep_cuda_copy,
 	.fill = ep_cuda_fill,
 	.sync = ep_cuda_sync,
+	.peek = ep_cuda_peek,
 	.stream_create = ep_cuda_stream_create,
 	.stream_destroy = ep_cuda_stream_destroy,
 	.capturing = ep_cuda_capturing,

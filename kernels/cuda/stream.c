@@ -43,6 +43,14 @@ static int launch(const struct ep_cuda_dev *dev, const struct ep_launch *l)
 		     "for kernel %d on GPU %d, %u blocks", (int)l->kernel, dev->dev.ordinal, l->grid);
 }
 
+/* The query costs tens of nanoseconds. A stream that it fails for cannot be launched on either, which is an error. */
+static uint32_t countable(struct CUstream_st *stream)
+{
+	unsigned status = EP_CU_CAPTURE_STATUS_NONE;
+
+	return !ep_cu.cuStreamIsCapturing(stream, &status) && status == EP_CU_CAPTURE_STATUS_NONE;
+}
+
 /* Launches are legal in every capture mode, so only the context is switched: this is the only hot entry point. */
 int ep_cuda_launch(struct ep_dev *base, const struct ep_launch *l)
 {
@@ -52,6 +60,8 @@ int ep_cuda_launch(struct ep_dev *base, const struct ep_launch *l)
 
 	if (rc)
 		return rc;
+	if (l->counted)
+		*l->counted = countable(l->stream);
 	if (!(rc = launch_check(dev, l)))
 		rc = launch(dev, l);
 	EP_CU_NOTE(cuCtxPopCurrent_v2, (&popped));

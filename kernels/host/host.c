@@ -113,6 +113,8 @@ static int host_kernel(struct ep_dev *dev, const struct ep_launch *launch)
 	(void)dev;
 	if (rc != 0)
 		return rc;
+	if (launch->counted)
+		*launch->counted = 1;
 	if (!launch->stream)
 		return gx_host_launch(gx_host_pick(launch->kernel), launch->args, launch->grid, launch->block,
 				      launch->shared);
@@ -181,6 +183,14 @@ static int host_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns)
 	return head->sync(stream, deadline_ns);
 }
 
+static int host_peek(struct ep_dev *dev, const uint32_t *word, uint64_t deadline_ns, uint32_t *out)
+{
+	(void)dev;
+	(void)deadline_ns;
+	*out = __atomic_load_n(word, __ATOMIC_ACQUIRE); /* A: pairs with R in gx_op_end */
+	return 0;
+}
+
 static int host_stream_create(struct ep_dev *dev, void **out)
 {
 	(void)dev;
@@ -229,6 +239,7 @@ const struct ep_dev_ops ep_host_ops = {
 	.copy = host_copy,
 	.fill = host_fill,
 	.sync = host_sync,
+	.peek = host_peek,
 	.stream_create = host_stream_create,
 	.stream_destroy = host_stream_destroy,
 	.capturing = host_capturing,

@@ -8,6 +8,7 @@
 
 #include "util/clock.h"
 #include "util/error.h"
+#include "util/live.h"
 
 struct stream_op {
 	struct stream_op *next;
@@ -117,6 +118,7 @@ static void stream_free(struct host_stream *s)
 	pthread_cond_destroy(&s->work);
 	pthread_mutex_destroy(&s->lock);
 	s->head.magic = 0;
+	ep_live_drop(EP_LIVE_STREAM, s);
 	free(s);
 }
 
@@ -136,6 +138,10 @@ int ep_host_stream_create(void **out)
 	s->head.enqueue = stream_enqueue;
 	s->head.sync = stream_sync;
 	s->head.magic = EP_HOST_STREAM_MAGIC;
+	if ((rc = ep_live_add(EP_LIVE_STREAM, s))) {
+		stream_free(s);
+		return rc;
+	}
 	rc = pthread_create(&s->thread, NULL, stream_main, s);
 	if (rc != 0) {
 		stream_free(s);

@@ -290,14 +290,15 @@ GX_DEV void ht_close(const struct ht *ht, uint32_t settled)
 	if (!settled && gx_warp() == 0)
 		HT_TELL_ALL(ht, done);
 	gx_syncthreads();
-	if (gx_tid() != 0)
-		return;
-	for (uint32_t i = 0; i < 4; i++)
-		state->ticket[i] = state->finished[i] = 0;
-	state->opened = state->ready = state->left = 0;
-	state->epoch = ht->op.epoch;
-	if (settled)
-		state->settled = ht->op.epoch;
+	if (gx_tid() == 0) {
+		for (uint32_t i = 0; i < 4; i++)
+			state->ticket[i] = state->finished[i] = 0;
+		state->opened = state->ready = state->left = 0;
+		state->epoch = ht->op.epoch;
+		if (settled)
+			state->settled = ht->op.epoch;
+	}
+	gx_op_end(ht->a->counted, &state->ended);
 }
 
 #endif

@@ -463,6 +463,7 @@ GX_DEV void ll_close(struct ll *ll)
 
 	if (gx_tid() == 0)
 		state->left = state->send_ticket = state->recv_ticket = 0;
+	gx_op_end(ll->a->counted, &state->ended);
 }
 
 /* Whether this warp finished the last item (R1, A1). All lanes; the warp's rows are drained first. The next ticket is

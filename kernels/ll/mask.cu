@@ -121,4 +121,5 @@ GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 		ll_mask_clean(&ll);
 	else if (gx_tid() == 0)
 		ll_mask_jump(&ll, m.op == EP_LL_MASK_JUMP);
+	gx_op_end(m.ll.counted, &m.ll.state->ended);
 }

@@ -119,4 +119,16 @@ GX_DEV int gx_op_leave(uint32_t *left)
 	return last != 0;
 }
 
+/* All threads of the last block, last: what the host waits for before it frees memory (ep_launch_drain).
+ * Counted by the device: an event after every launch would lengthen it. Launches in a graph are not counted: the host
+ * does not know how often it is replayed. */
+GX_DEV void gx_op_end(uint32_t counted, uint32_t *ended)
+{
+	if (counted == 0)
+		return;
+	gx_syncthreads();
+	if (gx_tid() == 0)
+		gx_dev_add_acqrel_u32(ended, 1); /* R: all of the launch -> ended; pairs with the host's peek */
+}
+
 #endif

@@ -5,6 +5,7 @@
 
 #include "nccl_ep.h"
 #include "plugin/group/call.h"
+#include "util/live.h"
 
 struct ep_group_cfg;
 
@@ -33,6 +34,8 @@ int ep_struct_take_opt(enum ep_struct_id id, const char *fn, const char *arg, co
 /* -EP_EARG unless value < count. */
 int ep_check_enum(const char *fn, const char *arg, unsigned value, unsigned count);
 int ep_check_pointer(const char *fn, const char *arg, const void *ptr);
+/* -EP_EARG for NULL and for what has been destroyed; nothing is read there. */
+int ep_check_live(const char *fn, const char *arg, enum ep_live_kind kind, const void *ptr);
 
 int ep_check_group(const ncclEpGroupConfig_t *config, struct ep_group_cfg *cfg, ncclEpAllocConfig_t *alloc);
 int ep_check_handle(const char *fn, const struct ncclEpGroup *group, ncclEpLayout_t layout,

@@ -38,6 +38,13 @@ int ep_check_pointer(const char *fn, const char *arg, const void *ptr)
 	return ptr ? 0 : EP_BAD_ARG("%s: %s is NULL", fn, arg);
 }
 
+int ep_check_live(const char *fn, const char *arg, enum ep_live_kind kind, const void *ptr)
+{
+	if (ep_live_has(kind, ptr))
+		return 0;
+	return ptr ? EP_NOT_LIVE(fn, arg, ptr) : ep_check_pointer(fn, arg, ptr);
+}
+
 int ep_check_enum(const char *fn, const char *arg, unsigned value, unsigned count)
 {
 	if (value < count)
@@ -61,6 +68,8 @@ int ep_struct_take(enum ep_struct_id id, const char *fn, const char *arg, const 
 	if (head.size < structs[id].v1)
 		return EP_BAD_ARG("%s: %s->size is %u, must be at least %u: initialise it with %s", fn, arg, head.size,
 				  structs[id].v1, structs[id].init);
+	if (id == EP_S_TENSOR && head.magic == EP_TENSOR_MAGIC_GONE)
+		return EP_BAD_ARG("%s: %s: has been destroyed by ncclEpTensorDestroy", fn, arg);
 	if (!magic_ok(id, head.magic))
 		return EP_BAD_ARG("%s: %s->magic is 0x%x, must be 0x%x: initialise it with %s", fn, arg, head.magic,
 				  structs[id].magic, structs[id].init);

@@ -18,6 +18,9 @@
  */
 #define EP_BAD_ARG(...) EP_FAIL(EP_HANDLE, EP_EARG, __VA_ARGS__)
 #define EP_BAD_USE(...) EP_FAIL(EP_HANDLE, EP_EUSAGE, __VA_ARGS__)
+#define EP_NOT_LIVE(fn, arg, ptr)                                                                     \
+	EP_BAD_ARG("%s: %s: %p does not exist: it has been destroyed, or was never created", fn, arg, \
+		   (const void *)(ptr))
 
 /* Of InitHandle, HandleMemSize and CreateHandle. */
 struct ep_handle_args {

@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plugin/group/launch.h"
 #include "plugin/group/plan.h"
 #include "util/clock.h"
 #include "util/error.h"
+#include "util/live.h"
 #include "util/param.h"
 
 #define DEFAULT_TIMEOUT_NS 100000000000ull
@@ -275,6 +277,7 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 		group->dev->ops->close(group->dev);
 	pthread_mutex_destroy(&group->lock);
 	pthread_mutex_destroy(&group->error_lock);
+	ep_live_drop(EP_LIVE_GROUP, group);
 	free(group);
 }
 
@@ -283,8 +286,10 @@ static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep
 {
 	struct ncclEpGroup *group = EP_CALLOC(EP_GROUP, 1, sizeof(*group), "a group");
 
-	if (!group)
+	if (!group || ep_live_add(EP_LIVE_GROUP, group)) {
+		free(group);
 		return NULL;
+	}
 	group->cfg = *cfg;
 	group->algo = algo;
 	group->pool.alloc = *alloc;
@@ -365,16 +370,23 @@ int ep_group_destroy(struct ncclEpGroup *group)
 	int rc = 0;
 	bool failed;
 
+	if (!ep_live_hold(EP_LIVE_GROUP, group))
+		return EP_NOT_LIVE("ncclEpGroupDestroy", "group", group);
 	pthread_mutex_lock(&group->lock);
 	if (group->handles)
 		rc = EP_FAIL(EP_GROUP, EP_EUSAGE,
 			     "ncclEpGroupDestroy: group: %d handles of it are alive: destroy them first",
 			     group->handles);
 	pthread_mutex_unlock(&group->lock);
-	if (rc)
+	if (rc) {
+		ep_live_back(EP_LIVE_GROUP, group);
 		return rc;
+	}
+	/* Also where the group has failed: then for the caller's tensors, not for the windows, which are leaked. */
+	if ((rc = ep_launch_drain(group, ep_now_ns() + group->timeout_ns)))
+		ep_boot_abort(group->boot, -rc, ep_last_error());
 	failed = ep_group_failed(group);
-	if (!failed)
+	if (!failed && !rc)
 		rc = group_part(group);
 	group_release(group, !failed && !rc);
 	return rc;

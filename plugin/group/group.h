@@ -60,7 +60,9 @@ struct ncclEpGroup {
 	struct ep_link *link; /* to ranks that are not mapped; NULL: all are */
 	const struct ep_algo *algo;
 	void *algo_state;
-	struct ep_mem state; /* counters and epochs of the kernels; this rank's own */
+	struct ep_mem state;   /* counters and epochs of the kernels; this rank's own */
+	const uint32_t *ended; /* in state: launches that have ended, of those in launched */
+	atomic_uint launched;  /* all that were not captured; wraps around */
 	struct ep_page page;
 	struct ep_pool pool; /* memory of handles: freed only at the end */
 

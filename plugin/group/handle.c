@@ -8,6 +8,7 @@
 #include "plugin/group/create.h"
 #include "plugin/group/tensor.h"
 #include "util/error.h"
+#include "util/live.h"
 
 const char *ep_handle_mode(const struct ncclEpHandle *handle)
 {
@@ -78,6 +79,8 @@ int ep_handle_init(struct ncclEpGroup *group, const struct ep_handle_args *args,
 
 	if (!handle)
 		return -ENOMEM;
+	if ((rc = ep_live_add(EP_LIVE_HANDLE, handle)))
+		goto free_handle;
 	handle->group = group;
 	handle->args = *args;
 	handle->k = args->k;
@@ -96,21 +99,28 @@ int ep_handle_init(struct ncclEpGroup *group, const struct ep_handle_args *args,
 	*out = handle;
 	return 0;
 free_handle:
+	ep_live_drop(EP_LIVE_HANDLE, handle);
 	free(handle);
 	return rc;
 }
 
 int ep_handle_destroy(struct ncclEpHandle *handle)
 {
-	struct ncclEpGroup *group = handle->group;
+	struct ncclEpGroup *group;
 
-	if (handle->staged)
+	if (!ep_live_hold(EP_LIVE_HANDLE, handle))
+		return EP_NOT_LIVE("ncclEpHandleDestroy", "handle", handle);
+	if (handle->staged) {
+		ep_live_back(EP_LIVE_HANDLE, handle);
 		return EP_BAD_USE(
 			"ncclEpHandleDestroy: handle: an operation is staged on it: call ncclEpComplete first");
+	}
+	group = handle->group;
 	mem_give(handle);
 	pthread_mutex_lock(&group->lock);
 	group->handles--;
 	pthread_mutex_unlock(&group->lock);
+	ep_live_drop(EP_LIVE_HANDLE, handle);
 	free(handle);
 	return 0;
 }

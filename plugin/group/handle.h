@@ -44,7 +44,7 @@ const char *ep_handle_mode(const struct ncclEpHandle *handle);
 /* Collective in LL where the window has to grow. handle_mem has passed its check or is NULL. */
 int ep_handle_init(struct ncclEpGroup *group, const struct ep_handle_args *args, const ncclEpTensor_t *handle_mem,
 		   size_t mem_size, struct ncclEpHandle **out);
-/* -EP_EUSAGE, and nothing done, while something is staged. */
+/* -EP_EARG where it has been destroyed; -EP_EUSAGE, and nothing done, while something is staged. */
 int ep_handle_destroy(struct ncclEpHandle *handle);
 /* Local in LL; HT moves data. */
 int ep_handle_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/group/launch.h"
 
+#include <time.h>
+
 #include "plugin/group/algo.h"
+#include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
 
@@ -81,4 +84,43 @@ int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need 
 	out->grid = grid;
 	out->block = warps * group->dev->warp;
 	return 0;
+}
+
+int ep_launch_run(struct ncclEpGroup *group, struct ep_launch *launch, uint32_t *counted)
+{
+	int rc;
+
+	launch->counted = counted;
+	if ((rc = group->dev->ops->launch(group->dev, launch)))
+		return rc;
+	if (*counted)
+		atomic_fetch_add_explicit(&group->launched, 1, memory_order_relaxed);
+	ep_link_wake(group->link);
+	return ep_group_check(group);
+}
+
+/* Polls: kernels end in 20 us or wait for another rank, and every look at a GPU's memory is a copy. */
+int ep_launch_drain(struct ncclEpGroup *group, uint64_t deadline)
+{
+	uint32_t launched = atomic_load_explicit(&group->launched, memory_order_relaxed), ended = 0;
+	struct timespec nap = { .tv_nsec = 20000 };
+	int rc = 0;
+
+	if (!launched)
+		return 0;
+	while (!(rc = group->dev->ops->peek(group->dev, group->ended, deadline, &ended)) && ended != launched) {
+		if (ep_now_ns() >= deadline) {
+			rc = -EP_ETIMEOUT;
+			break;
+		}
+		nanosleep(&nap, NULL);
+		if (nap.tv_nsec < 1000000)
+			nap.tv_nsec *= 2;
+	}
+	if (rc != -EP_ETIMEOUT)
+		return rc;
+	return EP_FAIL(EP_GROUP, EP_ETIMEOUT,
+		       "ncclEpGroupDestroy: rank %d: %u operations have not ended: their stream is blocked, or a rank "
+		       "they wait for has not made the same call. The group's memory stays mapped",
+		       group->rank, launched - ended);
 }

@@ -23,6 +23,13 @@ struct ep_launch_need {
 /* -EP_EUSAGE when not even one warp fits. */
 int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need *need, struct ep_launch_plan *out);
 
+/* Launches, and counts it for ep_launch_drain unless it is captured; counted: in the launch's arguments. Returns the
+ * kernel's error where it has run already: on the CPU without a stream. */
+int ep_launch_run(struct ncclEpGroup *group, struct ep_launch *launch, uint32_t *counted);
+
+/* Until every counted launch of this rank has ended; -EP_ETIMEOUT at the deadline. */
+int ep_launch_drain(struct ncclEpGroup *group, uint64_t deadline);
+
 /* Bytes a warp stages rows of this size in. Longer rows go in pieces; whole: they are built in it and must fit. */
 uint32_t ep_launch_stage(enum ep_kernel kernel, size_t row_bytes, bool whole);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/group/tensor.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,16 +39,44 @@ size_t ep_tensor_row_bytes(const ncclEpTensor_t *tensor)
 	return tensor->sizes[tensor->ndim - 1] * ep_dtype_info(tensor->datatype)->size;
 }
 
-/* One allocation: a caller that overwrites the sizes pointer leaks nothing. */
+/* One block: a caller that overwrites the sizes pointer leaks nothing. Blocks are never freed but used again, the one
+ * destroyed longest ago first: a descriptor that was destroyed can be read, and its magic tells. */
 struct owned {
 	ncclEpTensor_t tensor;
-	size_t sizes[];
+	size_t sizes[EP_TENSOR_MAX_DIMS];
+	struct owned *next;	/* of those destroyed */
+	struct owned *neighbor; /* of all */
 };
+
+static struct {
+	pthread_mutex_t lock;
+	struct owned *all, *first, *last;
+} pool = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* With the lock. */
+static struct owned *block_take(void)
+{
+	struct owned *own = pool.first;
+
+	if (own) {
+		pool.first = own->next;
+		return own;
+	}
+	own = EP_CALLOC(EP_INIT, 1, sizeof(*own), "a tensor's descriptor");
+	if (own) {
+		own->neighbor = pool.all;
+		pool.all = own;
+	}
+	return own;
+}
 
 int ep_tensor_create(unsigned ndim, ncclDataType_t datatype, const size_t *sizes, ncclEpTensor_t **out)
 {
-	struct owned *own = EP_CALLOC(EP_INIT, 1, sizeof(*own) + ndim * sizeof(size_t), "a tensor's descriptor");
+	struct owned *own;
 
+	pthread_mutex_lock(&pool.lock);
+	own = block_take();
+	pthread_mutex_unlock(&pool.lock);
 	if (!own)
 		return -ENOMEM;
 	memcpy(own->sizes, sizes, ndim * sizeof(size_t));
@@ -60,10 +89,11 @@ int ep_tensor_create(unsigned ndim, ncclDataType_t datatype, const size_t *sizes
 	return 0;
 }
 
-int ep_tensor_destroy(ncclEpTensor_t *tensor)
+/* With the lock: the magic tells one of two callers that the other was first. */
+static int block_give(ncclEpTensor_t *tensor)
 {
-	if (!tensor)
-		return 0;
+	struct owned *own = (struct owned *)tensor;
+
 	if (tensor->magic == NCCL_EP_TENSOR_MAGIC)
 		return EP_BAD_ARG("ncclEpTensorDestroy: tensor: was not made by ncclEpTensorAlloc, so there is nothing "
 				  "to destroy");
@@ -72,9 +102,23 @@ int ep_tensor_destroy(ncclEpTensor_t *tensor)
 				  "already "
 				  "destroyed",
 				  tensor->magic);
-	tensor->magic = 0;
-	free(tensor);
+	*tensor = (ncclEpTensor_t){ .size = NCCL_EP_TENSOR_SIZE, .magic = EP_TENSOR_MAGIC_GONE };
+	own->next = NULL;
+	*(pool.first ? &pool.last->next : &pool.first) = own;
+	pool.last = own;
 	return 0;
+}
+
+int ep_tensor_destroy(ncclEpTensor_t *tensor)
+{
+	int rc;
+
+	if (!tensor)
+		return 0;
+	pthread_mutex_lock(&pool.lock);
+	rc = block_give(tensor);
+	pthread_mutex_unlock(&pool.lock);
+	return rc;
 }
 
 void ep_tensor_keep(ncclEpTensor_t *dst, size_t *sizes, const ncclEpTensor_t *src)

@@ -9,6 +9,8 @@
 
 /* Marks descriptors of ncclEpTensorAlloc; no public macro has this value. */
 #define EP_TENSOR_MAGIC_OWNED 0x7E4505EDu
+/* ... and those that have been destroyed. */
+#define EP_TENSOR_MAGIC_GONE 0x7E4505DEu
 
 /* No tensor of the API has more than 3; a larger number is an uninitialised one. */
 #define EP_TENSOR_MAX_DIMS 8

@@ -130,7 +130,7 @@ static void args_stage(const struct ncclEpHandle *handle, struct ep_ht_args *a, 
 	a->stage_rows = rows < UINT32_MAX ? (uint32_t)rows : UINT32_MAX;
 }
 
-static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, const struct ep_ht_args *a, void *stream)
+static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ht_args *a, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
 	struct ep_launch_need need = { .kernel = kernel,
@@ -146,10 +146,7 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, const stru
 	l.grid = plan.grid;
 	l.block = plan.block;
 	l.shared = plan.block / group->dev->warp * need.warp_bytes + need.block_bytes;
-	if ((rc = group->dev->ops->launch(group->dev, &l)))
-		return rc;
-	/* On the CPU without a stream it has run already: this call returns its error. */
-	return ep_group_check(group);
+	return ep_launch_run(group, &l, &a->counted);
 }
 
 static uint32_t lists(const struct ncclEpHandle *handle, const struct ep_ht_args *a)

@@ -103,8 +103,10 @@ int ep_ht_open(struct ncclEpGroup *group, size_t *window)
 	if (!ht)
 		return -ENOMEM;
 	group->algo_state = ht;
-	if ((rc = group->dev->ops->mem_alloc(group->dev, size, &group->state)) || (rc = near_fill(group, ht)) ||
-	    (rc = ep_ht_reach_open(group, &ht->reach)))
+	if ((rc = group->dev->ops->mem_alloc(group->dev, size, &group->state)))
+		return rc;
+	group->ended = &((struct ep_ht_state *)group->state.ptr)->ended;
+	if ((rc = near_fill(group, ht)) || (rc = ep_ht_reach_open(group, &ht->reach)))
 		return rc;
 	return window_known(group, window);
 }

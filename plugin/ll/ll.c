@@ -73,11 +73,7 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_
 	l.grid = plan.grid;
 	l.block = plan.block;
 	l.shared = ep_ll_shared_bytes(a, plan.block / group->dev->warp);
-	if ((rc = group->dev->ops->launch(group->dev, &l)))
-		return rc;
-	ep_link_wake(group->link);
-	/* On the CPU without a stream it has run already: this call returns its error. */
-	return ep_group_check(group);
+	return ep_launch_run(group, &l, &a->counted);
 }
 
 static void staged_set(struct ncclEpHandle *handle, bool staged)

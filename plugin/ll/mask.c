@@ -2,7 +2,7 @@
 #include "plugin/ll/mask.h"
 
 #include "kernels/args.h"
-#include "plugin/group/group.h"
+#include "plugin/group/launch.h"
 #include "plugin/ll/state.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -16,11 +16,9 @@ static int run(struct ncclEpGroup *group, struct ep_ll_mask_args *m, void *strea
 	struct ep_launch launch = {
 		.kernel = EP_K_ll_mask, .grid = 1, .args = m, .args_size = sizeof(*m), .stream = stream
 	};
-	int rc;
 
 	launch.block = dev->warp == 1 ? 1 : 4 * dev->warp;
-	rc = dev->ops->launch(dev, &launch);
-	return rc ? rc : ep_group_check(group);
+	return ep_launch_run(group, &launch, &m->ll.counted);
 }
 
 static void mask_args(const struct ncclEpGroup *group, enum ep_ll_mask_op op, struct ep_ll_mask_args *m)

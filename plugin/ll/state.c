@@ -15,8 +15,12 @@ int ep_ll_open(struct ncclEpGroup *group, size_t *window)
 {
 	struct ep_ll_shape shape = ep_ll_shape_of(group, 1);
 
+	int rc = group->dev->ops->mem_alloc(group->dev, ep_ll_state_size(&shape), &group->state);
+
 	(void)window; /* handles grow it, unless rdma_buffer_size says how large it is */
-	return group->dev->ops->mem_alloc(group->dev, ep_ll_state_size(&shape), &group->state);
+	if (!rc)
+		group->ended = &((struct ep_ll_state *)group->state.ptr)->ended;
+	return rc;
 }
 
 void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_ll_args *out)

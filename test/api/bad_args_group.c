@@ -298,12 +298,13 @@ Test(bad_args_group, late_error)
 	size_t bytes = 5;
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct ncclEpHandle handle = { 0 };
+		_Alignas(16) struct ncclEpHandle handle = { 0 };
 		struct fake f;
 		int code;
 
 		fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
 		handle.group = &f.group;
+		fake_live(EP_LIVE_HANDLE, &handle);
 		ep_group_set_error(&f.group, rows[i].err, (struct ep_blame){ 0, EP_EV_MISSING },
 				   "rank 1 waited for rank 0 in dispatch");
 		expect_fail(ncclEpHandleMemSize(&f.group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, K), rows[i].result,
@@ -327,12 +328,13 @@ Test(bad_args_group, late_error)
 Test(bad_args_group, kernel_flags)
 {
 	struct ep_page_words *page = calloc(1, sizeof(*page) + R * sizeof(page->gone[0]));
-	struct ncclEpHandle handle = { 0 };
+	_Alignas(16) struct ncclEpHandle handle = { 0 };
 	struct fake f;
 	int code = -1;
 
 	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
 	handle.group = &f.group;
+	fake_live(EP_LIVE_HANDLE, &handle);
 	f.group.page.mem.host = page;
 	page->async[ANYEP_ASYNC_BAD_EXPERT] = 1;
 	EXPECT_OK(ncclEpGetAsyncError(&f.group, &code));

@@ -320,10 +320,13 @@ Test(bad_args_handle, create_topk_idx)
 /* HT with num_topk -1: K comes from topk_idx, up to the handle's capacity. */
 Test(bad_args_handle, update_room)
 {
-	struct ncclEpHandle handle = { .group = &f.group, .args = { NCCL_EP_LAYOUT_FLAT, 1, -1, 4 }, .k = -1 };
+	_Alignas(16) struct ncclEpHandle handle = { .group = &f.group,
+						    .args = { NCCL_EP_LAYOUT_FLAT, 1, -1, 4 },
+						    .k = -1 };
 	struct ep_update update;
 
 	setup(NCCL_EP_ALGO_HIGH_THROUGHPUT);
+	fake_live(EP_LIVE_HANDLE, &handle);
 	topk_sizes[1] = 4;
 	cr_expect_eq(ep_check_update("x", &handle, &topk, NULL, &update), 0);
 	cr_expect(update.k == 4 && update.t == T && update.topk_idx == &topk);

@@ -52,6 +52,8 @@ rows=(
 	'll-nodes|ll-direct-refused|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_soak -N 2 -n 100 -k copy:refuse=1'
 	'll-nodes|ll-nodes-matrix-mps|300|mps|t_ll_matrix -g -f @ll/ll_cells_net_2.txt'
 	'll-nodes|ll-nodes-graph-mps|300|mps|t_ll_staged -g -N 2 -G 100 -k unordered'
+	'll|destroy-running|120|plain|t_destroy_running'
+	'll-procs|destroy-running-mps|120|mps|t_destroy_running -g'
 	'ht|ht-matrix|300|plain|t_ht_matrix -f @ht/ht_cells_2.txt'
 	'ht|ht-overflow|120|plain|t_ht_overflow'
 	'ht|ht-groups|120|plain|t_ht_groups -n 1000'
