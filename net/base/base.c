@@ -163,14 +163,14 @@ int ep_base_mr_share(struct ep_base_comm *comm, struct ep_base_mr *mr, const voi
 
 	if (mr->shared)
 		return EP_FAIL(EP_NET, EP_EUSAGE, "%s: this registration is shared already", comm->name);
-	for (int r = 0; r < comm->nranks && !rc; r++, key += NCCL_EP_NET_KEY_SIZE) {
-		memcpy(&size, key + size_at, sizeof(size));
-		if (size == mr->size)
-			rc = take(comm, mr, r, key);
-		else
-			rc = EP_FAIL(EP_NET, EP_EREMOTE, "%s: rank %d registered %llu bytes, rank %d %zu", comm->name,
-				     r, (unsigned long long)size, comm->rank, mr->size);
+	for (int r = 0; r < comm->nranks; r++) {
+		memcpy(&size, key + (size_t)r * NCCL_EP_NET_KEY_SIZE + size_at, sizeof(size));
+		if (size != mr->size)
+			return EP_FAIL(EP_NET, EP_EREMOTE, "%s: rank %d registered %llu bytes, rank %d %zu", comm->name,
+				       r, (unsigned long long)size, comm->rank, mr->size);
 	}
+	for (int r = 0; r < comm->nranks && !rc; r++)
+		rc = take(comm, mr, r, key + (size_t)r * NCCL_EP_NET_KEY_SIZE);
 	mr->shared = !rc;
 	return rc;
 }

@@ -27,7 +27,7 @@ struct loop_net {
 
 struct loop_listener {
 	struct loop_header *page; /* NULL once a comm owns it */
-	int fd;
+	int fd, nranks;
 };
 
 static int loop_init(const ncclEpNetInit_v1_t *args, void **net)
@@ -98,6 +98,7 @@ static int loop_listen(void *net, int dev, int nranks, void *handle, void **list
 	l = EP_CALLOC(EP_NET, 1, sizeof(*l), "a listener");
 	if (!l)
 		return -ENOMEM;
+	l->nranks = nranks;
 	rc = loop_page_make(nranks, &mine, &l->page, &l->fd);
 	if (rc) {
 		free(l);
@@ -142,10 +143,28 @@ static int peer_open(struct loop_comm *comm, int r, const void *handles)
 		return EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d was created with %u ranks, rank %d with %d", r,
 			       h.nranks, comm->base.rank, comm->base.nranks);
 	rc = loop_page_open(&h, r, comm->base.rank, &peer->header, peer->views);
+	if (rc)
+		return rc;
 	/* Opening its segment proved that the process is on this host and in this pid namespace. */
-	if (!rc)
-		ep_watch_add(&comm->watch, r, h.object.pid);
-	return rc;
+	peer->pid = h.object.pid;
+	ep_watch_add(&comm->watch, r, h.object.pid);
+	return 0;
+}
+
+/* A rank that sends the handle of another would have this one write to memory of the other, or to its own. */
+static int handles_differ(const void *handles, int nranks)
+{
+	struct loop_handle a, b;
+
+	for (int r = 1; r < nranks; r++) {
+		memcpy(&a, ep_base_handle(handles, r), sizeof(a));
+		for (int q = 0; q < r; q++) {
+			memcpy(&b, ep_base_handle(handles, q), sizeof(b));
+			if (!memcmp(a.nonce, b.nonce, sizeof(a.nonce)))
+				return EP_FAIL(EP_NET, EP_EREMOTE, "loop: ranks %d and %d sent the same handle", q, r);
+		}
+	}
+	return 0;
 }
 
 static int comm_make(const void *handles, int nranks, int rank, struct loop_comm **out)
@@ -175,8 +194,9 @@ static int loop_connect(void *listener, const void *handles, int nranks, int ran
 {
 	struct loop_listener *l = listener;
 	struct loop_comm *comm = NULL;
-	int rc = ep_base_connect_check("loop", l->page ? (int)l->page->nranks : 0, nranks, rank);
+	int rc = ep_base_connect_check("loop", l->page ? l->nranks : 0, nranks, rank);
 
+	rc = rc ? rc : handles_differ(handles, nranks);
 	rc = rc ? rc : comm_make(handles, nranks, rank, &comm);
 	if (rc)
 		return rc;
@@ -262,6 +282,8 @@ static int loop_regMr(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **o
 	mr->base = (struct ep_base_mr){ .base = mem->ptr, .size = mem->size, .kind = mem->kind };
 	mr->fd = fd;
 	mr->nranks = comm->base.nranks;
+	mr->owner = comm->page;
+	loop_mr_add(mr);
 	ep_base_key_write(key, &object, sizeof(object));
 	*out = mr;
 	return 0;
@@ -285,7 +307,7 @@ static int key_take(struct ep_base_comm *c, struct ep_base_mr *m, int r, const v
 	struct loop_object object;
 
 	memcpy(&object, key, sizeof(object));
-	return loop_object_open(&object, r, !comm->peers[r].views[0].mapped, &mr->views[r]);
+	return loop_object_open(&object, r, &comm->peers[r], &mr->views[r]);
 }
 
 static int loop_shareMr(void *comm, void *mr, const void *keys)
@@ -303,6 +325,7 @@ static int loop_deregMr(void *comm, void *m)
 	struct loop_mr *mr = m;
 
 	(void)comm;
+	loop_mr_remove(mr);
 	mr_unshare(mr);
 	if (mr->fd >= 0)
 		close(mr->fd);

@@ -31,18 +31,17 @@ struct loop_ring {
 };
 _Static_assert(sizeof(struct loop_ring) == 2 * LOOP_LINE + 4 * LOOP_RING, "layout is shared between processes");
 
+/* Peers may write to it: the owner keeps what it relies on elsewhere, see struct page in map.c. */
 struct loop_header {
 	uint64_t nonce[2];
-	uint32_t nranks, closed;
-	uint32_t users; /* of the mapping in the owner's process; the last one unmaps it */
-	uint32_t reserved;
+	uint32_t closed, reserved;
 };
 
 /* Memory of another process, opened by its descriptor number there; dev and ino prove that it is the same file. */
 struct loop_object {
 	uint64_t dev, ino, offset, size;
 	int32_t pid, fd;
-	uint64_t address; /* valid in the owner's process */
+	uint64_t address; /* names a registration in the owner's process; never dereferenced unchecked */
 };
 _Static_assert(sizeof(struct loop_object) <= NCCL_EP_NET_KEY_SIZE, "must fit in a key");
 
@@ -63,6 +62,7 @@ struct loop_view {
 struct loop_peer {
 	struct loop_header *header;
 	struct loop_view views[2];
+	int pid;
 };
 
 struct loop_comm {
@@ -88,6 +88,8 @@ struct loop_ctx {
 
 struct loop_mr {
 	struct ep_base_mr base;
+	struct loop_mr *next;		 /* of this process's list */
+	const struct loop_header *owner; /* the page of the comm */
 	int fd, nranks;
 	struct loop_view views[]; /* by rank; all NULL before shareMr */
 };
@@ -106,10 +108,14 @@ void loop_page_close(struct loop_header *header, struct loop_view *views);
 /* Drops one use of the mapping in the owner's process. */
 void loop_page_leave(struct loop_header *page);
 
+/* The registrations of this process, which peers in it find by owner, address and size. */
+void loop_mr_add(struct loop_mr *mr);
+void loop_mr_remove(struct loop_mr *mr);
+
 /* Describes [ptr, ptr + size) for peers. fd -1: usable in this process only. */
 int loop_object_make(void *ptr, size_t size, int fd, uint64_t offset, struct loop_object *out);
-/* same: the peer is in this process, as its segment proved; an equal pid may be of another pid namespace. */
-int loop_object_open(const struct loop_object *object, int peer, bool same, struct loop_view *out);
+/* rank: the peer's number, for messages. */
+int loop_object_open(const struct loop_object *object, int rank, const struct loop_peer *peer, struct loop_view *out);
 void loop_view_close(struct loop_view *view);
 
 #endif

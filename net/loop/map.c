@@ -4,7 +4,9 @@
  * nothing is mapped that its owner could shrink: a store past the new end would raise SIGBUS here.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,6 +19,21 @@
 /* Header and slices are aligned to the largest page size in use; memfds are sparse. */
 #define LOOP_ALIGN ((size_t)65536)
 #define LOOP_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
+/* What this process relies on of its own pages and registrations. A peer names one by bytes that it sends, and gets it
+ * only if it is in these lists: a rank of another process may send our pid and any address. */
+struct page {
+	struct page *next;
+	struct loop_header *header;
+	uint64_t nonce[2];
+	int nranks, users; /* the last one unmaps it */
+};
+
+static struct {
+	pthread_mutex_t lock;
+	struct page *pages;
+	struct loop_mr *mrs;
+} own = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static size_t align_up(size_t n, size_t to)
 {
@@ -89,7 +106,7 @@ static int object_fd(const struct loop_object *object, int peer, const char *wha
 	int fd, rc;
 
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", object->pid, object->fd);
-	fd = open(path, O_RDWR | O_CLOEXEC);
+	fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); /* it may be anything of that process */
 	if (fd < 0 || !is_object(object, fd)) {
 		rc = EP_FAIL(EP_NET, EP_EREMOTE,
 			     "loop: cannot open the %s of rank %d (process %d): %s; loop needs ranks of one user on "
@@ -125,26 +142,65 @@ static int view_map(int fd, uint64_t offset, size_t size, struct loop_view *out)
 	return 0;
 }
 
-int loop_object_open(const struct loop_object *object, int peer, bool same, struct loop_view *out)
+void loop_mr_add(struct loop_mr *mr)
+{
+	pthread_mutex_lock(&own.lock);
+	mr->next = own.mrs;
+	own.mrs = mr;
+	pthread_mutex_unlock(&own.lock);
+}
+
+void loop_mr_remove(struct loop_mr *mr)
+{
+	struct loop_mr **at = &own.mrs;
+
+	pthread_mutex_lock(&own.lock);
+	while (*at != mr)
+		at = &(*at)->next;
+	*at = mr->next;
+	pthread_mutex_unlock(&own.lock);
+}
+
+/* The memory of a peer in this process. */
+static int object_find(const struct loop_object *object, int rank, const struct loop_header *owner,
+		       struct loop_view *out)
+{
+	const struct loop_mr *mr;
+
+	pthread_mutex_lock(&own.lock);
+	mr = own.mrs;
+	while (mr &&
+	       (mr->owner != owner || (uintptr_t)mr->base.base != object->address || mr->base.size != object->size))
+		mr = mr->next;
+	if (mr)
+		*out = (struct loop_view){ .base = mr->base.base };
+	pthread_mutex_unlock(&own.lock);
+	return mr ? 0
+		  : EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d sent the key of memory that it has not registered",
+			    rank);
+}
+
+int loop_object_open(const struct loop_object *object, int rank, const struct loop_peer *peer, struct loop_view *out)
 {
 	int fd, rc;
 
-	if (same) {
-		*out = (struct loop_view){ .base = (uint8_t *)(uintptr_t)object->address };
-		return 0;
-	}
+	if (!peer->views[0].mapped)
+		return object_find(object, rank, peer->header, out);
 	if (object->fd < 0)
 		return EP_FAIL(EP_NET, EP_EUSAGE,
 			       "loop: rank %d is in another process and registered memory without a descriptor; "
 			       "register shared memory with its descriptor",
-			       peer);
-	rc = object_fd(object, peer, "memory", &fd);
+			       rank);
+	if (object->pid != peer->pid)
+		return EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d is process %d, but its key is of process %d", rank,
+			       peer->pid, object->pid);
+	rc = object_fd(object, rank, "memory", &fd);
 	if (rc)
 		return rc;
 	rc = view_map(fd, object->offset, object->size, out);
 	close(fd);
 	if (rc)
-		return EP_FAIL(EP_NET, -rc, "loop: cannot map the memory of rank %d: %s", peer, strerror(-rc));
+		return EP_FAIL(EP_NET, -rc, "loop: cannot map the memory of rank %d: %s", rank, strerror(-rc));
 	return 0;
 }
 
@@ -153,6 +209,21 @@ void loop_view_close(struct loop_view *view)
 	if (view->mapped)
 		munmap(view->mapped, view->mapped_size);
 	*view = (struct loop_view){ .base = NULL };
+}
+
+static int page_add(struct loop_header *header, const struct loop_handle *handle, int nranks)
+{
+	struct page *page = EP_CALLOC(EP_NET, 1, sizeof(*page), "queues");
+
+	if (!page)
+		return -ENOMEM;
+	*page = (struct page){ .header = header, .nranks = nranks, .users = 1 };
+	memcpy(page->nonce, handle->nonce, sizeof(page->nonce));
+	pthread_mutex_lock(&own.lock);
+	page->next = own.pages;
+	own.pages = page;
+	pthread_mutex_unlock(&own.lock);
+	return 0;
 }
 
 int loop_page_make(int nranks, struct loop_handle *handle, struct loop_header **page, int *fd)
@@ -173,14 +244,13 @@ int loop_page_make(int nranks, struct loop_handle *handle, struct loop_header **
 		rc = EP_FAIL(EP_NET, errno, "loop: cannot map %zu bytes of queues: %s", size, strerror(errno));
 		goto close_fd;
 	}
-	header->nranks = (uint32_t)nranks;
-	header->users = 1;
 	*handle = (struct loop_handle){ .magic = LOOP_MAGIC, .nranks = (uint32_t)nranks };
 	rc = ep_base_random("loop", header->nonce, sizeof(header->nonce));
 	if (rc)
 		goto unmap_page;
 	memcpy(handle->nonce, header->nonce, sizeof(handle->nonce));
 	rc = loop_object_make(header, size, made, 0, &handle->object);
+	rc = rc ? rc : page_add(header, handle, nranks);
 	if (rc)
 		goto unmap_page;
 	*page = header;
@@ -194,26 +264,39 @@ close_fd:
 	return rc;
 }
 
-/* views: [0] the header, [1] the slice. In the owner's process both point into its own mapping. */
-static int views_map(int fd, const struct loop_handle *handle, int rank, struct loop_view *views)
+/* views: [0] the header, [1] the slice. */
+static int views_map(int fd, int rank, struct loop_view *views)
 {
-	size_t slice = slice_offset(rank);
-	uint8_t *own = (uint8_t *)(uintptr_t)handle->object.address;
-	int rc;
+	int rc = view_map(fd, 0, LOOP_ALIGN, &views[0]);
 
-	if (handle->object.pid == getpid()) {
-		__atomic_fetch_add(&((struct loop_header *)own)->users, 1, __ATOMIC_RELAXED);
-		views[0] = (struct loop_view){ .base = own };
-		views[1] = (struct loop_view){ .base = own + slice };
-		return 0;
-	}
-	rc = view_map(fd, 0, LOOP_ALIGN, &views[0]);
 	if (rc)
 		return rc;
-	rc = view_map(fd, slice, slice_size(), &views[1]);
+	rc = view_map(fd, slice_offset(rank), slice_size(), &views[1]);
 	if (rc)
 		loop_view_close(&views[0]);
 	return rc;
+}
+
+/* In the owner's process the views point into its own mapping. */
+static int page_find(const struct loop_handle *handle, int peer, int rank, struct loop_view *views)
+{
+	struct page *page;
+
+	pthread_mutex_lock(&own.lock);
+	page = own.pages;
+	while (page && ((uint32_t)page->nranks != handle->nranks ||
+			memcmp(page->nonce, handle->nonce, sizeof(page->nonce)) != 0))
+		page = page->next;
+	if (page) {
+		page->users++;
+		views[0] = (struct loop_view){ .base = (uint8_t *)page->header };
+		views[1] = (struct loop_view){ .base = (uint8_t *)page->header + slice_offset(rank) };
+	}
+	pthread_mutex_unlock(&own.lock);
+	return page ? 0
+		    : EP_FAIL(EP_NET, EP_EREMOTE,
+			      "loop: rank %d claims to be in this process (%d), which does not have its queues", peer,
+			      handle->object.pid);
 }
 
 int loop_page_open(const struct loop_handle *handle, int peer, int rank, struct loop_header **header,
@@ -226,6 +309,12 @@ int loop_page_open(const struct loop_handle *handle, int peer, int rank, struct 
 	    handle->object.size != loop_page_size((int)handle->nranks))
 		return EP_FAIL(EP_NET, EP_EREMOTE,
 			       "loop: the handle of rank %d is not of this version of transport loop", peer);
+	if (handle->object.pid == getpid()) {
+		rc = page_find(handle, peer, rank, views);
+		if (!rc)
+			*header = (struct loop_header *)views[0].base;
+		return rc;
+	}
 	rc = object_fd(&handle->object, peer, "queues", &fd);
 	if (rc)
 		return rc;
@@ -235,7 +324,7 @@ int loop_page_open(const struct loop_handle *handle, int peer, int rank, struct 
 			     handle->object.pid);
 		goto close_fd;
 	}
-	rc = views_map(fd, handle, rank, views);
+	rc = views_map(fd, rank, views);
 	if (rc)
 		rc = EP_FAIL(EP_NET, -rc, "loop: cannot map the queues of rank %d: %s", peer, strerror(-rc));
 	else
@@ -245,11 +334,22 @@ close_fd:
 	return rc;
 }
 
-void loop_page_leave(struct loop_header *page)
+void loop_page_leave(struct loop_header *header)
 {
-	/* R0, and A0 of the last user: all uses of the segment are before its unmapping. */
-	if (__atomic_sub_fetch(&page->users, 1, __ATOMIC_ACQ_REL) == 0)
-		munmap(page, loop_page_size((int)page->nranks));
+	struct page **at = &own.pages, *last = NULL;
+
+	pthread_mutex_lock(&own.lock);
+	while ((*at)->header != header)
+		at = &(*at)->next;
+	if (--(*at)->users == 0) {
+		last = *at;
+		*at = last->next;
+	}
+	pthread_mutex_unlock(&own.lock);
+	if (!last)
+		return;
+	munmap(header, loop_page_size(last->nranks));
+	free(last);
 }
 
 void loop_page_close(struct loop_header *header, struct loop_view *views)

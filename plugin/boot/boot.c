@@ -158,6 +158,20 @@ static int meet(struct ep_boot *b)
 	return rc;
 }
 
+/* The block of a rank that died before it published its address is empty. One with a false address counts as dead. */
+static void peer_check(struct ep_boot *b, uint32_t r, struct ep_peer *peer)
+{
+	struct ep_frame f = { .type = EP_F_GONE, .rank = r };
+	char why[EP_WHY_MAX];
+
+	if (r == b->rank || ep_peer_ok(peer, r))
+		return;
+	*peer = (struct ep_peer){ .rank = r };
+	snprintf(why, sizeof(why), "rank %u violated the bootstrap protocol (seen by rank %u: invalid address)", r,
+		 b->rank);
+	ep_notice_gone(b, &f, why, NULL);
+}
+
 /* To repair the mesh after deaths every rank needs the address of every other. */
 static int learn_peers(struct ep_boot *b)
 {
@@ -172,6 +186,8 @@ static int learn_peers(struct ep_boot *b)
 		return rc;
 	}
 	pthread_mutex_lock(&b->lock);
+	for (uint32_t r = 0; r < b->nranks; r++)
+		peer_check(b, r, &peers[r]);
 	b->peers = peers;
 	pthread_mutex_unlock(&b->lock);
 	return 0;
@@ -216,6 +232,7 @@ int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out)
 	b->opened = true;
 	ep_loop_wake(&b->loop); /* for deaths noticed before */
 	pthread_mutex_unlock(&b->lock);
+	ep_local_add(b);
 	*out = b;
 	return 0;
 free_mesh:
@@ -230,6 +247,7 @@ void ep_boot_close(struct ep_boot *b)
 {
 	if (!b || b->pid != getpid())
 		return;
+	ep_local_remove(b);
 	pthread_mutex_lock(&b->lock);
 	ep_mesh_leave(b);
 	ep_loop_wake(&b->loop);
@@ -344,6 +362,9 @@ int ep_boot_allgather(struct ep_boot *b, const void *mine, size_t n, void *all)
 			       b->rank);
 	if (n && (!mine || !all))
 		return EP_FAIL(EP_BOOT, EP_EARG, "rank %u: gather of %zu bytes with a NULL buffer", b->rank, n);
+	if (n > ep_gather_max(b->nranks))
+		return EP_FAIL(EP_BOOT, EP_EARG, "rank %u: gather of %zu bytes, at most %llu with %u ranks", b->rank, n,
+			       (unsigned long long)ep_gather_max(b->nranks), b->nranks);
 	pthread_mutex_lock(&b->lock);
 	if (b->busy) {
 		rc = EP_FAIL(EP_BOOT, EP_EUSAGE, "rank %u is already in a collective", b->rank);

@@ -8,6 +8,7 @@
 #define EP_PLUGIN_BOOT_H
 
 #include "plugin/boot/fd.h"
+#include "plugin/boot/local.h"
 #include "plugin/boot/types.h"
 
 /* Fills the id and starts its root in this process. The root exits when all ranks are connected, when one of them
@@ -30,9 +31,9 @@ struct ep_boot_opts {
  * come. The message names it. */
 int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out);
 
-/* Collective: n is the same on all ranks, any size, 0 for a barrier; all has room for nranks * n. With survive the
- * blocks of dead ranks are left unchanged in all; of a rank that dies during the call some ranks may get the block and
- * others not. One collective at a time per endpoint. */
+/* Collective: n is the same on all ranks, 0 for a barrier, at most 64 MiB / nranks (16 KiB where that is less); all has
+ * room for nranks * n. With survive the blocks of dead ranks are left unchanged in all; of a rank that dies during the
+ * call some ranks may get the block and others not. One collective at a time per endpoint. */
 int ep_boot_allgather(struct ep_boot *boot, const void *mine, size_t n, void *all);
 int ep_boot_barrier(struct ep_boot *boot);
 

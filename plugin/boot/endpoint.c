@@ -60,8 +60,8 @@ int ep_endpoint_dial(struct ep_boot *b, const struct ep_peer *to, uint64_t give_
 	struct ep_shake who = { .purpose = EP_TO_RANK, .from = b->rank, .to = to->rank };
 	struct ep_dial d = { .port = to->port, .naddr = to->naddr, .give_up = give_up };
 
-	if (!to->naddr || to->naddr > EP_BOOT_ADDRS || !to->port)
-		return -EPROTO;
+	if (!ep_peer_ok(to, to->rank))
+		return -EPROTO; /* it published none */
 	memcpy(d.addr, to->addr, sizeof(d.addr));
 	ep_endpoint_scope(b, &d);
 	return ep_loop_dial(&b->loop, &who, &d) ? 0 : -ENOMEM;

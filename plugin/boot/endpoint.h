@@ -81,6 +81,9 @@ struct ep_boot {
 
 	struct ep_fd_token token;
 	struct ep_fd_offer *offers;
+
+	struct ep_boot *next_local; /* see local.h */
+	struct ep_ptr_offer *ptrs;
 };
 
 /* All with the lock held. */

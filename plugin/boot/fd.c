@@ -261,7 +261,7 @@ static int recv_reply(int sock, struct ep_frame *f, uint64_t deadline, int *fd)
 	}
 	if (got != sizeof(*f) || ep_frame_check(f, EP_TO_FD, false) || count > !f->err)
 		return got ? -EPROTO : -ECONNRESET;
-	return -(int)f->err;
+	return f->err ? -ep_frame_err(f) : 0;
 }
 
 struct request {

@@ -214,7 +214,7 @@ static bool sane(const struct ep_gather *g, const struct ep_frame *f)
 {
 	uint64_t left;
 
-	if (f->rank >= g->nranks || f->index >= pieces(f->total))
+	if (f->rank >= g->nranks || f->total > ep_gather_max(g->nranks) || f->index >= pieces(f->total))
 		return false;
 	left = f->total - (uint64_t)f->index * EP_FRAME_MAX;
 	return f->bytes == (left > EP_FRAME_MAX ? EP_FRAME_MAX : left);

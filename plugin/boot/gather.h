@@ -19,6 +19,17 @@
 
 #define EP_GATHER_SLOTS 3 /* the previous collective, this one, the next one */
 #define EP_GATHER_STEPS 17
+/* Of all blocks of a collective together: what a rank may have to keep before it begins it, from ranks ahead of it. */
+#define EP_GATHER_BYTES ((uint64_t)64 << 20)
+#define EP_GATHER_LEAST 16384u /* of a block, however many ranks there are */
+
+/* The largest block: a size beyond it is an error, so that no peer can make a rank keep more. */
+static inline uint64_t ep_gather_max(uint32_t nranks)
+{
+	uint64_t share = EP_GATHER_BYTES / nranks;
+
+	return share > EP_GATHER_LEAST ? share : EP_GATHER_LEAST;
+}
 
 struct ep_block {
 	struct ep_blob *head, *tail;

@@ -12,6 +12,7 @@
 #include "plugin/boot/silence.h"
 #include "util/clock.h"
 #include "util/error.h"
+#include "util/text.h"
 
 #define GRACE_MS 400	 /* for the root to report who is missing */
 #define LEAVE_MS 2000	 /* for neighbours to read that we leave */
@@ -95,7 +96,7 @@ static int on_table(struct ep_boot *b, const struct ep_frame *f, const uint8_t *
 		struct ep_peer p;
 
 		memcpy(&p, body + at, sizeof(p));
-		if (p.rank >= b->nranks || !ep_mesh_dials(b->rank, p.rank, b->nranks))
+		if (p.rank >= b->nranks || !ep_peer_ok(&p, p.rank) || !ep_mesh_dials(b->rank, p.rank, b->nranks))
 			return -EPROTO;
 		rc = ep_endpoint_dial(b, &p, b->deadline);
 	}
@@ -123,9 +124,12 @@ static void bury_suspects(struct ep_boot *b)
 static int root_frame(struct ep_boot *b, const struct ep_frame *f, const uint8_t *body)
 {
 	struct ep_conn *root = b->root;
+	char why[EP_WHY_MAX];
 
 	switch (f->type) {
 	case EP_F_HOST:
+		if (f->rank >= b->nranks)
+			return -EPROTO;
 		b->host = f->rank;
 		return 0;
 	case EP_F_TABLE:
@@ -143,7 +147,7 @@ static int root_frame(struct ep_boot *b, const struct ep_frame *f, const uint8_t
 	default:		/* EP_F_FAIL */
 		b->root = NULL; /* it knows */
 		ep_loop_finish(&b->loop, root);
-		ep_endpoint_fail(b, f->err ? f->err : EP_EREMOTE, f->rank, "%.*s", (int)f->bytes, (const char *)body);
+		ep_endpoint_fail(b, ep_frame_err(f), f->rank, "%s", ep_text_take(why, sizeof(why), body, f->bytes));
 		return 0;
 	}
 }
@@ -239,21 +243,22 @@ static int edge_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_fram
 	case EP_F_GONE:
 		if (f->rank >= b->nranks)
 			return -EPROTO;
-		snprintf(why, sizeof(why), "%.*s", (int)f->bytes, (const char *)body);
-		ep_notice_gone(b, f, why, c);
+		ep_notice_gone(b, f, ep_text_take(why, sizeof(why), body, f->bytes), c);
 		return 0;
 	case EP_F_PARTED:
 		if (f->rank >= b->nranks || f->seq >= b->nranks)
 			return -EPROTO;
-		snprintf(why, sizeof(why), "%.*s", (int)f->bytes, (const char *)body);
-		ep_notice_parted(b, f, why, c);
+		ep_notice_parted(b, f, ep_text_take(why, sizeof(why), body, f->bytes), c);
 		return 0;
 	case EP_F_LEFT:
-		if (f->rank >= b->nranks)
+		/* No rank completes a collective that this one has not begun, see gather.h. */
+		if (f->rank >= b->nranks || f->rank == b->rank || f->seq > b->gather.seq + 1)
 			return -EPROTO;
 		ep_notice_spread_left(b, f->rank, f->seq, c);
 		return 0;
 	default: /* EP_F_BYE: the peer waits for us to close */
+		if (f->seq > b->gather.seq + 1)
+			return -EPROTO;
 		ep_gather_edge_drop(&b->gather, c->edge);
 		ep_loop_drop(&b->loop, c);
 		ep_notice_left(b, c->peer, f->seq);

@@ -12,6 +12,12 @@
 
 #include "util/error.h"
 
+/*
+ * Every pair of 64 ranks, and in larger groups those of one rank with all: a rank that invents pairs must not fill the
+ * memory of the others. Without the notice the lost rank learns by its own deadline.
+ */
+#define PARTED_MAX 4096u
+
 static bool is_edge(const struct ep_conn *c)
 {
 	return c->purpose == EP_TO_RANK && c->state == EP_CONN_READY;
@@ -88,17 +94,22 @@ void ep_notice_gone(struct ep_boot *b, const struct ep_frame *f, const char *why
 	if (b->survive)
 		excuse(b, rank, 0);
 	else
-		ep_endpoint_blame(b, f->err ? f->err : EP_EREMOTE, blame, why);
+		ep_endpoint_blame(b, ep_frame_err(f), blame, why);
 }
 
 /* Both ranks are alive and stay in the collectives: only the lost one needs to know. */
 void ep_notice_parted(struct ep_boot *b, const struct ep_frame *f, const char *why, struct ep_conn *from)
 {
 	struct ep_frame out = *f;
+	uint32_t parted = 0;
 
-	for (const struct ep_blob *n = b->notices; n; n = n->next)
+	for (const struct ep_blob *n = b->notices; n; n = n->next) {
 		if (n->frame.type == EP_F_PARTED && n->frame.rank == f->rank && n->frame.seq == f->seq)
 			return;
+		parted += n->frame.type == EP_F_PARTED;
+	}
+	if (parted >= PARTED_MAX + 2 * b->nranks)
+		return;
 	out.bytes = (uint32_t)strnlen(why, EP_WHY_MAX - 1);
 	spread(b, &out, why, from);
 }

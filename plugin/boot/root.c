@@ -17,6 +17,7 @@
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
+#include "util/text.h"
 
 /* Timeouts to wait for the first rank: the id may sit in a file, or wait for a model to load. */
 #define FIRST_RANK_TIMEOUTS 10
@@ -130,7 +131,7 @@ static void tell_host(struct ep_root *r, struct ep_conn *c)
 		post(r, c, (struct ep_frame){ .type = EP_F_HOST, .rank = r->host }, NULL);
 }
 
-/* Checks what must be the same on all ranks; false: the bootstrap has failed. */
+/* Checks the hello, and what must be the same on all ranks; false: the bootstrap has failed. */
 static bool agree(struct ep_root *r, struct ep_conn *c, const struct ep_hello *h)
 {
 	char why[EP_WHY_MAX];
@@ -152,6 +153,10 @@ static bool agree(struct ep_root *r, struct ep_conn *c, const struct ep_hello *h
 		snprintf(why, sizeof(why), "rank %u has enable_mask = %u, others %u: it must be the same on all ranks",
 			 c->peer, h->survive, r->survive);
 		fail(r, EP_EARG, c->peer, why);
+	} else if (!r->err && r->nranks > 1 && !ep_peer_ok(&h->self, c->peer)) {
+		snprintf(why, sizeof(why),
+			 "rank %u violated the bootstrap protocol (seen by the root: invalid address)", c->peer);
+		fail(r, EP_EREMOTE, c->peer, why);
 	}
 	return !r->err;
 }
@@ -188,8 +193,6 @@ static void on_hello(struct ep_root *r, struct ep_conn *c, const struct ep_hello
 	m = &r->member[rank];
 	m->conn = c;
 	m->peer = h->self;
-	m->peer.rank = rank;
-	m->peer.naddr = h->self.naddr > EP_BOOT_ADDRS ? EP_BOOT_ADDRS : h->self.naddr;
 	m->deadline = ep_deadline_ms(h->left_ms);
 	c->user = m;
 	r->here++;
@@ -209,7 +212,7 @@ static int on_frame(void *ctx, struct ep_conn *c, const struct ep_frame *f, cons
 	struct ep_root *r = ctx;
 	struct member *m = c->user;
 	struct ep_hello hello;
-	char why[EP_WHY_MAX + 1];
+	char why[EP_WHY_MAX];
 
 	if ((f->type == EP_F_HELLO) != !m)
 		return -EPROTO;
@@ -225,11 +228,11 @@ static int on_frame(void *ctx, struct ep_conn *c, const struct ep_frame *f, cons
 		if (++r->done == r->nranks)
 			send_off(r);
 		return 0;
-	default: /* EP_F_FAIL, see ep_frame_check */
-		snprintf(why, sizeof(why), "%.*s", (int)f->bytes, (const char *)body);
+	default:		/* EP_F_FAIL, see ep_frame_check */
 		m->conn = NULL; /* it knows */
 		count_told(r, c->peer);
-		fail(r, f->err ? f->err : EP_EREMOTE, f->rank, why);
+		fail(r, ep_frame_err(f), f->rank < r->nranks ? f->rank : EP_NO_RANK,
+		     ep_text_take(why, sizeof(why), body, f->bytes));
 		ep_loop_finish(&r->loop, c);
 		return 0;
 	}

@@ -26,6 +26,7 @@ struct card {
 	int32_t dev_kind, dev_ordinal;
 	int32_t ranks_per_node;
 	int32_t alone;
+	int32_t local; /* set by the receiver: the rank is in its process */
 };
 
 static uint8_t process_cookie[16];
@@ -92,6 +93,19 @@ static bool same_process(const struct card *a, const struct card *b)
 	return a->pid == b->pid && !memcmp(a->process, b->process, 16) && !memcmp(a->boot_id, b->boot_id, 16);
 }
 
+/* A home is the leader of a round, which is its own home, and the lowest of its ranks. */
+static int check_homes(const int *home, int nranks)
+{
+	for (int r = 0; r < nranks; r++) {
+		int leader = home[r] >= 0 && home[r] <= r ? home[r] : r;
+
+		if (home[r] < -1 || home[r] > r || (home[r] >= 0 && home[leader] >= 0 && home[leader] != leader))
+			return EP_FAIL(EP_COMM, EP_EREMOTE, "topology: rank %d names rank %d as the first of its node",
+				       r, home[r]);
+	}
+	return 0;
+}
+
 /* Every rank without a home probes the lowest such rank of its boot id; those that reach it share its home. Each round
  * settles at least that rank, so the loop ends. One round is enough, unless containers of a host have separate network
  * namespaces. */
@@ -105,11 +119,10 @@ static int find_homes(struct ep_boot *boot, const struct card *card, int rank, i
 		for (int r = 0; r < nranks && mine < 0 && leader < 0; r++)
 			if (home[r] < 0 && !memcmp(card[r].boot_id, card[rank].boot_id, 16))
 				leader = r;
-		if (leader >= 0 &&
-		    (leader == rank || same_process(&card[leader], &card[rank]) || probe_reaches(boot, &card[leader])))
+		if (leader >= 0 && (leader == rank || card[leader].local || probe_reaches(boot, &card[leader])))
 			mine = leader;
 		rc = ep_boot_allgather(boot, &mine, sizeof(mine), home);
-		if (rc)
+		if (rc || (rc = check_homes(home, nranks)))
 			return rc;
 		for (int r = 0; r < nranks; r++)
 			open += home[r] < 0;
@@ -139,20 +152,28 @@ static bool same_node(const struct card *card, const int *home, int a, int b)
 	return per <= 0 || a / per == b / per;
 }
 
+/* The lowest rank of r's process. Of this process's ranks we know; what others say of theirs only they depend on. */
+static int process_of(const struct card *card, int r)
+{
+	int first = 0;
+
+	while (card[first].local != card[r].local || (!card[r].local && !same_process(&card[first], &card[r])))
+		first++;
+	return first;
+}
+
 /* Nodes are numbered by their lowest rank. */
 static void number(const struct card *card, const int *home, int rank, struct ep_topo *topo)
 {
 	for (int r = 0; r < topo->nranks; r++) {
 		struct ep_topo_rank *me = &topo->rank[r];
-		int first = 0, pid = 0;
+		int first = 0;
 
 		while (!same_node(card, home, first, r))
 			first++;
-		while (!same_process(&card[pid], &card[r]))
-			pid++;
 		me->node = first == r ? topo->nodes++ : topo->rank[first].node;
 		me->home = home[r];
-		me->pid_rank = pid;
+		me->pid_rank = process_of(card, r);
 		me->dev_kind = card[r].dev_kind;
 		me->dev_ordinal = card[r].dev_ordinal;
 		me->fds = card[r].fds;
@@ -184,8 +205,12 @@ int ep_topo_build(struct ep_boot *boot, int rank, int nranks, int dev_kind, int 
 	ep_boot_fd_token(boot, &mine.fds);
 	if ((rc = probe_offer(boot, mine.probe)))
 		goto out;
-	if ((rc = ep_boot_allgather(boot, &mine, sizeof(mine), card)) || (rc = check_alike(card, nranks)) ||
-	    (rc = find_homes(boot, card, rank, nranks, home)))
+	if ((rc = ep_boot_allgather(boot, &mine, sizeof(mine), card)) || (rc = check_alike(card, nranks)))
+		goto withdraw;
+	/* Before the next collective: after it another rank may be done and close its endpoint. */
+	for (int r = 0; r < nranks; r++)
+		card[r].local = ep_boot_is_local(boot, r, &card[r].fds);
+	if ((rc = find_homes(boot, card, rank, nranks, home)))
 		goto withdraw;
 	number(card, home, rank, &topo);
 	EP_INFO(EP_COMM, "rank %d: node %d of %d, local rank %d of %d", rank, topo.node, topo.nodes, topo.local,

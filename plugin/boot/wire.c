@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/boot/wire.h"
 
-#include <errno.h>
+#include "util/error.h"
+#include "util/text.h"
 
 enum { AT_SERVER = 1, AT_CLIENT = 2, AT_BOTH = 3 };
 
@@ -40,4 +41,18 @@ int ep_frame_check(const struct ep_frame *f, enum ep_purpose purpose, bool at_se
 	if (f->bytes < rules[f->type].min || f->bytes > rules[f->type].max)
 		return -EPROTO;
 	return 0;
+}
+
+int ep_frame_err(const struct ep_frame *f)
+{
+	return f->err && f->err <= EP_ERRNO_MAX ? f->err : EP_EREMOTE;
+}
+
+bool ep_peer_ok(const struct ep_peer *peer, uint32_t rank)
+{
+	bool ok = peer->rank == rank && peer->port && peer->naddr && peer->naddr <= EP_BOOT_ADDRS;
+
+	for (int i = 0; ok && i < peer->naddr; i++)
+		ok = peer->addr[i].family == 4 || peer->addr[i].family == 6;
+	return ok;
 }

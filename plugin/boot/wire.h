@@ -83,6 +83,12 @@ _Static_assert(sizeof(struct ep_hello) == 128, "no padding");
 /* 0 if a frame of this type and size is allowed on a connection of this purpose, at this end. */
 int ep_frame_check(const struct ep_frame *f, enum ep_purpose purpose, bool at_server);
 
+/* The error of a frame, a positive errno; one that is none counts as EP_EREMOTE. */
+int ep_frame_err(const struct ep_frame *f);
+
+/* Whether this is an address of that rank that can be connected to. */
+bool ep_peer_ok(const struct ep_peer *peer, uint32_t rank);
+
 /*
  * The mesh: each rank connects to rank + 2^i, so that no two ranks are more than log2 R hops apart. Ranks that are each
  * other's target (R = 3: all) share one connection, opened by the lower rank.

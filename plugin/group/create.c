@@ -11,6 +11,7 @@
 #include "util/error.h"
 #include "util/live.h"
 #include "util/param.h"
+#include "util/text.h"
 
 #define DEFAULT_TIMEOUT_NS 100000000000ull
 #define MAX_TIMEOUT_NS (1ull << 62)
@@ -87,18 +88,22 @@ static int cfg_agree(struct ncclEpGroup *group)
 
 static int greeting_judge(const struct greeting *all, const struct ep_comm *comm, int check_rc)
 {
+	char build[4 * sizeof(all->build)];
+	int rc;
+
 	if (check_rc)
 		return check_rc; /* its message is already set */
 	for (int r = 0; r < comm->nranks; r++) {
 		if (memcmp(all[r].build, all[comm->rank].build, sizeof(all[r].build)))
 			return EP_FAIL(EP_GROUP, EP_EUSAGE,
-				       "ncclEpCreateGroup: rank %d runs another build of libnccl_ep (%.20s) than rank "
+				       "ncclEpCreateGroup: rank %d runs another build of libnccl_ep (%s) than rank "
 				       "%d (%.20s)",
-				       r, all[r].build, comm->rank, all[comm->rank].build);
-		if (all[r].check_rc)
-			return EP_FAIL(EP_GROUP, -all[r].check_rc,
+				       r, ep_text_take(build, sizeof(build), all[r].build, sizeof(all[r].build)),
+				       comm->rank, all[comm->rank].build);
+		if ((rc = ep_rc_take(all[r].check_rc)))
+			return EP_FAIL(EP_GROUP, -rc,
 				       "ncclEpCreateGroup: rank %d refused its configuration (%s): see its own message",
-				       r, ep_result_name(ep_result(all[r].check_rc)));
+				       r, ep_result_name(ep_result(rc)));
 	}
 	return 0;
 }

@@ -8,13 +8,13 @@
 
 #include "util/clock.h"
 #include "util/error.h"
+#include "util/text.h"
 
-/* What every rank tells the others. The pointer is for ranks of the same process only. */
+/* What every rank tells the others. */
 struct offer {
 	int32_t rc;
 	uint32_t pad;
 	uint64_t key;
-	uint64_t ptr;
 	struct ep_export export;
 };
 
@@ -65,8 +65,10 @@ static void offer_make(const struct ep_window_ctx *ctx, struct ep_window *win, s
 
 	if ((offer->rc = table_get(ctx, win)) || (offer->rc = ops->mem_alloc(ctx->dev, win->size, &win->mine)))
 		return;
-	offer->ptr = (uint64_t)(uintptr_t)win->mine.ptr;
-	offer->key = offer->ptr; /* unique among the live windows of this process */
+	offer->key = (uint64_t)(uintptr_t)win->mine.ptr; /* unique among the live windows of this process */
+	offer->rc = ep_boot_ptr_offer(ctx->boot, offer->key, win->mine.ptr, win->size);
+	if (offer->rc)
+		return;
 	if (ctx->topo->locals == 1)
 		return;
 	offer->rc = ops->mem_export(ctx->dev, &win->mine, &offer->export, &fd);
@@ -74,6 +76,12 @@ static void offer_make(const struct ep_window_ctx *ctx, struct ep_window *win, s
 		offer->rc = ep_boot_fd_offer(ctx->boot, offer->key, fd);
 	if (fd >= 0)
 		close(fd);
+}
+
+static void offer_withdraw(const struct ep_window_ctx *ctx, const struct offer *offer)
+{
+	ep_boot_fd_withdraw(ctx->boot, offer->key);
+	ep_boot_ptr_withdraw(ctx->boot, offer->key);
 }
 
 static int import_one(const struct ep_window_ctx *ctx, struct ep_window *win, int peer, const struct offer *offer)
@@ -85,13 +93,18 @@ static int import_one(const struct ep_window_ctx *ctx, struct ep_window *win, in
 	if (other->node != me->node || other->dev_kind != me->dev_kind)
 		return 0;
 	if (other->pid_rank == me->pid_rank) {
-		struct ep_mem mem = { .ptr = (void *)(uintptr_t)offer->ptr, .size = win->size };
+		struct ep_mem mem = { .size = win->size };
 
+		if ((rc = ep_boot_ptr_find(ctx->boot, peer, &other->fds, offer->key, win->size, &mem.ptr)))
+			return rc;
 		if (other->dev_ordinal != me->dev_ordinal && (rc = ops->peer_open(ctx->dev, other->dev_ordinal, &mem)))
 			return rc;
 		win->peer[peer] = mem.ptr;
 		return 0;
 	}
+	if (offer->export.size < win->size)
+		return EP_FAIL(EP_GROUP, EP_EREMOTE, "the window of rank %d has %llu bytes, not %zu", peer,
+			       (unsigned long long)offer->export.size, win->size);
 	if (offer->export.share == EP_SHARE_NONE)
 		return EP_FAIL(EP_DEV, EP_EDEVICE, "the window of rank %d cannot be shared between processes", peer);
 	if (offer->export.share == EP_SHARE_FD && (rc = ep_boot_fd_fetch(ctx->boot, &other->fds, offer->key, &fd)))
@@ -156,7 +169,7 @@ static int first_failure(const struct offer *offer, const struct ep_window *win)
 		if (offer[r].rc && r != win->rank)
 			return EP_FAIL(EP_GROUP, EP_EREMOTE,
 				       "rank %d could not allocate or share its window of %zu bytes: %s", r, win->size,
-				       strerror(-offer[r].rc));
+				       strerror(-ep_rc_take(offer[r].rc)));
 	return offer[win->rank].rc;
 }
 
@@ -185,12 +198,12 @@ int ep_window_open(const struct ep_window_ctx *ctx, size_t size, struct ep_windo
 	/* Also the barrier after which nobody fetches descriptors. */
 	if ((rc = agree_reach(ctx, &win)) || (rc = table_fill(ctx, &win)))
 		goto close_window;
-	ep_boot_fd_withdraw(ctx->boot, mine.key);
+	offer_withdraw(ctx, &mine);
 	free(all);
 	*out = win;
 	return 0;
 close_window:
-	ep_boot_fd_withdraw(ctx->boot, mine.key);
+	offer_withdraw(ctx, &mine);
 	free(all);
 	ep_window_close(ctx, &win);
 	return rc;

@@ -16,6 +16,7 @@
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
+#include "util/text.h"
 
 #define WHY 192
 #define NAME 40	 /* of a candidate, in a list */
@@ -91,6 +92,7 @@ static int step_agree(struct choice *choice, const void *mine, size_t size, void
 {
 	const struct ep_link_ctx *ctx = &choice->link->ctx;
 	int rc = ep_boot_allgather(ctx->boot, mine, size, all), failed = 0, cause = 0;
+	char why[WHY];
 
 	if (rc)
 		return rc;
@@ -103,7 +105,8 @@ static int step_agree(struct choice *choice, const void *mine, size_t size, void
 		if (!word->rc || (word->rc == -EP_ETIMEOUT && cause && cause != -EP_ETIMEOUT))
 			continue;
 		cause = word->rc;
-		snprintf(choice->why, sizeof(choice->why), "rank %d: %.*s", r, WHY - 1, word->why);
+		snprintf(choice->why, sizeof(choice->why), "rank %d: %s", r,
+			 ep_text_take(why, sizeof(why), word->why, WHY - 1));
 	}
 	choice->news = failed < ctx->nranks; /* ranks that have it would be slower without */
 	return failed > 0;
@@ -170,6 +173,15 @@ static bool names_alike(const struct wish *all, int nranks)
 	return true;
 }
 
+/* Escaped in place. A list that is no text then names no candidate. */
+static void list_take(struct wish *wish)
+{
+	char text[EP_NET_SPEC_MAX];
+
+	ep_text_take(text, sizeof(text), wish->list, sizeof(wish->list) - 1);
+	memcpy(wish->list, text, sizeof(text));
+}
+
 static int list_agree(struct choice *choice)
 {
 	const struct ep_link_ctx *ctx = &choice->link->ctx;
@@ -182,7 +194,8 @@ static int list_agree(struct choice *choice)
 	word_fill(&mine.word, rc);
 	rc = step_agree(choice, &mine, sizeof(mine), all);
 	for (int r = 0; !rc && r < ctx->nranks; r++)
-		all[r].list[sizeof(all[r].list) - 1] = 0;
+		if (r != ctx->rank)
+			list_take(&all[r]);
 	if (rc > 0)
 		rc = choice->rc ? choice->rc : EP_FAIL(EP_GROUP, EP_EREMOTE, "no net: %s", choice->why);
 	else if (!rc && names_alike(all, ctx->nranks))
@@ -282,14 +295,19 @@ static int hello_judge(struct choice *choice, const struct hello *all)
 	struct ep_link *link = choice->link;
 	const struct hello *mine = &all[link->ctx.rank];
 	int nranks = link->ctx.nranks;
+	char net[sizeof(mine->net)];
 
 	link->ports = EP_LINK_PORTS;
 	for (int r = 0; r < nranks; r++) {
 		if (memcmp(all[r].net, mine->net, sizeof(mine->net)))
 			return EP_FAIL(EP_GROUP, EP_EUSAGE,
-				       "rank %d uses the net %.63s and rank %d the net %.63s: set NCCL_EP_NET alike "
+				       "rank %d uses the net %s and rank %d the net %.63s: set NCCL_EP_NET alike "
 				       "on all ranks",
-				       r, all[r].net, link->ctx.rank, mine->net);
+				       r, ep_text_take(net, sizeof(net), all[r].net, sizeof(all[r].net)),
+				       link->ctx.rank, mine->net);
+		if (!all[r].ports || all[r].ports > EP_LINK_PORTS)
+			return EP_FAIL(EP_GROUP, EP_EREMOTE, "rank %d asks for %u engines, not 1 to %d", r,
+				       all[r].ports, EP_LINK_PORTS);
 		link->props.ordered = link->props.ordered && all[r].ordered;
 		if ((int)all[r].ports < link->ports)
 			link->ports = (int)all[r].ports;

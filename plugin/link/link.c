@@ -83,6 +83,17 @@ static void seats_fill(struct ep_link *link, const uint8_t *bits, size_t row, st
 	}
 }
 
+/* A pair maps each other or neither does, see agree_reach of plugin/group/window.c. */
+static int seats_check(const struct ep_link_ctx *ctx, const uint8_t *bits, size_t row)
+{
+	for (int r = 0; r < ctx->nranks; r++)
+		if (bit(bits + row * (size_t)r, ctx->rank) != !!ctx->mapped[r])
+			return EP_FAIL(EP_GROUP, EP_EREMOTE, "rank %d says that it %s rank %d, which %s it", r,
+				       ctx->mapped[r] ? "does not map" : "maps", ctx->rank,
+				       ctx->mapped[r] ? "maps" : "does not map");
+	return 0;
+}
+
 static int seats_agree(struct ep_link *link, struct ep_seat *seat)
 {
 	const struct ep_link_ctx *ctx = &link->ctx;
@@ -96,6 +107,8 @@ static int seats_agree(struct ep_link *link, struct ep_seat *seat)
 		if (ctx->mapped[r])
 			mine[r / 8] |= (uint8_t)(1u << (r % 8));
 	rc = ep_boot_allgather(ctx->boot, mine, row, bits + row);
+	if (!rc)
+		rc = seats_check(ctx, bits + row, row);
 	if (!rc)
 		seats_fill(link, bits + row, row, seat);
 	free(bits);

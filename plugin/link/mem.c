@@ -7,6 +7,7 @@
 #include "plugin/link/link.h"
 #include "util/error.h"
 #include "util/param.h"
+#include "util/text.h"
 
 int ep_link_agree(struct ep_link *link, int rc, const char *what)
 {
@@ -21,7 +22,7 @@ int ep_link_agree(struct ep_link *link, int rc, const char *what)
 	for (int r = 0; !rc && !gathered && r < ctx->nranks; r++)
 		if (all[r])
 			rc = EP_FAIL(EP_GROUP, EP_EREMOTE, "rank %d could not %s (%s): see its own message", r, what,
-				     strerror(-all[r]));
+				     strerror(-ep_rc_take(all[r])));
 	free(all);
 	return rc ? rc : gathered;
 }
