@@ -10,6 +10,7 @@
 #include "plugin/boot/boot.h"
 #include "plugin/boot/endpoint.h"
 #include "plugin/boot/mesh.h"
+#include "plugin/boot/silence.h"
 #include "util/clock.h"
 
 static inline struct ep_boot *liar_new(const struct ep_boot_id *id, int rank, int nranks, bool survive)
@@ -25,9 +26,12 @@ static inline struct ep_boot *liar_new(const struct ep_boot_id *id, int rank, in
 	b->timeout_ms = 20000;
 	b->survive = survive;
 	b->deadline = ep_deadline_ms(b->timeout_ms);
-	b->host = b->failed_rank = EP_NO_RANK;
+	b->ping_ns = 1000000000ull * 3600;
+	b->host = EP_NO_RANK;
+	b->failed.rank = -1;
 	b->left_first = b->end_seq = UINT64_MAX;
 	b->state = calloc(b->nranks, sizeof(*b->state));
+	b->silence = calloc(b->nranks, sizeof(*b->silence));
 	b->left_seq = malloc(b->nranks * sizeof(*b->left_seq));
 	memset(b->left_seq, 0xff, b->nranks * sizeof(*b->left_seq));
 	return b;
@@ -81,6 +85,7 @@ static inline void liar_free(struct ep_boot *b)
 	pthread_mutex_destroy(&b->lock);
 	free(b->peers);
 	free(b->state);
+	free(b->silence);
 	free(b->left_seq);
 	free(b);
 }

@@ -43,10 +43,11 @@ static void is_blamed(const struct ranks *all, int i, const char *what)
 
 /* ---- the address, by which the mesh is repaired ---- */
 
-static void note_gone(void *ctx, int rank, const char *why)
+static void note_gone(void *ctx, int rank, struct ep_blame blame, const char *why)
 {
 	struct rank *me = ctx;
 
+	(void)blame;
 	(void)why;
 	me->gone[me->ngone++ % 8] = rank;
 }
