@@ -53,6 +53,7 @@ struct strike_board {
 	ncclUniqueId id;
 	_Atomic(double) struck; /* when; 0: not yet */
 	atomic_int at_strike;	/* the phase the victim was in */
+	atomic_int last_round;	/* with masks: where the others stop; 0: not yet known */
 	struct strike_rank rank[STRIKE_RANKS];
 };
 

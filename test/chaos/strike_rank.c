@@ -175,16 +175,21 @@ static bool look_at_masks(struct life *l)
 	return true;
 }
 
-/* With masks the others go on until they have masked the victim that was struck by now. */
+/* With masks the others go on until they have masked the victim. All stop after the same round, or one would wait for
+ * those that have stopped: the first to decide says which, a few ahead of the round that any of them may be in. */
 static bool more_rounds(const struct life *l, int round)
 {
+	int last = atomic_load(&l->board->last_round);
 	bool struck = atomic_load(&l->board->struck) > 0;
+	bool seen = l->me->masked >> l->strike->victim & 1 || atomic_load(&l->board->at_strike) > PHASE_OPS;
 
-	if (round < l->strike->rounds)
-		return true;
-	if (!l->strike->masks || l->rank == l->strike->victim || l->strike->phase > PHASE_OPS)
+	if (round < l->strike->rounds || !l->strike->masks || l->strike->phase > PHASE_OPS)
+		return round < l->strike->rounds;
+	if (l->rank == l->strike->victim)
 		return false;
-	return !struck || (!(l->me->masked >> l->strike->victim & 1) && atomic_load(&l->board->at_strike) <= PHASE_OPS);
+	if (!last && struck && seen && atomic_compare_exchange_strong(&l->board->last_round, &last, round + 4))
+		last = round + 4;
+	return !last || round < last;
 }
 
 static void operate(struct life *l)
