@@ -486,8 +486,8 @@ void ep_boot_abort(struct ep_boot *b, int err, const char *message)
 		return;
 	message = message ? message : "no reason given";
 	pthread_mutex_lock(&b->lock);
-	blame = (struct ep_blame){ (int)b->rank, EP_EV_CERTAIN };
-	if (hearsay(err) && stronger(b, EP_EV_NONE, &blame, why, sizeof(why)))
+	blame = (struct ep_blame){ (int)b->rank, hearsay(err) ? EP_EV_MISSING : EP_EV_CERTAIN };
+	if (hearsay(err) && stronger(b, EP_EV_MISSING, &blame, why, sizeof(why)))
 		message = strstr(message, why) ? message : why;
 	pthread_mutex_unlock(&b->lock);
 	ep_boot_accuse(b, err, blame, message);
