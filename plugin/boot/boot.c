@@ -303,17 +303,21 @@ static void timed_out(struct ep_boot *b, uint64_t begun)
 	char missing[128], why[EP_WHY_MAX], text[2 * EP_WHY_MAX];
 	uint32_t n = ep_gather_missing(&b->gather, missing, sizeof(missing));
 	struct ep_blame blame = { -1, EP_EV_MISSING };
+	char both[3 * EP_WHY_MAX + 2];
+	bool found;
 	int at;
 
 	at = snprintf(text, sizeof(text), "collective %llu of rank %u timed out after %llu ms",
 		      (unsigned long long)b->gather.seq, b->rank,
 		      (unsigned long long)((ep_now_ns() - begun) / 1000000));
-	if (evidence(b, EP_EV_MISSING, &blame, why, sizeof(why)) && !b->err) {
-		char both[3 * EP_WHY_MAX + 2];
-
+	found = evidence(b, EP_EV_MISSING, &blame, why, sizeof(why));
+	if (b->err || ep_gather_done(&b->gather))
+		return;
+	b->judged = true;
+	if (found) {
 		snprintf(both, sizeof(both), "%s: %s", why, text);
 		ep_mesh_give_up(b, EP_ETIMEOUT, blame, both);
-	} else if (!b->err && !ep_gather_done(&b->gather)) {
+	} else {
 		blame.rank = n == 1 ? atoi(missing) : -1;
 		snprintf(text + at, sizeof(text) - (size_t)at, ", %u of %u ranks are missing: rank %s", n, b->nranks,
 			 missing);

@@ -24,8 +24,8 @@ static void wake_and_reap(struct ranks *all)
 	cr_expect_eq(ranks_reap(all, SIGKILL), 0);
 }
 
-/* Rank 0 has contributed to the barrier and stops before the others do, whose blocks it forwards: what is missing at the
- * deadline are the blocks of innocent ranks. */
+/* Rank 0 has contributed to the barrier and stops before the others do, whose blocks it forwards: what is missing at
+ * the deadline are the blocks of innocent ranks. */
 static void relay(struct rank *me)
 {
 	uint64_t begun;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An operation that the host aborts reports the rank the host names, not the one it waited for, and tells the others the
- * same. */
+/* An operation that the host aborts reports the rank that the host names, not the one it waited for, and tells the
+ * others the same. */
 #include "kernel_check.h"
 #include "kernels/gx/gx.h"
 #include "kernels/host/launch.h"
