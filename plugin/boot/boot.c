@@ -271,7 +271,7 @@ static bool stronger(const struct ep_boot *b, enum ep_evidence than, struct ep_b
 static bool evidence(struct ep_boot *b, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size)
 {
 	uint64_t until = ep_deadline_ms(GRACE_MS);
-	int rc = 0;
+	int rc = b->judged; /* it has waited before */
 
 	while (!stronger(b, than, blame, why, size)) {
 		if (rc || than == EP_EV_CERTAIN || b->nranks == 1 || (b->busy && ep_gather_done(&b->gather)))
@@ -289,11 +289,11 @@ static void judge(struct ep_boot *b)
 
 	if (b->judged)
 		return;
+	if (b->blame.evidence <= EP_EV_MISSING && evidence(b, b->blame.evidence, &blame, why, sizeof(why))) {
+		snprintf(all, sizeof(all), "%s: %s", why, b->why);
+		ep_endpoint_blame(b, b->err, blame, all);
+	}
 	b->judged = true;
-	if (b->blame.evidence > EP_EV_MISSING || !evidence(b, b->blame.evidence, &blame, why, sizeof(why)))
-		return;
-	snprintf(all, sizeof(all), "%s: %s", why, b->why);
-	ep_endpoint_blame(b, b->err, blame, all);
 }
 
 /* ---- collectives ---- */
@@ -307,6 +307,8 @@ static void timed_out(struct ep_boot *b, uint64_t begun)
 	bool found;
 	int at;
 
+	if (b->limit && b->limit < begun + (uint64_t)b->timeout_ms * 1000000)
+		begun = b->limit - (uint64_t)b->timeout_ms * 1000000; /* the call's */
 	at = snprintf(text, sizeof(text), "collective %llu of rank %u timed out after %llu ms",
 		      (unsigned long long)b->gather.seq, b->rank,
 		      (unsigned long long)((ep_now_ns() - begun) / 1000000));

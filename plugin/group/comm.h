@@ -20,8 +20,9 @@ struct ep_comm_calls {
 	/* Of the stand-in, else NULL: see struct ep_standin_query. */
 	int (*mem_find)(const void *ptr, void **base, size_t *size, uint64_t *id);
 	int (*mem_export)(const void *ptr, int *fd, uint64_t *offset, uint64_t *size);
-	const char *(*last_error)(ncclComm_t); /* may be NULL */
-	const char *owner;		       /* file of the library, for messages */
+	const char *(*last_error)(ncclComm_t);	     /* may be NULL */
+	int (*evidence)(ncclComm_t, char *, size_t); /* of the stand-in, else NULL */
+	const char *owner;			     /* file of the library, for messages */
 };
 
 struct ep_comm {
@@ -37,6 +38,10 @@ int ep_comm_open(ncclComm_t comm, struct ep_comm *out);
 
 /* Base of a window's memory, as this rank's device sees it. */
 int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out);
+
+/* For a call that failed with rc and the last error: a rank that the communicator knows to be dead or silent is named
+ * before it. Returns rc. */
+int ep_comm_explain(const struct ep_comm *comm, int rc);
 
 /* Collective over the communicator's own network; n bytes each, by the deadline. */
 int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
