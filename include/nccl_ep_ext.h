@@ -64,7 +64,7 @@ ncclResult_t anyEpGroupNetCounts(ncclEpGroup_t group, anyEpNetCounts_t *counts);
  * several ranks. On a communicator without a GPU they are accepted wherever a cudaStream_t is.
  */
 ncclResult_t anyEpHostStreamCreate(cudaStream_t *stream);
-/* Waits for everything launched so far, at most NCCL_EP_TIMEOUT_MS (100 s if unset). */
+/* Waits for everything launched so far, at most twice NCCL_EP_TIMEOUT_MS (100 s if unset) and 0.5 s. */
 ncclResult_t anyEpHostStreamSynchronize(cudaStream_t stream);
 /* Runs what is left, then ends the thread. NULL is accepted. */
 ncclResult_t anyEpHostStreamDestroy(cudaStream_t stream);

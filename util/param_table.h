@@ -11,7 +11,7 @@ EP_PARAM(SOCKET_IFNAME, "NCCL_EP_SOCKET_IFNAME", EP_T_STR, "", 0, 0, "NCCL_SOCKE
 EP_PARAM(SOCKET_FAMILY, "NCCL_EP_SOCKET_FAMILY", EP_T_STR, "", 0, 0, "NCCL_SOCKET_FAMILY",
 	 "AF_INET or AF_INET6: only that address family for the bootstrap; empty: both.")
 EP_PARAM(BOOTSTRAP_TIMEOUT_MS, "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", EP_T_INT, "60000", 1, 86400000, "",
-	 "How long ranks wait for each other while a communicator or group is created.")
+	 "How long ranks wait for each other in a call that creates or destroys a communicator or group.")
 EP_PARAM(PEER_LOST_MS, "NCCL_EP_PEER_LOST_MS", EP_T_INT, "30000", 3000, 86400000, "",
 	 "If a host acknowledges nothing for this long, its ranks are dead.")
 EP_PARAM(TIMEOUT_MS, "NCCL_EP_TIMEOUT_MS", EP_T_INT, "0", 0, 86400000, "",

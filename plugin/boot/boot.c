@@ -289,7 +289,7 @@ static bool stronger(const struct ep_boot *b, enum ep_evidence than, struct ep_b
 static bool evidence(struct ep_boot *b, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size)
 {
 	uint64_t until = ep_deadline_ms(GRACE_MS);
-	int rc = 0;
+	int rc = b->judged; /* it has waited before */
 
 	while (!stronger(b, than, blame, why, size)) {
 		if (rc || than == EP_EV_CERTAIN || b->nranks == 1 || (b->busy && ep_gather_done(&b->gather)))
@@ -307,11 +307,11 @@ static void judge(struct ep_boot *b)
 
 	if (b->judged)
 		return;
+	if (b->blame.evidence <= EP_EV_MISSING && evidence(b, b->blame.evidence, &blame, why, sizeof(why))) {
+		snprintf(all, sizeof(all), "%s: %s", why, b->why);
+		ep_endpoint_blame(b, b->err, blame, all);
+	}
 	b->judged = true;
-	if (b->blame.evidence > EP_EV_MISSING || !evidence(b, b->blame.evidence, &blame, why, sizeof(why)))
-		return;
-	snprintf(all, sizeof(all), "%s: %s", why, b->why);
-	ep_endpoint_blame(b, b->err, blame, all);
 }
 
 /* ---- collectives ---- */
@@ -321,17 +321,23 @@ static void timed_out(struct ep_boot *b, uint64_t begun)
 	char missing[128], why[EP_WHY_MAX], text[2 * EP_WHY_MAX];
 	uint32_t n = ep_gather_missing(&b->gather, missing, sizeof(missing));
 	struct ep_blame blame = { -1, EP_EV_MISSING };
+	char both[3 * EP_WHY_MAX + 2];
+	bool found;
 	int at;
 
+	if (b->limit && b->limit < begun + (uint64_t)b->timeout_ms * 1000000)
+		begun = b->limit - (uint64_t)b->timeout_ms * 1000000; /* the call's */
 	at = snprintf(text, sizeof(text), "collective %llu of rank %u timed out after %llu ms",
 		      (unsigned long long)b->gather.seq, b->rank,
 		      (unsigned long long)((ep_now_ns() - begun) / 1000000));
-	if (evidence(b, EP_EV_MISSING, &blame, why, sizeof(why)) && !b->err) {
-		char both[3 * EP_WHY_MAX + 2];
-
+	found = evidence(b, EP_EV_MISSING, &blame, why, sizeof(why));
+	if (b->err || ep_gather_done(&b->gather))
+		return;
+	b->judged = true;
+	if (found) {
 		snprintf(both, sizeof(both), "%s: %s", why, text);
 		ep_mesh_give_up(b, EP_ETIMEOUT, blame, both);
-	} else if (!b->err && !ep_gather_done(&b->gather)) {
+	} else {
 		blame.rank = n == 1 ? atoi(missing) : -1;
 		snprintf(text + at, sizeof(text) - (size_t)at, ", %u of %u ranks are missing: rank %s", n, b->nranks,
 			 missing);
@@ -507,8 +513,8 @@ void ep_boot_abort(struct ep_boot *b, int err, const char *message)
 		return;
 	message = message ? message : "no reason given";
 	pthread_mutex_lock(&b->lock);
-	blame = (struct ep_blame){ (int)b->rank, EP_EV_CERTAIN };
-	if (hearsay(err) && stronger(b, EP_EV_NONE, &blame, why, sizeof(why)))
+	blame = (struct ep_blame){ (int)b->rank, hearsay(err) ? EP_EV_MISSING : EP_EV_CERTAIN };
+	if (hearsay(err) && stronger(b, EP_EV_MISSING, &blame, why, sizeof(why)))
 		message = strstr(message, why) ? message : why;
 	pthread_mutex_unlock(&b->lock);
 	ep_boot_accuse(b, err, blame, message);

@@ -164,8 +164,8 @@ static void root_lost(struct ep_boot *b, struct ep_conn *c, int err)
 				 b->host, at, err ? strerror(-err) : "connection closed");
 	else if (c->was_ready)
 		ep_endpoint_fail(b, EP_EREMOTE, EP_NO_RANK,
-				 "the process that created the id died during bootstrap (%s: %s)", at,
-				 err ? strerror(-err) : "connection closed");
+				 "the bootstrap root, the process that created the id, died during bootstrap (%s: %s)",
+				 at, err ? strerror(-err) : "connection closed");
 	else if (err == -ECONNREFUSED)
 		ep_endpoint_fail(b, EP_EREMOTE, EP_NO_RANK,
 				 "rank %u: no bootstrap root at %s: the process that created the id (often rank 0) "

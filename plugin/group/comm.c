@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,8 @@ static bool ask_standin(void *lib, struct search *search)
 		search->out->mem_find = q->mem_find;
 	if (q->size >= offsetof(struct ep_standin_query, last_error) + sizeof(q->last_error))
 		search->out->last_error = q->last_error;
+	if (q->size >= offsetof(struct ep_standin_query, evidence) + sizeof(q->evidence))
+		search->out->evidence = q->evidence;
 	return true;
 }
 
@@ -210,6 +213,17 @@ free_mem:
 	ops->mem_free(dev, &mem);
 leak:
 	return rc;
+}
+
+int ep_comm_explain(const struct ep_comm *comm, int rc)
+{
+	char why[400], last[512];
+
+	if ((rc != -EP_ETIMEOUT && rc != -EP_EREMOTE) || !comm->calls.evidence ||
+	    comm->calls.evidence(comm->handle, why, sizeof(why)))
+		return rc;
+	snprintf(last, sizeof(last), "%s", ep_last_error());
+	return EP_FAIL(EP_COMM, -rc, "%s: %s", why, last);
 }
 
 int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out)

@@ -21,6 +21,7 @@ struct ep_comm_calls {
 	/* Of the stand-in, else NULL: see struct ep_standin_query. */
 	int (*mem_find)(const void *ptr, void **base, size_t *size, uint64_t *id);
 	int (*mem_export)(const void *ptr, int *fd, uint64_t *offset, uint64_t *size);
+	int (*evidence)(ncclComm_t, char *, size_t);
 	const char *owner; /* file of the library, for messages */
 };
 

@@ -132,7 +132,8 @@ static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int
 		rc = greeting_judge(all, comm, check_rc);
 	if (!rc) {
 		opts.id = &all[0].id;
-		rc = ep_boot_open(&opts, &group->boot);
+		/* A rank that does not come may have failed in the exchange before, because of another. */
+		rc = ep_comm_explain(comm, ep_boot_open(&opts, &group->boot));
 	}
 	free(all);
 	return rc;
@@ -308,6 +309,19 @@ static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep
 	return group;
 }
 
+/* With masks exchanges go on without a dead rank, and what fails is whatever misses its part first. */
+static int create_explain(struct ncclEpGroup *group, int rc)
+{
+	char why[256], last[512];
+	int rank;
+
+	rc = ep_boot_explain(group->boot, rc);
+	snprintf(last, sizeof(last), "%s", ep_last_error());
+	if (group->cfg.enable_mask && !ep_boot_failed(group->boot, &rank, why, sizeof(why)) && !strstr(last, why))
+		rc = EP_FAIL(EP_GROUP, EP_EREMOTE, "%s: %s", why, last);
+	return rc;
+}
+
 int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncclEpAllocConfig_t *alloc,
 		    const struct ep_algo *algo, int check_rc, struct ncclEpGroup **out)
 {
@@ -337,7 +351,7 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 	if ((rc = group_meet(group, &comm, check_rc, deadline)))
 		goto release;
 	if ((rc = group_furnish(group))) {
-		rc = ep_boot_explain(group->boot, rc);
+		rc = create_explain(group, rc);
 		ep_boot_abort(group->boot, -rc, ep_last_error());
 		goto release;
 	}

@@ -84,6 +84,19 @@ bool ep_sc_owns(ncclComm_t handle)
 	return yes;
 }
 
+int ep_sc_evidence(ncclComm_t handle, char *why, size_t size)
+{
+	struct ncclComm *comm = NULL;
+	struct ep_blame blame;
+	int rc = ep_sc_get(handle, "ncclEpStandinQuery", &comm);
+
+	if (rc)
+		return -ENOENT;
+	rc = ep_boot_evidence(comm->boot, EP_EV_MISSING, &blame, why, size);
+	ep_sc_put(comm);
+	return rc;
+}
+
 int ep_sc_window_find(ncclWindow_t win, void **base, size_t *size)
 {
 	int rc = -ENOENT;
@@ -168,7 +181,13 @@ int ep_sc_break(struct ncclComm *comm, int rc)
 
 int ep_sc_give_up(struct ncclComm *comm, int rc)
 {
-	ep_boot_abort(comm->boot, EP_EREMOTE, ep_last_error());
+	const struct ep_blame self = { comm->rank, EP_EV_CERTAIN };
+
+	/* A mistake of this rank is remote only to the others, who must not look for another reason. */
+	if (rc == -EP_ETIMEOUT || rc == -EP_EREMOTE)
+		ep_boot_abort(comm->boot, EP_EREMOTE, ep_last_error());
+	else
+		ep_boot_accuse(comm->boot, EP_EREMOTE, self, ep_last_error());
 	return ep_sc_break(comm, rc);
 }
 

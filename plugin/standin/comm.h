@@ -82,6 +82,8 @@ int ep_sc_config_check(const ncclConfig_t *config, const char *call);
 int ep_sc_get(ncclComm_t handle, const char *call, struct ncclComm **out);
 void ep_sc_put(struct ncclComm *comm);
 bool ep_sc_owns(ncclComm_t handle);
+/* See struct ep_standin_query. */
+int ep_sc_evidence(ncclComm_t handle, char *why, size_t size);
 int ep_sc_window_find(ncclWindow_t win, void **base, size_t *size);
 
 /* Operations of a communicator run one at a time in ticket order, whatever streams and threads they come from: the

@@ -113,6 +113,7 @@ const struct ep_standin_query *ncclEpStandinQuery(void)
 		.mem_export = ep_sc_mem_export,
 		.mem_find = ep_sc_mem_find,
 		.last_error = ncclGetLastError,
+		.evidence = ep_sc_evidence,
 	};
 
 	return &query;

@@ -38,6 +38,8 @@ struct ep_standin_query {
 	/* The same allocation by id: never 0, and never reused in the process. -ENOENT: not from ncclMemAlloc. */
 	int (*mem_find)(const void *ptr, void **base, size_t *size, uint64_t *id);
 	const char *(*last_error)(ncclComm_t comm);
+	/* 0: why, a message, names a rank of comm that died or does not answer. -ENOENT: none is known. */
+	int (*evidence)(ncclComm_t comm, char *why, size_t size);
 };
 
 typedef const struct ep_standin_query *(*ep_standin_query_fn)(void);

@@ -90,10 +90,11 @@ static int split_run(const struct ep_job *job)
 		ep_boot_limit(comm->boot, 0);
 		ep_sc_leave(comm);
 	}
+	/* A rank that did not come to the new one may be known to be dead in the old one. */
+	if (!rc && opts.nranks)
+		rc = ep_boot_explain(comm->boot, ep_sc_open(&opts, job->new_comm));
 	ep_sc_put(comm);
-	if (rc || !opts.nranks)
-		return rc;
-	return ep_sc_open(&opts, job->new_comm);
+	return rc;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)

@@ -9,11 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "test/rig/strike.h"
 
 #define TIMEOUT_MS 1500
 #define RANKS 4
+#define AT_ONCE 3 /* jobs: they mostly wait */
 
 struct row {
 	const char *name;
@@ -24,6 +27,7 @@ struct row {
 #define STOP_AT(call) .victim = 0, .signal = SIGSTOP, .at = call
 static const struct row rows[] = {
 	{ "init", { STOP_AT(STRIKE_INIT) }, NULL },
+	{ "init of another", { .victim = 2, .signal = SIGSTOP, .at = STRIKE_INIT }, NULL },
 	{ "group", { STOP_AT(STRIKE_GROUP) }, NULL },
 	{ "handle", { STOP_AT(STRIKE_HANDLE) }, NULL },
 	{ "dispatch", { STOP_AT(STRIKE_DISPATCH) }, NULL },
@@ -111,12 +115,20 @@ static int run(const struct row *row, double slack, bool verbose)
 	return bad;
 }
 
+static int ended(int *running)
+{
+	int status = -1;
+
+	--*running;
+	return wait(&status) < 0 || status != 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *only = NULL;
 	bool verbose = false;
 	double slack = 0;
-	int c, failed = 0;
+	int c, failed = 0, running = 0;
 
 	while ((c = getopt(argc, argv, "c:s:v")) != -1) {
 		if (c == 'c')
@@ -128,8 +140,16 @@ int main(int argc, char **argv)
 		else
 			return 2;
 	}
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		if (!only || !strcmp(only, rows[i].name))
-			failed += run(&rows[i], slack, verbose) != 0;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		if (only && strcmp(only, rows[i].name) != 0)
+			continue;
+		if (running == AT_ONCE)
+			failed += ended(&running);
+		running++;
+		if (!fork())
+			_exit(run(&rows[i], slack, verbose) != 0);
+	}
+	while (running)
+		failed += ended(&running);
 	return failed ? 1 : 0;
 }
