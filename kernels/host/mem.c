@@ -35,6 +35,33 @@ static size_t page_round(size_t n)
 	return (n + page - 1) / page * page;
 }
 
+/* Between two pages that nobody may access: a kernel that leaves a window faults there, as on a GPU, instead of writing
+ * to whatever was mapped beside it. */
+static void *window_map(int fd, size_t bytes)
+{
+	size_t guard = page_round(1);
+	char *range = mmap(NULL, bytes + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *ptr;
+
+	if (range == MAP_FAILED)
+		return MAP_FAILED;
+	ptr = mmap(range + guard, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+	if (ptr == MAP_FAILED) {
+		int err = errno;
+
+		munmap(range, bytes + 2 * guard);
+		errno = err;
+	}
+	return ptr;
+}
+
+static void window_unmap(void *ptr, size_t bytes)
+{
+	size_t guard = page_round(1);
+
+	munmap((char *)ptr - guard, bytes + 2 * guard);
+}
+
 static int buffer_add(struct host_dev *host, void *base, size_t size)
 {
 	struct host_buffer *buffer = EP_CALLOC(EP_DEV, 1, sizeof(*buffer), "the record of a window");
@@ -130,7 +157,7 @@ int host_mem_alloc(struct ep_dev *dev, size_t size, struct ep_mem *out)
 	rc = window_fd(bytes, &fd);
 	if (rc != 0)
 		return rc;
-	ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	ptr = window_map(fd, bytes);
 	if (ptr == MAP_FAILED) {
 		rc = EP_FAIL(EP_DEV, errno, "mapping a window of %zu bytes failed: %s", size, strerror(errno));
 		goto close_fd;
@@ -141,7 +168,7 @@ int host_mem_alloc(struct ep_dev *dev, size_t size, struct ep_mem *out)
 	*out = (struct ep_mem){ .ptr = ptr, .size = size, .priv = { (uint64_t)fd + 1, bytes } };
 	return 0;
 unmap:
-	munmap(ptr, bytes);
+	window_unmap(ptr, bytes);
 close_fd:
 	close(fd);
 	return rc;
@@ -151,7 +178,7 @@ void host_mem_free(struct ep_dev *dev, struct ep_mem *mem)
 {
 	if (!mem->ptr)
 		return;
-	munmap(mem->ptr, mem->priv[1]);
+	window_unmap(mem->ptr, mem->priv[1]);
 	if (mem->priv[0] > 0) {
 		buffer_remove((struct host_dev *)dev, mem->ptr);
 		close((int)(mem->priv[0] - 1));
@@ -191,7 +218,7 @@ int host_mem_import(struct ep_dev *dev, const struct ep_export *from, int fd, st
 		return EP_FAIL(EP_DEV, EP_EREMOTE, "a peer's window has %llu bytes, but claims %llu",
 			       (unsigned long long)st.st_size, (unsigned long long)from->size);
 	bytes = (size_t)st.st_size;
-	ptr = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	ptr = window_map(fd, bytes);
 	if (ptr == MAP_FAILED)
 		return EP_FAIL(EP_DEV, errno, "mapping a peer's window of %zu bytes failed: %s", bytes,
 			       strerror(errno));

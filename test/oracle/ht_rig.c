@@ -495,7 +495,7 @@ int ht_join(struct ht_rig *rig, const struct ht_rig *host, const struct ht_cfg *
 
 int ht_close(struct ht_rig *rig)
 {
-	bool failed = seat_failed(rig->seat);
+	bool failed = seat_failed(rig->seat) || rig->parted;
 
 	/* Memory is freed only when no kernel runs: on some devices freeing waits for them. */
 	if (!failed && seat_barrier(rig->seat))

@@ -106,6 +106,7 @@ struct ht_rig {
 	double group_seconds; /* duration of CreateGroup */
 	bool bad_ids;	      /* since the last check */
 	uint64_t words;	      /* played */
+	bool parted;	      /* the group has failed on some ranks: ht_close does not wait and ignores errors */
 };
 
 /* All collective: 0, or -1 after seat_fail. Wrong values are no failure; they count in the verdict. */
