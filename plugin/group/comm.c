@@ -53,6 +53,7 @@ static bool ask_standin(void *lib, struct search *search)
 {
 	ep_standin_query_fn query = (ep_standin_query_fn)dlsym(lib, EP_STANDIN_QUERY_NAME);
 	const struct ep_standin_query *q = query ? query() : NULL;
+	void *symbol;
 
 	if (!q || q->version != EP_STANDIN_QUERY_VERSION || !q->owns(search->comm))
 		return false;
@@ -67,6 +68,8 @@ static bool ask_standin(void *lib, struct search *search)
 		.mem_export = q->mem_export,
 		.owner = "the stand-in",
 	};
+	symbol = dlsym(lib, "ncclGetLastError");
+	memcpy(&search->out->last_error, &symbol, sizeof(symbol));
 	if (q->size >= offsetof(struct ep_standin_query, mem_find) + sizeof(q->mem_find))
 		search->out->mem_find = q->mem_find;
 	return true;
@@ -89,6 +92,7 @@ static bool ask_real(void *lib, struct search *search)
 		{ "ncclGetErrorString", &c.error_string, true },
 		{ "ncclCommGetAsyncError", &c.async_error, false },
 		{ "ncclWinGetUserPtr", &c.window, false },
+		{ "ncclGetLastError", &c.last_error, false },
 	};
 	Dl_info info;
 
@@ -125,8 +129,10 @@ static int find_calls(ncclComm_t comm, struct ep_comm_calls *out)
 
 static int call_failed(const struct ep_comm_calls *calls, const char *name, ncclResult_t rc)
 {
+	const char *text = calls->last_error ? calls->last_error(NULL) : ""; /* names the rank, if any */
+
 	return EP_FAIL(EP_COMM, rc == ncclInvalidArgument ? EP_EARG : EP_EREMOTE, "%s of %s failed: %s", name,
-		       calls->owner, calls->error_string(rc));
+		       calls->owner, text && *text ? text : calls->error_string(rc));
 }
 
 int ep_comm_open(ncclComm_t handle, struct ep_comm *out)
@@ -170,17 +176,18 @@ static int settle(const struct ep_comm *comm, ncclResult_t rc, uint64_t deadline
 	return rc == ncclSuccess ? 0 : call_failed(&comm->calls, "ncclAllGather", rc);
 }
 
-int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
-		      void *all, uint64_t deadline)
+/* By way of device memory, which is all that NCCL takes. */
+static int allgather_staged(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
+			    void *all, uint64_t deadline)
 {
 	const struct ep_dev_ops *ops = dev->ops;
 	struct ep_mem mem;
 	struct ep_pinned pinned;
 	char *send, *recv;
 	size_t total = n * (size_t)(comm->nranks + 1);
-	int rc = ops->mem_alloc(dev, total, &mem);
+	int rc;
 
-	if (rc)
+	if ((rc = ops->mem_alloc(dev, total, &mem)))
 		return rc;
 	if ((rc = ops->pinned_alloc(dev, total, &pinned)))
 		goto free_mem;
@@ -204,6 +211,14 @@ free_mem:
 	ops->mem_free(dev, &mem);
 leak:
 	return rc;
+}
+
+int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
+		      void *all, uint64_t deadline)
+{
+	if (comm->kind != EP_DEV_HOST)
+		return allgather_staged(comm, dev, stream, mine, n, all, deadline);
+	return settle(comm, comm->calls.allgather(mine, all, n, ncclUint8, comm->handle, NULL), deadline);
 }
 
 int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out)

@@ -17,6 +17,7 @@ struct ep_comm_calls {
 	const char *(*error_string)(ncclResult_t);
 	ncclResult_t (*async_error)(ncclComm_t, ncclResult_t *);   /* may be NULL */
 	ncclResult_t (*window)(ncclComm_t, ncclWindow_t, void **); /* may be NULL */
+	const char *(*last_error)(ncclComm_t);			   /* may be NULL */
 	/* Of the stand-in, else NULL: see struct ep_standin_query. */
 	int (*mem_find)(const void *ptr, void **base, size_t *size, uint64_t *id);
 	int (*mem_export)(const void *ptr, int *fd, uint64_t *offset, uint64_t *size);
@@ -37,7 +38,8 @@ int ep_comm_open(ncclComm_t comm, struct ep_comm *out);
 /* Base of a window's memory, as this rank's device sees it. */
 int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out);
 
-/* Collective over the communicator's own network; n bytes each, by the deadline. */
+/* Collective over the communicator's own network; n bytes each, by the deadline. On the CPU without a device or stream,
+ * and without memory of its own: a rank that has none left can still say so. */
 int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
 		      void *all, uint64_t deadline);
 

@@ -97,37 +97,55 @@ static int greeting_judge(const struct greeting *all, const struct ep_comm *comm
 				       r, all[r].build, comm->rank, all[comm->rank].build);
 		if (all[r].check_rc)
 			return EP_FAIL(EP_GROUP, -all[r].check_rc,
-				       "ncclEpCreateGroup: rank %d refused its configuration (%s): see its own message",
+				       "ncclEpCreateGroup: rank %d cannot create the group (%s): see its own message",
 				       r, ep_result_name(ep_result(all[r].check_rc)));
 	}
 	return 0;
 }
 
-/* Exchanges greetings over the communicator and opens the group's own mesh. */
-static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int check_rc)
+/* Opens the group's own mesh. */
+static int mesh_open(struct ncclEpGroup *group, const struct ep_boot_id *id)
 {
-	struct greeting mine = { .build = EP_VERSION, .check_rc = check_rc };
-	struct greeting *all = EP_CALLOC(EP_GROUP, (size_t)comm->nranks, sizeof(*all), "greetings");
-	struct ep_boot_opts opts = { .rank = comm->rank,
-				     .nranks = comm->nranks,
+	struct ep_boot_opts opts = { .id = id,
+				     .rank = group->rank,
+				     .nranks = group->nranks,
 				     .survive = group->cfg.enable_mask,
 				     .gone = ep_group_rank_dead,
 				     .gone_ctx = group };
-	int rc;
 
-	if (!all)
-		return -ENOMEM;
-	if (comm->rank == 0 && !check_rc && (rc = ep_boot_id_create(&mine.id)))
-		mine.check_rc = check_rc = rc;
-	rc = ep_comm_allgather(comm, group->dev, group->stream, &mine, sizeof(mine), all,
-			       ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS)));
+	return ep_boot_open(&opts, &group->boot);
+}
+
+/* Greetings of so many ranks are exchanged without allocating: a rank that is out of memory can still say so, and its
+ * next call on the communicator does not pair with the others' greetings. */
+#define GREETINGS_FEW 128
+
+/* Exchanges greetings over the communicator, and opens the mesh if all ranks can. group is NULL only with check_rc. */
+static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int check_rc)
+{
+	struct greeting mine = { .build = EP_VERSION }, few[GREETINGS_FEW], *all = few;
+	struct ep_dev *dev = group ? group->dev : NULL;
+	int rc, gathered;
+
+	if (comm->nranks > GREETINGS_FEW)
+		all = EP_CALLOC(EP_GROUP, (size_t)comm->nranks, sizeof(*all), "greetings");
+	/* Without memory for the exchange, or a GPU to exchange with, the others learn it by their deadline. */
+	if (!all || (comm->kind != EP_DEV_HOST && !dev))
+		return check_rc ? check_rc : -ENOMEM;
+	if (comm->rank == 0 && !check_rc)
+		check_rc = ep_boot_id_create(&mine.id);
+	mine.check_rc = check_rc;
+	rc = gathered = ep_comm_allgather(comm, dev, group ? group->stream : NULL, &mine, sizeof(mine), all,
+					  ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS)));
 	if (!rc)
 		rc = greeting_judge(all, comm, check_rc);
-	if (!rc) {
-		opts.id = &all[0].id;
-		rc = ep_boot_open(&opts, &group->boot);
-	}
-	free(all);
+	/* What all ranks judge alike keeps all of them away; of a failed exchange some may know nothing. */
+	if (rc && comm->rank == 0 && !check_rc)
+		ep_boot_id_abandon(&mine.id, comm->rank, -gathered, ep_last_error());
+	if (!rc)
+		rc = mesh_open(group, &all[0].id);
+	if (all != few)
+		free(all);
 	return rc;
 }
 
@@ -299,6 +317,21 @@ static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep
 	return group;
 }
 
+/* What a group needs before it meets the others. */
+static int group_equip(struct ncclEpGroup *group, const struct ep_comm *comm)
+{
+	int rc;
+
+	if ((rc = ep_dev_row(comm->kind)->open(comm->ordinal, &group->dev)))
+		return rc;
+	group->pool.dev = group->dev;
+	/* Before the mesh: its thread writes there when a rank dies. */
+	if ((rc = ep_page_open(group->dev, group->nranks, &group->page)))
+		return rc;
+	/* The CPU device runs set-up work in the caller, with no stream. */
+	return comm->kind == EP_DEV_HOST ? 0 : group->dev->ops->stream_create(group->dev, &group->stream);
+}
+
 int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncclEpAllocConfig_t *alloc,
 		    const struct ep_algo *algo, int check_rc, struct ncclEpGroup **out)
 {
@@ -309,17 +342,9 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 	if (rc)
 		return rc;
 	group = group_new(&comm, cfg, alloc, algo);
-	if (!group)
-		return -ENOMEM;
-	if ((rc = ep_dev_row(comm.kind)->open(comm.ordinal, &group->dev)))
-		goto release;
-	group->pool.dev = group->dev;
-	/* Before the mesh: its thread writes there when a rank dies. */
-	if ((rc = ep_page_open(group->dev, group->nranks, &group->page)))
-		goto release;
-	/* The CPU device runs set-up work in the caller, with no stream. */
-	if (comm.kind != EP_DEV_HOST && (rc = group->dev->ops->stream_create(group->dev, &group->stream)))
-		goto release;
+	rc = group ? group_equip(group, &comm) : -ENOMEM;
+	if (!check_rc)
+		check_rc = rc;
 	if (!check_rc && cfg->num_experts % (unsigned)comm.nranks)
 		check_rc = EP_FAIL(EP_GROUP, EP_EARG,
 				   "ncclEpCreateGroup: config->num_experts is %u, not a multiple of the %d ranks",
@@ -333,7 +358,8 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 	*out = group;
 	return 0;
 release:
-	group_release(group, true);
+	if (group)
+		group_release(group, true);
 	return rc;
 }
 
