@@ -171,8 +171,11 @@ static int payload_add(struct ncclEpGroup *group, size_t bytes)
 	if (grown)
 		list->win = grown;
 	if (!grown || !win) {
+		if (win)
+			EP_FAIL(EP_GROUP, ENOMEM, "out of memory: list of windows");
 		free(win);
-		return win ? EP_FAIL(EP_GROUP, ENOMEM, "out of memory: list of windows") : -ENOMEM;
+		ep_boot_abort(group->boot, ENOMEM, ep_last_error()); /* the others are about to open theirs */
+		return -ENOMEM;
 	}
 	if ((rc = ep_window_open(&ctx, bytes, win))) {
 		free(win);
@@ -180,7 +183,9 @@ static int payload_add(struct ncclEpGroup *group, size_t bytes)
 	}
 	list->win[list->count++] = win;
 	EP_INFO(EP_GROUP, "rank %d: payload window %d of %zu bytes", group->rank, list->count, win->size);
-	return payload_mapped(group, win);
+	if ((rc = payload_mapped(group, win)))
+		ep_boot_abort(group->boot, -rc, ep_last_error()); /* of these two ranks only */
+	return rc;
 }
 
 static int all_mapped(const struct ncclEpGroup *group)
@@ -404,13 +409,21 @@ int ep_group_destroy(struct ncclEpGroup *group)
 	return rc;
 }
 
+void ep_group_give_up(struct ncclEpGroup *group, int rc)
+{
+	ep_boot_abort(group->boot, -rc, ep_last_error());
+	ep_group_set_error(group, -rc, ep_last_error());
+}
+
 static int key_agree(struct ncclEpGroup *group, const void *key, size_t key_size)
 {
 	char *all = EP_CALLOC(EP_GROUP, (size_t)group->nranks, key_size, "keys of a handle");
 	int rc;
 
-	if (!all)
+	if (!all) {
+		ep_group_give_up(group, -ENOMEM);
 		return -ENOMEM;
+	}
 	rc = ep_boot_allgather(group->boot, key, key_size, all);
 	for (int r = 0; !rc && r < group->nranks; r++)
 		if (memcmp(all + (size_t)r * key_size, key, key_size))
@@ -431,6 +444,17 @@ bool ep_group_holds(const struct ncclEpGroup *group, const struct ep_need *need)
 	       (!link || (need->far_window <= link->window_bytes && need->far_send <= link->send_stride));
 }
 
+/* Either all ranks fail alike, and the group goes on, or this one has broken the mesh to tell the others. */
+static int reserve_failed(struct ncclEpGroup *group, int rc)
+{
+	char why[256];
+	int rank;
+
+	if (!ep_boot_failed(group->boot, &rank, why, sizeof(why)) && rank == group->rank)
+		ep_group_set_error(group, -rc, ep_last_error());
+	return rc;
+}
+
 int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, const void *key, size_t key_size)
 {
 	size_t have = group->payload.count ? group->payload.win[group->payload.count - 1]->size : 0, most;
@@ -446,10 +470,11 @@ int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, cons
 			       "config->rdma_buffer_size is %llu, but a handle of this layout and num_topk needs %zu: "
 			       "raise it or pass NCCL_EP_AUTO",
 			       (unsigned long long)group->cfg.rdma_buffer_size, most);
-	if ((rc = key_agree(group, key, key_size)) || (need->window > have && (rc = payload_add(group, need->window))))
+	if ((rc = key_agree(group, key, key_size)))
 		return rc;
-	if (group->link && (rc = ep_link_reserve(group->link, need->far_window, need->far_send)))
-		return rc;
+	if ((need->window > have && (rc = payload_add(group, need->window))) ||
+	    (group->link && (rc = ep_link_reserve(group->link, need->far_window, need->far_send))))
+		return reserve_failed(group, rc);
 	/* Setting up a window frees pinned memory, which waits for kernels: nobody launches a kernel that waits for a
 	 * rank still setting up. */
 	return ep_boot_barrier(group->boot);

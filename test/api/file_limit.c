@@ -122,7 +122,9 @@ static int windows(void)
 
 static int payload(void)
 {
-	return ranks_threads(2, no_window, "LL");
+	int ll = 1;
+
+	return ranks_threads(2, no_window, &ll);
 }
 
 static int loop_net(void)
