@@ -261,8 +261,9 @@ static int group_furnish(struct ncclEpGroup *group)
 	return ep_boot_barrier(group->boot);
 }
 
-/* Other threads of this process may hold plain pointers into windows: unless all ranks agreed that they are done, the
- * windows stay mapped. A leak in a failed job is better than a store into unmapped memory. */
+/* quiet: nobody uses this rank's windows any more. Other threads of this process may hold plain pointers into them: unless
+ * all ranks agreed that they are done, they stay mapped. A leak in a failed job is better than a store into unmapped
+ * memory. */
 static void group_release(struct ncclEpGroup *group, bool quiet)
 {
 	struct ep_window_ctx ctx = window_ctx(group);
@@ -270,6 +271,7 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 	group->algo->stop(group);
 	ep_link_stop(group->link);
 	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
+	quiet = quiet && !(group->link && group->link->stuck);
 	if (quiet) {
 		ep_link_close(group->link);
 		for (int i = 0; i < group->payload.count; i++)
@@ -382,10 +384,22 @@ static int group_part(struct ncclEpGroup *group)
 	return ep_boot_barrier(group->boot);
 }
 
+/* No other rank uses an address of this rank's: on the CPU a process has its own mapping of every window it reaches, and
+ * that stays when this one goes. On a GPU it may not. */
+static bool alone(const struct ncclEpGroup *group)
+{
+	const struct ep_topo *topo = &group->topo;
+
+	for (int r = 0; r < group->nranks; r++)
+		if (r != group->rank && topo->rank[r].pid_rank == topo->rank[group->rank].pid_rank)
+			return false;
+	return group->dev->ops->kind == EP_DEV_HOST;
+}
+
 int ep_group_destroy(struct ncclEpGroup *group)
 {
+	bool failed, drained;
 	int rc = 0;
-	bool failed;
 
 	if (!ep_live_hold(EP_LIVE_GROUP, group))
 		return EP_NOT_LIVE("ncclEpGroupDestroy", "group", group);
@@ -402,10 +416,11 @@ int ep_group_destroy(struct ncclEpGroup *group)
 	/* Also where the group has failed: then for the caller's tensors, not for the windows, which are leaked. */
 	if ((rc = ep_launch_drain(group, ep_now_ns() + group->timeout_ns)))
 		ep_boot_abort(group->boot, -rc, ep_last_error());
+	drained = !rc;
 	failed = atomic_load_explicit(&group->error, memory_order_relaxed) != 0;
 	if (!failed && !rc)
 		rc = group_part(group);
-	group_release(group, !failed && !rc);
+	group_release(group, (!failed && !rc) || (drained && alone(group)));
 	return rc;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Creations that fail, many times in one process: they leave no descriptor, thread or mapping, on the rank at fault and
- * on the other. Two ranks as threads, through the public functions only. Exit status 0 or 1.
+ * on the other, two threads. Nor does a group whose other rank, a process, dies. Only public functions. Exit
+ * status 0 or 1.
  */
 #include <dirent.h>
 #include <time.h>
@@ -219,6 +220,66 @@ static int kind_child(const struct kind *kind)
 	return bad;
 }
 
+/* The other rank is a process that ends right after its creation. */
+static int deserter(int gate)
+{
+	ncclEpGroupConfig_t c = config_of(NCCL_EP_ALGO_LOW_LATENCY);
+	struct rank me = { .rank = 1, .n = 2 };
+	ncclEpGroup_t group = NULL;
+
+	if (read(gate, &me.id, sizeof(me.id)) != (ssize_t)sizeof(me.id) ||
+	    ncclCommInitRank(&me.comm, me.n, me.id, me.rank) != ncclSuccess)
+		return 1;
+	return ncclEpCreateGroup(&group, me.comm, &c) != ncclSuccess;
+}
+
+static int deserted(int gate)
+{
+	ncclEpGroupConfig_t c = config_of(NCCL_EP_ALGO_LOW_LATENCY);
+	struct timespec nap = { .tv_nsec = 1000000 };
+	struct rank me = { .n = 2 };
+	ncclEpGroup_t group = NULL;
+	int bad = 0, code = 0;
+
+	EXPECT_OK(ncclGetUniqueId(&me.id));
+	EXPECT(write(gate, &me.id, sizeof(me.id)) == (ssize_t)sizeof(me.id));
+	EXPECT_OK(ncclCommInitRank(&me.comm, me.n, me.id, me.rank));
+	ncclEpCreateGroup(&group, me.comm, &c);
+	/* A creation that succeeded here: the group fails at once. */
+	for (int i = 0; group && !code && i < SETTLE_MS; i++) {
+		nanosleep(&nap, NULL);
+		ncclEpGetAsyncError(group, &code);
+	}
+	EXPECT(!group || code);
+	ncclEpGroupDestroy(group);
+	ncclCommDestroy(me.comm);
+	return bad;
+}
+
+static int deserters(void)
+{
+	enum { TIMES = 10 };
+	struct count before, after;
+	int gate[2], bad = 0, status;
+	pid_t pid[TIMES];
+
+	EXPECT(!pipe(gate));
+	for (int i = 0; i < TIMES; i++)
+		if (!(pid[i] = fork()))
+			_exit(deserter(gate[0]));
+	before = count();
+	for (int i = 0; i < TIMES; i++)
+		bad += deserted(gate[1]);
+	for (int i = 0; i < TIMES; i++)
+		EXPECT(waitpid(pid[i], &status, 0) == pid[i] && !status);
+	if (!settled(before, &after)) {
+		fprintf(stderr, "deserters: descriptors %d to %d, threads %d to %d, windows %d to %d\n", before.fds,
+			after.fds, before.threads, after.threads, before.maps, after.maps);
+		bad++;
+	}
+	return bad;
+}
+
 int main(void)
 {
 	int failed = 0, n = sizeof(kinds) / sizeof(kinds[0]);
@@ -235,6 +296,12 @@ int main(void)
 		fflush(stdout);
 		failed += status != 0;
 	}
-	printf("%d passed, %d failed\n", n - failed, failed);
+	if (deserters()) {
+		printf("not ok rank dies\n");
+		failed++;
+	} else {
+		printf("ok rank dies\n");
+	}
+	printf("%d passed, %d failed\n", n + 1 - failed, failed);
 	return failed ? 1 : 0;
 }
