@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "util/fsize.h"
 #include "util/param.h"
 
 static const char *const level_names[] = { "NONE", "VERSION", "WARN", "INFO", "TRACE" };
@@ -108,6 +109,7 @@ void ep_log_(enum ep_log_level level, enum ep_log_sub sub, const char *file, int
 {
 	char text[1024];
 	const char *base = strrchr(file, '/');
+	struct ep_fsize fsize;
 	va_list ap;
 
 	if (!ep_log_on(level, sub))
@@ -115,7 +117,10 @@ void ep_log_(enum ep_log_level level, enum ep_log_sub sub, const char *file, int
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
+	/* A line past the limit of a log file is lost. */
+	ep_fsize_begin(&fsize);
 	/* One call per line: lines of several threads do not mix. */
 	fprintf(log_state.out, "%s:%d:%ld %s %s %s (%s:%d)\n", log_state.host, (int)getpid(), syscall(SYS_gettid),
 		level_names[level], sub_names[sub], text, base ? base + 1 : file, line);
+	ep_fsize_end(&fsize);
 }

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "util/error.h"
+#include "util/fsize.h"
 
 #define HOST_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -126,6 +127,8 @@ static size_t memory_available(void)
 static int window_fd(size_t size, int *out)
 {
 	size_t available = memory_available();
+	struct ep_fsize fsize;
+	char why[128];
 	int fd, rc;
 
 	if (size > available)
@@ -134,11 +137,14 @@ static int window_fd(size_t size, int *out)
 	fd = memfd_create("nccl_ep", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0)
 		return EP_FAIL(EP_DEV, errno, "memfd_create failed: %s", strerror(errno));
+	ep_fsize_begin(&fsize);
 	do {
 		rc = fallocate(fd, 0, 0, (off_t)size);
 	} while (rc != 0 && errno == EINTR);
+	ep_fsize_end(&fsize);
 	if (rc != 0 || fcntl(fd, F_ADD_SEALS, HOST_SEALS) != 0) {
-		rc = EP_FAIL(EP_DEV, errno, "allocating a window of %zu bytes failed: %s", size, strerror(errno));
+		rc = EP_FAIL(EP_DEV, errno, "allocating a window of %zu bytes failed: %s", size,
+			     ep_fsize_why(errno, why, sizeof(why)));
 		close(fd);
 		return rc;
 	}

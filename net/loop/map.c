@@ -14,6 +14,7 @@
 
 #include "net/loop/loop.h"
 #include "util/error.h"
+#include "util/fsize.h"
 
 #define LOOP_MAGIC 0x4c4f4f31u /* changes with the layout */
 /* Header and slices are aligned to the largest page size in use; memfds are sparse. */
@@ -230,13 +231,18 @@ int loop_page_make(int nranks, struct loop_handle *handle, struct loop_header **
 {
 	size_t size = loop_page_size(nranks);
 	struct loop_header *header;
+	struct ep_fsize fsize;
+	char why[128];
 	int made = memfd_create("nccl_ep_loop", MFD_CLOEXEC | MFD_ALLOW_SEALING), rc;
 
 	if (made < 0)
 		return EP_FAIL(EP_NET, errno, "loop: memfd_create: %s", strerror(errno));
-	if (ftruncate(made, (off_t)size) || fcntl(made, F_ADD_SEALS, LOOP_SEALS)) {
+	ep_fsize_begin(&fsize);
+	rc = ftruncate(made, (off_t)size);
+	ep_fsize_end(&fsize);
+	if (rc || fcntl(made, F_ADD_SEALS, LOOP_SEALS)) {
 		rc = EP_FAIL(EP_NET, errno, "loop: cannot size or seal %zu bytes of shared memory: %s", size,
-			     strerror(errno));
+			     ep_fsize_why(errno, why, sizeof(why)));
 		goto close_fd;
 	}
 	header = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);

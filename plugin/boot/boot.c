@@ -212,7 +212,7 @@ int ep_boot_open(const struct ep_boot_opts *opts, struct ep_boot **out)
 		return rc;
 	rc = boot_alloc(opts, &b);
 	if (rc)
-		return rc;
+		goto abandon;
 	rc = ep_mesh_start(b, opts->id);
 	if (rc)
 		goto free_boot;
@@ -240,6 +240,8 @@ free_mesh:
 	ep_loop_free(&b->loop);
 free_boot:
 	boot_free(b);
+abandon: /* the root knows nothing of this rank yet */
+	ep_boot_id_abandon(opts->id, opts->rank, -rc, ep_last_error());
 	return rc;
 }
 

@@ -15,6 +15,10 @@
  * fails, or when no rank is left to wait for past the bootstrap timeout. */
 int ep_boot_id_create(struct ep_boot_id *out);
 
+/* This rank will not come. err 0: nor will any other, and the root exits at once. Else ranks that wait, and for one
+ * timeout those that still come, get err and why. Does nothing where the root has exited or is in another process. */
+void ep_boot_id_abandon(const struct ep_boot_id *id, int rank, int err, const char *why);
+
 struct ep_boot_opts {
 	const struct ep_boot_id *id;
 	int rank, nranks;

@@ -33,6 +33,7 @@ struct member {
 };
 
 struct ep_root {
+	struct ep_root *next; /* in roots */
 	struct ep_loop loop;
 	struct ep_boot_id id;
 	uint64_t cookie;
@@ -48,7 +49,19 @@ struct ep_root {
 	int err; /* positive errno of the failure; 0: none */
 	uint32_t culprit;
 	char why[EP_WHY_MAX];
+	struct {
+		bool yes;
+		int err;
+		uint32_t rank;
+		char why[EP_WHY_MAX];
+	} abandoned; /* under the lock of roots */
 };
+
+/* Those of this process, for ep_boot_id_abandon: their threads are on their own. */
+static struct {
+	pthread_mutex_t lock;
+	struct ep_root *first;
+} roots = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static void post(struct ep_root *r, struct ep_conn *c, struct ep_frame f, const char *text)
 {
@@ -325,12 +338,61 @@ static bool over(const struct ep_root *r)
 	return true;
 }
 
+static void roots_add(struct ep_root *r)
+{
+	pthread_mutex_lock(&roots.lock);
+	r->next = roots.first;
+	roots.first = r;
+	pthread_mutex_unlock(&roots.lock);
+}
+
+static void roots_remove(struct ep_root *r)
+{
+	struct ep_root **at = &roots.first;
+
+	pthread_mutex_lock(&roots.lock);
+	while (*at != r)
+		at = &(*at)->next;
+	*at = r->next;
+	pthread_mutex_unlock(&roots.lock);
+}
+
+void ep_boot_id_abandon(const struct ep_boot_id *id, int rank, int err, const char *why)
+{
+	struct ep_root *r;
+
+	pthread_mutex_lock(&roots.lock);
+	for (r = roots.first; r && memcmp(r->id.secret, id->secret, sizeof(id->secret)); r = r->next)
+		;
+	if (r && !r->abandoned.yes) {
+		r->abandoned.yes = true;
+		r->abandoned.err = err;
+		r->abandoned.rank = (uint32_t)rank;
+		snprintf(r->abandoned.why, sizeof(r->abandoned.why), "rank %d gave up: %s", rank, why);
+		ep_loop_wake(&r->loop);
+	}
+	pthread_mutex_unlock(&roots.lock);
+}
+
+/* True: nobody will come. Otherwise those who do are told. */
+static bool deserted(struct ep_root *r)
+{
+	bool end;
+
+	pthread_mutex_lock(&roots.lock);
+	end = r->abandoned.yes && !r->abandoned.err;
+	if (r->abandoned.yes && !end)
+		fail(r, r->abandoned.err, r->abandoned.rank, r->abandoned.why);
+	pthread_mutex_unlock(&roots.lock);
+	return end;
+}
+
 static void *root_main(void *arg)
 {
 	struct ep_root *r = arg;
 
 	pthread_setname_np(pthread_self(), "ep-boot-root");
-	while (!over(r)) {
+	while (!deserted(r) && !over(r)) {
 		uint64_t next = check_deadlines(r);
 
 		/* Starvation raises no event, and past end_at only closing connections are waited for. */
@@ -344,6 +406,7 @@ static void *root_main(void *arg)
 	if (!r->met && !r->err)
 		snprintf(r->why, sizeof(r->why), "no rank came");
 	EP_INFO(EP_BOOT, "bootstrap root of %u ranks exits: %s", r->nranks, r->met ? "all are connected" : r->why);
+	roots_remove(r);
 	ep_loop_free(&r->loop);
 	free(r->member);
 	ep_wipe(r->id.secret, sizeof(r->id.secret));
@@ -372,10 +435,13 @@ static int root_start(const struct ep_boot_id *id, const int *listeners, int n)
 	snprintf(r->loop.what, sizeof(r->loop.what), "the bootstrap root");
 	while (used < n && !rc)
 		rc = ep_loop_listen(&r->loop, listeners[used++], EP_TO_ROOT);
-	if (!rc)
+	if (!rc) {
+		roots_add(r);
 		rc = ep_boot_thread(NULL, root_main, r, true);
-	if (!rc)
-		return 0;
+		if (!rc)
+			return 0;
+		roots_remove(r);
+	}
 	ep_loop_free(&r->loop);
 free_root:
 	free(r);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "util/error.h"
+#include "util/fsize.h"
 #include "util/param.h"
 
 #define PROBE_KEY UINT64_MAX /* windows count up from 1 */
@@ -64,11 +65,20 @@ static void read_boot_id(uint8_t out[16])
 static int probe_offer(struct ep_boot *boot, uint8_t word[PROBE_SIZE])
 {
 	int rc, fd = memfd_create("nccl_ep_probe", MFD_CLOEXEC);
+	struct ep_fsize fsize;
+	ssize_t n = -1;
+	char why[128];
 
 	if (fd < 0)
 		return EP_FAIL(EP_COMM, errno, "topology: memfd_create: %s", strerror(errno));
-	if (getrandom(word, PROBE_SIZE, 0) != PROBE_SIZE || write(fd, word, PROBE_SIZE) != PROBE_SIZE)
-		rc = EP_FAIL(EP_COMM, EIO, "topology: cannot write the probe: %s", strerror(errno));
+	errno = EIO;
+	ep_fsize_begin(&fsize);
+	if (getrandom(word, PROBE_SIZE, 0) == PROBE_SIZE)
+		n = write(fd, word, PROBE_SIZE);
+	ep_fsize_end(&fsize);
+	if (n != PROBE_SIZE) /* short: at the limit */
+		rc = EP_FAIL(EP_COMM, n < 0 ? errno : EFBIG, "topology: cannot write the probe: %s",
+			     ep_fsize_why(n < 0 ? errno : EFBIG, why, sizeof(why)));
 	else
 		rc = ep_boot_fd_offer(boot, PROBE_KEY, fd);
 	close(fd);

@@ -179,17 +179,18 @@ static int settle(const struct ep_comm *comm, ncclResult_t rc, uint64_t deadline
 	return rc == ncclSuccess ? 0 : call_failed(comm, "ncclAllGather", rc);
 }
 
-int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
-		      void *all, uint64_t deadline)
+/* By way of device memory, which is all that NCCL takes. */
+static int allgather_staged(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
+			    void *all, uint64_t deadline)
 {
 	const struct ep_dev_ops *ops = dev->ops;
 	struct ep_mem mem;
 	struct ep_pinned pinned;
 	char *send, *recv;
 	size_t total = n * (size_t)(comm->nranks + 1);
-	int rc = ops->mem_alloc(dev, total, &mem);
+	int rc;
 
-	if (rc)
+	if ((rc = ops->mem_alloc(dev, total, &mem)))
 		return rc;
 	if ((rc = ops->pinned_alloc(dev, total, &pinned)))
 		goto free_mem;
@@ -224,6 +225,14 @@ int ep_comm_explain(const struct ep_comm *comm, int rc)
 		return rc;
 	snprintf(last, sizeof(last), "%s", ep_last_error());
 	return EP_FAIL(EP_COMM, -rc, "%s: %s", why, last);
+}
+
+int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
+		      void *all, uint64_t deadline)
+{
+	if (comm->kind != EP_DEV_HOST)
+		return allgather_staged(comm, dev, stream, mine, n, all, deadline);
+	return settle(comm, comm->calls.allgather(mine, all, n, ncclUint8, comm->handle, NULL), deadline);
 }
 
 int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out)

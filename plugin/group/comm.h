@@ -36,10 +36,15 @@ struct ep_comm {
 /* Finds the owner: the stand-in first (it knows its own), then a loaded NCCL or RCCL, then the global symbols. */
 int ep_comm_open(ncclComm_t comm, struct ep_comm *out);
 
+/* For a call that failed with rc and the last error: a rank that the communicator knows to be dead or silent is named
+ * before it. Returns rc. */
+int ep_comm_explain(const struct ep_comm *comm, int rc);
+
 /* Base of a window's memory, as this rank's device sees it. */
 int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out);
 
-/* Collective over the communicator's own network; n bytes each, by the deadline. */
+/* Collective over the communicator's own network; n bytes each, by the deadline. On the CPU without a device or stream,
+ * and without memory of its own: a rank that has none left can still say so. */
 int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,
 		      void *all, uint64_t deadline);
 

@@ -102,40 +102,58 @@ static int greeting_judge(const struct greeting *all, const struct ep_comm *comm
 				       comm->rank, all[comm->rank].build);
 		if ((rc = ep_rc_take(all[r].check_rc)))
 			return EP_FAIL(EP_GROUP, -rc,
-				       "ncclEpCreateGroup: rank %d refused its configuration (%s): see its own message",
+				       "ncclEpCreateGroup: rank %d cannot create the group (%s): see its own message",
 				       r, ep_result_name(ep_result(rc)));
 	}
 	return 0;
 }
 
-/* Exchanges greetings over the communicator and opens the group's own mesh. */
-static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int check_rc, uint64_t deadline)
+/* Opens the group's own mesh. */
+static int mesh_open(struct ncclEpGroup *group, const struct ep_boot_id *id, uint64_t deadline)
 {
-	struct greeting mine = { .build = EP_VERSION, .check_rc = check_rc };
-	struct greeting *all = EP_CALLOC(EP_GROUP, (size_t)comm->nranks, sizeof(*all), "greetings");
-	struct ep_boot_opts opts = { .rank = comm->rank,
-				     .nranks = comm->nranks,
+	struct ep_boot_opts opts = { .id = id,
+				     .rank = group->rank,
+				     .nranks = group->nranks,
 				     .deadline = deadline,
 				     .wait_ns = group->timeout_ns,
 				     .maker = 1, /* rank 0 */
 				     .survive = group->cfg.enable_mask,
 				     .gone = ep_group_rank_dead,
 				     .gone_ctx = group };
-	int rc;
 
-	if (!all)
-		return -ENOMEM;
-	if (comm->rank == 0 && !check_rc && (rc = ep_boot_id_create(&mine.id)))
-		mine.check_rc = check_rc = rc;
-	rc = ep_comm_allgather(comm, group->dev, group->stream, &mine, sizeof(mine), all, deadline);
+	/* A rank that does not come may have failed in the exchange before, because of another. */
+	return ep_comm_explain(&group->comm, ep_boot_open(&opts, &group->boot));
+}
+
+/* Greetings of so many ranks are exchanged without allocating: a rank that is out of memory can still say so, and its
+ * next call on the communicator does not pair with the others' greetings. */
+#define GREETINGS_FEW 128
+
+/* Exchanges greetings over the communicator, and opens the mesh if all ranks can. group is NULL only with check_rc. */
+static int group_meet(struct ncclEpGroup *group, const struct ep_comm *comm, int check_rc, uint64_t deadline)
+{
+	struct greeting mine = { .build = EP_VERSION }, few[GREETINGS_FEW], *all = few;
+	struct ep_dev *dev = group ? group->dev : NULL;
+	int rc, gathered;
+
+	if (comm->nranks > GREETINGS_FEW)
+		all = EP_CALLOC(EP_GROUP, (size_t)comm->nranks, sizeof(*all), "greetings");
+	/* Without memory for the exchange, or a GPU to exchange with, the others learn it by their deadline. */
+	if (!all || (comm->kind != EP_DEV_HOST && !dev))
+		return check_rc ? check_rc : -ENOMEM;
+	if (comm->rank == 0 && !check_rc)
+		check_rc = ep_boot_id_create(&mine.id);
+	mine.check_rc = check_rc;
+	rc = gathered = ep_comm_allgather(comm, dev, group ? group->stream : NULL, &mine, sizeof(mine), all, deadline);
 	if (!rc)
 		rc = greeting_judge(all, comm, check_rc);
-	if (!rc) {
-		opts.id = &all[0].id;
-		/* A rank that does not come may have failed in the exchange before, because of another. */
-		rc = ep_comm_explain(comm, ep_boot_open(&opts, &group->boot));
-	}
-	free(all);
+	/* What all ranks judge alike keeps all of them away; of a failed exchange some may know nothing. */
+	if (rc && comm->rank == 0 && !check_rc)
+		ep_boot_id_abandon(&mine.id, comm->rank, -gathered, ep_last_error());
+	if (!rc)
+		rc = mesh_open(group, &all[0].id, deadline);
+	if (all != few)
+		free(all);
 	return rc;
 }
 
@@ -162,8 +180,11 @@ static int payload_add(struct ncclEpGroup *group, size_t bytes)
 	if (grown)
 		list->win = grown;
 	if (!grown || !win) {
+		if (win)
+			EP_FAIL(EP_GROUP, ENOMEM, "out of memory: list of windows");
 		free(win);
-		return win ? EP_FAIL(EP_GROUP, ENOMEM, "out of memory: list of windows") : -ENOMEM;
+		ep_boot_abort(group->boot, ENOMEM, ep_last_error()); /* the others are about to open theirs */
+		return -ENOMEM;
 	}
 	if ((rc = ep_window_open(&ctx, bytes, win))) {
 		free(win);
@@ -171,7 +192,9 @@ static int payload_add(struct ncclEpGroup *group, size_t bytes)
 	}
 	list->win[list->count++] = win;
 	EP_INFO(EP_GROUP, "rank %d: payload window %d of %zu bytes", group->rank, list->count, win->size);
-	return payload_mapped(group, win);
+	if ((rc = payload_mapped(group, win)))
+		ep_boot_abort(group->boot, -rc, ep_last_error()); /* of these two ranks only */
+	return rc;
 }
 
 static int all_mapped(const struct ncclEpGroup *group)
@@ -247,8 +270,9 @@ static int group_furnish(struct ncclEpGroup *group)
 	return ep_boot_barrier(group->boot);
 }
 
-/* Other threads of this process may hold plain pointers into windows: unless all ranks agreed that they are done, the
- * windows stay mapped. A leak in a failed job is better than a store into unmapped memory. */
+/* quiet: nobody uses this rank's windows any more. Other threads of this process may hold plain pointers into them: unless
+ * all ranks agreed that they are done, they stay mapped. A leak in a failed job is better than a store into unmapped
+ * memory. */
 static void group_release(struct ncclEpGroup *group, bool quiet)
 {
 	struct ep_window_ctx ctx = window_ctx(group);
@@ -256,6 +280,7 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 	group->algo->stop(group);
 	ep_link_stop(group->link);
 	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
+	quiet = quiet && !(group->link && group->link->stuck);
 	if (quiet) {
 		ep_link_close(group->link);
 		for (int i = 0; i < group->payload.count; i++)
@@ -322,6 +347,21 @@ static int create_explain(struct ncclEpGroup *group, int rc)
 	return rc;
 }
 
+/* What a group needs before it meets the others. */
+static int group_equip(struct ncclEpGroup *group, const struct ep_comm *comm)
+{
+	int rc;
+
+	if ((rc = ep_dev_row(comm->kind)->open(comm->ordinal, &group->dev)))
+		return rc;
+	group->pool.dev = group->dev;
+	/* Before the mesh: its thread writes there when a rank dies. */
+	if ((rc = ep_page_open(group->dev, group->nranks, &group->page)))
+		return rc;
+	/* The CPU device runs set-up work in the caller, with no stream. */
+	return comm->kind == EP_DEV_HOST ? 0 : group->dev->ops->stream_create(group->dev, &group->stream);
+}
+
 int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncclEpAllocConfig_t *alloc,
 		    const struct ep_algo *algo, int check_rc, struct ncclEpGroup **out)
 {
@@ -333,17 +373,9 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 	if (rc)
 		return rc;
 	group = group_new(&comm, cfg, alloc, algo);
-	if (!group)
-		return -ENOMEM;
-	if ((rc = ep_dev_row(comm.kind)->open(comm.ordinal, &group->dev)))
-		goto release;
-	group->pool.dev = group->dev;
-	/* Before the mesh: its thread writes there when a rank dies. */
-	if ((rc = ep_page_open(group->dev, group->nranks, &group->page)))
-		goto release;
-	/* The CPU device runs set-up work in the caller, with no stream. */
-	if (comm.kind != EP_DEV_HOST && (rc = group->dev->ops->stream_create(group->dev, &group->stream)))
-		goto release;
+	rc = group ? group_equip(group, &comm) : -ENOMEM;
+	if (!check_rc)
+		check_rc = rc;
 	if (!check_rc && cfg->num_experts % (unsigned)comm.nranks)
 		check_rc = EP_FAIL(EP_GROUP, EP_EARG,
 				   "ncclEpCreateGroup: config->num_experts is %u, not a multiple of the %d ranks",
@@ -359,7 +391,8 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 	*out = group;
 	return 0;
 release:
-	group_release(group, true);
+	if (group)
+		group_release(group, true);
 	return rc;
 }
 
@@ -384,10 +417,22 @@ static int group_part(struct ncclEpGroup *group)
 	return ep_boot_barrier(group->boot);
 }
 
+/* No other rank uses an address of this rank's: on the CPU a process has its own mapping of every window it reaches, and
+ * that stays when this one goes. On a GPU it may not. */
+static bool alone(const struct ncclEpGroup *group)
+{
+	const struct ep_topo *topo = &group->topo;
+
+	for (int r = 0; r < group->nranks; r++)
+		if (r != group->rank && topo->rank[r].pid_rank == topo->rank[group->rank].pid_rank)
+			return false;
+	return group->dev->ops->kind == EP_DEV_HOST;
+}
+
 int ep_group_destroy(struct ncclEpGroup *group)
 {
+	bool failed, drained;
 	int rc = 0;
-	bool failed;
 
 	if (!ep_live_hold(EP_LIVE_GROUP, group))
 		return EP_NOT_LIVE("ncclEpGroupDestroy", "group", group);
@@ -404,11 +449,18 @@ int ep_group_destroy(struct ncclEpGroup *group)
 	/* Also where the group has failed: then for the caller's tensors, not for the windows, which are leaked. */
 	if ((rc = ep_launch_drain(group, ep_now_ns() + group->timeout_ns)))
 		ep_boot_abort(group->boot, -rc, ep_last_error());
+	drained = !rc;
 	failed = ep_group_failed(group);
 	if (!failed && !rc)
 		rc = group_part(group);
-	group_release(group, !failed && !rc);
+	group_release(group, (!failed && !rc) || (drained && alone(group)));
 	return rc;
+}
+
+void ep_group_give_up(struct ncclEpGroup *group, int rc)
+{
+	ep_boot_abort(group->boot, -rc, ep_last_error());
+	ep_group_set_error(group, -rc, (struct ep_blame){ group->rank, EP_EV_CERTAIN }, ep_last_error());
 }
 
 static int key_agree(struct ncclEpGroup *group, const void *key, size_t key_size)
@@ -416,8 +468,10 @@ static int key_agree(struct ncclEpGroup *group, const void *key, size_t key_size
 	char *all = EP_CALLOC(EP_GROUP, (size_t)group->nranks, key_size, "keys of a handle");
 	int rc;
 
-	if (!all)
+	if (!all) {
+		ep_group_give_up(group, -ENOMEM);
 		return -ENOMEM;
+	}
 	rc = ep_boot_allgather(group->boot, key, key_size, all);
 	for (int r = 0; !rc && r < group->nranks; r++)
 		if (memcmp(all + (size_t)r * key_size, key, key_size))
@@ -438,6 +492,16 @@ bool ep_group_holds(const struct ncclEpGroup *group, const struct ep_need *need)
 	       (!link || (need->far_window <= link->window_bytes && need->far_send <= link->send_stride));
 }
 
+/* Either all ranks fail alike, and the group goes on, or this one has broken the mesh to tell the others. */
+static void reserve_failed(struct ncclEpGroup *group, int rc)
+{
+	char why[256];
+	int rank;
+
+	if (!ep_boot_failed(group->boot, &rank, why, sizeof(why)) && rank == group->rank)
+		ep_group_set_error(group, -rc, (struct ep_blame){ rank, EP_EV_CERTAIN }, ep_last_error());
+}
+
 int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, const void *key, size_t key_size)
 {
 	size_t have = group->payload.count ? group->payload.win[group->payload.count - 1]->size : 0, most;
@@ -455,10 +519,9 @@ int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, cons
 			       (unsigned long long)group->cfg.rdma_buffer_size, most);
 	ep_boot_limit(group->boot, ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS)));
 	rc = key_agree(group, key, key_size);
-	if (!rc && need->window > have)
-		rc = payload_add(group, need->window);
-	if (!rc && group->link)
-		rc = ep_link_reserve(group->link, need->far_window, need->far_send);
+	if (!rc && ((need->window > have && (rc = payload_add(group, need->window))) ||
+		    (group->link && (rc = ep_link_reserve(group->link, need->far_window, need->far_send)))))
+		reserve_failed(group, rc);
 	/* Setting up a window frees pinned memory, which waits for kernels: nobody launches a kernel that waits for a
 	 * rank still setting up. */
 	rc = ep_boot_explain(group->boot, rc ? rc : ep_boot_barrier(group->boot));

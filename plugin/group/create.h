@@ -20,4 +20,7 @@ bool ep_group_holds(const struct ncclEpGroup *group, const struct ep_need *need)
  * agree on; a difference is -EP_EARG on all of them. An explicit rdma_buffer_size never grows. */
 int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, const void *key, size_t key_size);
 
+/* A failure of this rank alone in something collective: the others are told, and the group has failed. */
+void ep_group_give_up(struct ncclEpGroup *group, int rc);
+
 #endif

@@ -37,6 +37,16 @@ static int window_reserve(struct ncclEpGroup *group, const struct ep_handle_args
 	return ep_group_reserve(group, &need, &key, sizeof(key));
 }
 
+/* Before window_reserve: where that is collective, the others are waiting in it. */
+static int failed_early(struct ncclEpGroup *group, const struct ep_handle_args *args, int rc)
+{
+	struct ep_need need;
+
+	if (!group->algo->need("ncclEpInitHandle", group, args, &need) && !ep_group_holds(group, &need))
+		ep_group_give_up(group, rc);
+	return rc;
+}
+
 static int mem_take(struct ncclEpHandle *handle, const ncclEpTensor_t *handle_mem, size_t size)
 {
 	void *ptr;
@@ -78,14 +88,17 @@ int ep_handle_init(struct ncclEpGroup *group, const struct ep_handle_args *args,
 	int rc;
 
 	if (!handle)
-		return -ENOMEM;
-	if ((rc = ep_live_add(EP_LIVE_HANDLE, handle)))
+		return failed_early(group, args, -ENOMEM);
+	if ((rc = ep_live_add(EP_LIVE_HANDLE, handle))) {
+		failed_early(group, args, rc);
 		goto free_handle;
+	}
 	handle->group = group;
 	handle->args = *args;
 	handle->k = args->k;
 	if (getrandom(&handle->number, sizeof(handle->number), 0) != (ssize_t)sizeof(handle->number)) {
 		rc = EP_FAIL(EP_HANDLE, errno, "ncclEpInitHandle: getrandom: %s", strerror(errno));
+		failed_early(group, args, rc);
 		goto free_handle;
 	}
 	/* First: it is collective, and a rank that failed before it would leave the others waiting. */

@@ -185,6 +185,8 @@ int ep_window_open(const struct ep_window_ctx *ctx, size_t size, struct ep_windo
 		mine.rc = -ENOMEM;
 	else
 		offer_make(ctx, &win, &mine);
+	if (!all)
+		ep_boot_abort(ctx->boot, ENOMEM, ep_last_error()); /* without it this rank cannot say so */
 	if (!all || (rc = ep_boot_allgather(ctx->boot, &mine, sizeof(mine), all))) {
 		rc = all ? rc : mine.rc;
 		goto close_window;
@@ -196,8 +198,11 @@ int ep_window_open(const struct ep_window_ctx *ctx, size_t size, struct ep_windo
 			EP_WARN(EP_GROUP, "rank %d cannot map the window of rank %d: they will use the net", ctx->rank,
 				r);
 	/* Also the barrier after which nobody fetches descriptors. */
-	if ((rc = agree_reach(ctx, &win)) || (rc = table_fill(ctx, &win)))
+	if ((rc = agree_reach(ctx, &win)) || (rc = table_fill(ctx, &win))) {
+		/* The others have no reason to fail: they are told. */
+		ep_boot_abort(ctx->boot, -rc, ep_last_error());
 		goto close_window;
+	}
 	offer_withdraw(ctx, &mine);
 	free(all);
 	*out = win;

@@ -15,8 +15,10 @@ int ep_link_agree(struct ep_link *link, int rc, const char *what)
 	int32_t mine = rc, *all = EP_CALLOC(EP_GROUP, (size_t)ctx->nranks, sizeof(*all), "results");
 	int gathered;
 
-	if (!all)
+	if (!all) {
+		ep_boot_abort(ctx->boot, ENOMEM, ep_last_error()); /* the others wait for its result */
 		return -ENOMEM;
+	}
 	gathered = ep_boot_allgather(ctx->boot, &mine, sizeof(mine), all);
 	/* This rank's own message is more precise than one about another rank. */
 	for (int r = 0; !rc && !gathered && r < ctx->nranks; r++)

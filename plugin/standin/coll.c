@@ -203,7 +203,7 @@ static int coll_enqueue(struct ncclComm *comm, const struct ep_coll *coll, struc
 	int rc;
 
 	if (!task)
-		return -ENOMEM;
+		return ep_sc_give_up(comm, -ENOMEM); /* the others will make this call */
 	*task = (struct task){ .comm = comm, .coll = *coll };
 	rc = ep_sc_ticket(comm, coll->kind, &task->ticket);
 	if (rc)

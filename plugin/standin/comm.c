@@ -339,9 +339,11 @@ int ep_sc_open(const struct ep_sc_opts *opts, struct ncclComm **out)
 	struct ncclComm *comm = NULL;
 	int rc = comm_alloc(opts, &comm);
 
-	if (rc)
-		return rc;
 	memcpy(&id, &opts->id, sizeof(id));
+	if (rc) {
+		ep_boot_id_abandon(&id, opts->rank, -rc, ep_last_error());
+		return rc;
+	}
 	rc = ep_boot_open(&boot, &comm->boot);
 	if (rc)
 		goto free_comm;

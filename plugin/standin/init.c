@@ -135,8 +135,8 @@ static int init_all(ncclComm_t *comms, int n, const int *devlist)
 		rc = ep_boot_id_create(&id);
 	for (int i = 0; i < n && !rc; i++)
 		memcpy(&jobs[i].init.id, &id, sizeof(id));
-	if (!rc)
-		rc = ep_jobs_run(jobs, n);
+	if (!rc && (rc = ep_jobs_run(jobs, n)))
+		ep_boot_id_abandon(&id, 0, 0, "");
 	free(jobs);
 	return rc;
 }

@@ -54,6 +54,8 @@ static int split_turn(struct ncclComm *comm, const struct ep_job *job, struct ep
 		mine.rc = ep_boot_id_create(&mine.id);
 	rc = ep_boot_allgather(comm->boot, &mine, sizeof(mine), from);
 	if (rc) {
+		if (leader == comm->rank && !mine.rc)
+			ep_boot_id_abandon(&mine.id, comm->rank, -rc, ep_last_error());
 		ep_sc_break(comm, rc);
 		goto out;
 	}
