@@ -255,9 +255,10 @@ static void refused(struct net_rank *me)
 /* Puts of rank 0 fail some time after the 100th, those to the other peer later, those of rank 1 not at all. */
 static void confined(struct net_rank *me)
 {
-	ncclEpNetPut_v1_t put = { .srcMr = me->mr, .dstMr = me->mr, .dstOffset = 64, .size = 64 };
+	ncclEpNetPut_v1_t put = { .srcMr = me->mr, .dstMr = me->mr, .size = 64 };
 	int failed[2] = { 0 };
 
+	put.dstOffset = 4096 + 64 * (uint64_t)me->rank; /* both put to the same peers */
 	for (int i = 0; i < 400; i++) {
 		int rc;
 

@@ -105,8 +105,14 @@ static int probe_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *coun
 {
 	struct eng_probe *p = *(struct eng_probe **)ctx;
 
+	int rc = __atomic_load_n(&p->progress_rc, __ATOMIC_ACQUIRE);
+
 	__atomic_fetch_add(&p->calls, 1, __ATOMIC_RELAXED);
-	return p->inner->progress(p->ctx, imms, max, count);
+	if (!rc)
+		return p->inner->progress(p->ctx, imms, max, count);
+	*count = 0;
+	ep_last_error_set(p->text ? p->text : "");
+	return rc;
 }
 
 static const ncclEpNetHot_v1_t probe_hot = { .iput = probe_iput, .test = probe_test, .progress = probe_progress };

@@ -51,6 +51,8 @@ struct eng_probe {
 	uint32_t slow;	   /* requests complete after this many tests */
 	uint32_t room;	   /* n + 1: the net takes n more puts; 0: all */
 	int refusal;	   /* its result then; 0: no room, retry */
+	int progress_rc;   /* of progress, */
+	const char *text;  /* with this message or, NULL, without one */
 	uint32_t hold;	   /* 1: hold the next request until this is 0; 2: it is held */
 };
 
