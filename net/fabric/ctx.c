@@ -147,7 +147,7 @@ static int ep_start(struct fab_ctx *ctx)
 		return fab_fail(dev, rc, "fi_enable");
 	ctx->addr_len = sizeof(ctx->addr);
 	rc = ctx->ep->cm->getname(ep, ctx->addr, &ctx->addr_len);
-	if (rc || ctx->addr_len > sizeof(ctx->addr))
+	if (rc || ctx->addr_len >= sizeof(ctx->addr)) /* peers want a zero behind it */
 		return fab_fail(dev, rc ? rc : -ENOBUFS, "fi_getname");
 	return 0;
 }

@@ -123,10 +123,20 @@ int fab_listen(void *n, int dev, int nranks, void *handle, void **listener)
 	return 0;
 }
 
+/* Padded with zeros, at least one: some providers' addresses are strings. */
+static bool addr_ok(const uint8_t *addr, size_t n)
+{
+	bool ok = n && n < FAB_ADDR;
+
+	for (size_t i = n; ok && i < FAB_ADDR; i++)
+		ok = !addr[i];
+	return ok;
+}
+
 static int handle_take(struct fab_comm *comm, int r, const void *handles, struct fab_handle *h)
 {
 	memcpy(h, ep_base_handle(handles, r), sizeof(*h));
-	if (h->magic != magic_of(comm->dev) || !h->addr_len || h->addr_len > sizeof(h->addr))
+	if (h->magic != magic_of(comm->dev) || !addr_ok(h->addr, h->addr_len))
 		return EP_FAIL(EP_NET, EP_EREMOTE,
 			       "fabric: rank %d has another provider than %s, or another version of this library; set "
 			       "NCCL_EP_FABRIC_PROVIDER on all ranks",
@@ -232,15 +242,12 @@ static int meet_end(struct fab_listener *l)
 	struct fab_comm *comm = l->comm;
 
 	for (int r = 0; r < comm->base.nranks; r++) {
-		const struct fab_hello *in = &comm->page[r];
+		struct fab_hello in = comm->page[r]; /* a copy: the peer could still write there */
 
-		if (in->nonce != comm->nonce || in->rank != (uint32_t)r ||
-		    in->contexts != (uint32_t)comm->base.contexts)
+		if (in.nonce != comm->nonce || in.rank != (uint32_t)r || in.contexts != (uint32_t)comm->base.contexts)
 			return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: the hello of rank %d is of another comm", r);
 		for (int i = 1; i < comm->base.contexts; i++) {
-			int rc = in->addr_len[i] > FAB_ADDR ? -EP_EREMOTE : fab_av_insert(comm->ctx[i], r, in->addr[i]);
-
-			if (rc)
+			if (!addr_ok(in.addr[i], in.addr_len[i]) || fab_av_insert(comm->ctx[i], r, in.addr[i]))
 				return EP_FAIL(EP_NET, EP_EREMOTE,
 					       "fabric: no usable address for context %d of rank %d", i, r);
 		}

@@ -77,6 +77,14 @@ static void tell_failure(struct ep_root *r, struct ep_conn *c)
 	ep_loop_finish(&r->loop, c);
 }
 
+static void count_told(struct ep_root *r, uint32_t rank)
+{
+	if (rank < r->nranks && !r->member[rank].told) {
+		r->member[rank].told = true;
+		r->told++;
+	}
+}
+
 static void fail(struct ep_root *r, int err, uint32_t culprit, const char *why)
 {
 	if (r->err || r->met)
@@ -93,8 +101,7 @@ static void fail(struct ep_root *r, int err, uint32_t culprit, const char *why)
 			continue;
 		tell_failure(r, m->conn);
 		m->conn = NULL;
-		m->told = true;
-		r->told++;
+		count_told(r, i); /* once: a second connection as this rank may have counted */
 	}
 }
 
@@ -172,14 +179,6 @@ static bool agree(struct ep_root *r, struct ep_conn *c, const struct ep_hello *h
 		fail(r, EP_EREMOTE, c->peer, why);
 	}
 	return !r->err;
-}
-
-static void count_told(struct ep_root *r, uint32_t rank)
-{
-	if (rank < r->nranks && !r->member[rank].told) {
-		r->member[rank].told = true;
-		r->told++;
-	}
 }
 
 static void on_hello(struct ep_root *r, struct ep_conn *c, const struct ep_hello *h)
