@@ -304,7 +304,7 @@ uint32_t ep_gather_missing(const struct ep_gather *g, char *buf, size_t size)
 		if (complete(&s->block[r]) || excused(g, r, g->seq))
 			continue;
 		if (n++ < show && at < size)
-			at += (size_t)snprintf(buf + at, size - at, "%s%u", n > 1 ? ", " : "", r);
+			at += (size_t)snprintf(buf + at, size - at, "%s%u", n > 1 ? ", rank " : "", r);
 	}
 	if (n > show && at < size)
 		snprintf(buf + at, size - at, " and %u more", n - show);

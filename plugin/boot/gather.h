@@ -89,7 +89,7 @@ bool ep_gather_done(const struct ep_gather *g);
 /* Copies the complete blocks to all[rank * n] and moves on to the next collective. */
 void ep_gather_end(struct ep_gather *g, void *all);
 
-/* The ranks that the current collective waits for, as "3, 5 and 7 more"; returns how many. */
+/* The ranks that the current collective waits for, as "3, rank 5 and 7 more"; returns how many. */
 uint32_t ep_gather_missing(const struct ep_gather *g, char *buf, size_t size);
 
 /* Whether collective `seq` has started somewhere: begun here, or a block of it has arrived. */

@@ -278,7 +278,7 @@ static void on_ready(void *ctx, struct ep_conn *c)
 
 static const struct ep_loop_ops root_ops = { .admit = on_admit, .ready = on_ready, .frame = on_frame, .lost = on_lost };
 
-/* "3, 5 and 7 more": the ranks that have not come or, if all have, are not connected. */
+/* "3, rank 5 and 7 more": the ranks that have not come or, if all have, are not connected. */
 static void list_missing(const struct ep_root *r, char *buf, size_t size)
 {
 	bool met = r->here == r->nranks;
@@ -289,7 +289,7 @@ static void list_missing(const struct ep_root *r, char *buf, size_t size)
 		if (met ? r->member[i].done : r->member[i].conn != NULL)
 			continue;
 		if (n++ < 8 && at < size)
-			at += (size_t)snprintf(buf + at, size - at, "%s%u", n > 1 ? ", " : "", i);
+			at += (size_t)snprintf(buf + at, size - at, "%s%u", n > 1 ? ", rank " : "", i);
 	}
 	if (n > 8 && at < size)
 		snprintf(buf + at, size - at, " and %u more", n - 8);

@@ -344,11 +344,11 @@ Test(boot_gather, nonsense_is_refused)
 Test(boot_gather, missing_ranks_are_named)
 {
 	struct world *w = world_new(20, 0, false, 1);
-	char text[64];
+	char text[128];
 
 	begin(w, 3);
 	take(&w->node[3].g, (struct ep_frame){ .rank = 1 }, 0);
 	cr_expect_eq(ep_gather_missing(&w->node[3].g, text, sizeof(text)), 18);
-	cr_expect_str_eq(text, "0, 2, 4, 5, 6, 7, 8, 9 and 10 more");
+	cr_expect_str_eq(text, "0, rank 2, rank 4, rank 5, rank 6, rank 7, rank 8, rank 9 and 10 more");
 	world_free(w);
 }
