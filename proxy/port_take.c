@@ -67,7 +67,9 @@ static bool channel_take(struct ep_port *p, struct port_channel *ch, bool *flush
 			}
 			*flushed = true;
 		}
-		memcpy(&mail, &box[seq & (p->o.window - 1)], sizeof(mail));
+		/* Once: the peer may write to its slot at any time, and the address is checked before it is used. */
+		mail.dst = __atomic_load_n(&box[seq & (p->o.window - 1)].dst, __ATOMIC_RELAXED);
+		mail.value = __atomic_load_n(&box[seq & (p->o.window - 1)].value, __ATOMIC_RELAXED);
 		if (!ch->deaf)
 			signal_take(p, ch, &mail);
 	}

@@ -18,7 +18,6 @@ enum ep_kernel_error {
 	EP_KERR_SHAPE,	  /* rank makes a different call */
 	EP_KERR_UNROUTED, /* the handle's memory holds no routing, or that of another shape */
 	EP_KERR_RING,	  /* the engine did not take a command for rank, or the ring was dead already */
-	EP_KERR_FORGED,	  /* the failed word in this rank's control page is none that a kernel writes */
 };
 
 /* Where a kernel was when it failed. */

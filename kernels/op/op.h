@@ -64,16 +64,10 @@ GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uin
 	gx_op_blame(op, (struct gx_blame){ code, phase, rank, rank });
 }
 
-/* One thread. word: the failed word that another rank wrote, read once. One that no kernel writes names no rank. */
+/* One thread. word: the failed word that another rank wrote. */
 GX_DEV void gx_op_fail_remote(const struct gx_op *op, uint64_t word, uint32_t phase)
 {
-	uint32_t rank = EP_FAILED_RANK(word), cause = EP_FAILED_CAUSE(word), code = EP_KERR_REMOTE;
-
-	if (rank >= op->nranks || cause >= op->nranks || EP_FAILED_WORD(rank, cause) != word) {
-		code = EP_KERR_FORGED;
-		rank = cause = op->rank;
-	}
-	gx_op_blame(op, (struct gx_blame){ code, phase, rank, cause });
+	gx_op_blame(op, (struct gx_blame){ EP_KERR_REMOTE, phase, EP_FAILED_RANK(word), EP_FAILED_CAUSE(word) });
 }
 
 /* other: another silent rank, or rank if there is none. */

@@ -8,6 +8,7 @@
 
 int ep_page_open(struct ep_dev *dev, int nranks, struct ep_page *out)
 {
+	out->nranks = (uint32_t)nranks;
 	return dev->ops->pinned_alloc(dev, sizeof(struct ep_page_words) + (size_t)nranks * sizeof(uint64_t), &out->mem);
 }
 
@@ -114,8 +115,18 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, st
 	switch (code) {
 	case EP_KERR_NONE:
 		return 0;
-	case EP_KERR_TIMEOUT:
 	case EP_KERR_REMOTE:
+		/* Ranks by the failed word in the control page, to which every rank of the node can write. Not checked
+		 * by the kernels: this code would be in them once for every wait. */
+		if (r->rank >= page->nranks || r->cause >= page->nranks) {
+			snprintf(out, size,
+				 "rank %d: %s %llu, %s: the word by which ranks report a failure names none: a rank of "
+				 "this node overwrites memory of rank %d",
+				 rank, kind, epoch, phase, rank);
+			return -EP_EREMOTE;
+		}
+		return wait_report(r, rank, timeout_ns, out, size);
+	case EP_KERR_TIMEOUT:
 		return wait_report(r, rank, timeout_ns, out, size);
 	case EP_KERR_BEHIND:
 		snprintf(out, size, "rank %d was masked at epoch %llu: restart with a dispatch", rank, epoch);
@@ -138,12 +149,6 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, st
 			 "stuck, or an earlier command failed",
 			 rank, kind, epoch, phase, r->rank, (unsigned long long)(timeout_ns / 1000000));
 		return -EP_ETIMEOUT;
-	case EP_KERR_FORGED:
-		snprintf(out, size,
-			 "rank %d: %s %llu, %s: the word by which ranks report a failure holds none: a rank of this "
-			 "node overwrites memory of this one",
-			 rank, kind, epoch, phase);
-		return -EP_EREMOTE;
 	case EP_KERR_ABORTED:
 		snprintf(out, size, "rank %d: %s %llu was aborted because of rank %u, %s", rank, kind, epoch, r->rank,
 			 phase);

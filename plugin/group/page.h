@@ -21,6 +21,7 @@ struct ep_page_words {
 
 struct ep_page {
 	struct ep_pinned mem;
+	uint32_t nranks;
 };
 
 int ep_page_open(struct ep_dev *dev, int nranks, struct ep_page *out);
