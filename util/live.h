@@ -3,7 +3,7 @@
  * The objects of this process that callers hold by address: one that was destroyed, or never was one, is refused
  * without being read. Of an address that a new object has got meanwhile this cannot be known.
  *
- * Lookups take no lock (8 ns, unoptimised; they come before every operation); everything else does.
+ * Lookups take no lock (8 ns; they come before every operation); everything else does.
  */
 #ifndef EP_UTIL_LIVE_H
 #define EP_UTIL_LIVE_H

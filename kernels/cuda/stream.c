@@ -43,7 +43,7 @@ static int launch(const struct ep_cuda_dev *dev, const struct ep_launch *l)
 		     "for kernel %d on GPU %d, %u blocks", (int)l->kernel, dev->dev.ordinal, l->grid);
 }
 
-/* The query costs tens of nanoseconds. A stream that it fails for cannot be launched on either, which is an error. */
+/* A stream that the query fails for cannot be launched on either, which is an error. */
 static uint32_t countable(struct CUstream_st *stream)
 {
 	unsigned status = EP_CU_CAPTURE_STATUS_NONE;

@@ -270,9 +270,9 @@ static int group_furnish(struct ncclEpGroup *group)
 	return ep_boot_barrier(group->boot);
 }
 
-/* quiet: nobody uses this rank's windows any more. Other threads of this process may hold plain pointers into them: unless
- * all ranks agreed that they are done, they stay mapped. A leak in a failed job is better than a store into unmapped
- * memory. */
+/* quiet: nobody uses this rank's windows any more. Other threads of this process may hold plain pointers into them:
+ * unless all ranks agreed that they are done, they stay mapped. A leak in a failed job is better than a store into
+ * unmapped memory. */
 static void group_release(struct ncclEpGroup *group, bool quiet)
 {
 	struct ep_window_ctx ctx = window_ctx(group);
@@ -417,8 +417,8 @@ static int group_part(struct ncclEpGroup *group)
 	return ep_boot_barrier(group->boot);
 }
 
-/* No other rank uses an address of this rank's: on the CPU a process has its own mapping of every window it reaches, and
- * that stays when this one goes. On a GPU it may not. */
+/* No other rank uses an address of this rank's: on the CPU a process has its own mapping of every window it reaches,
+ * and that stays when this one goes. On a GPU it may not. */
 static bool alone(const struct ncclEpGroup *group)
 {
 	const struct ep_topo *topo = &group->topo;

@@ -165,8 +165,9 @@ static int table_fill(const struct ep_window_ctx *ctx, struct ep_window *win)
 
 static int first_failure(const struct offer *offer, const struct ep_window *win)
 {
-	for (int r = 0; r < win->nranks; r++)
-		if (offer[r].rc && r != win->rank)
+	/* This rank's own message says more, such as which limit. */
+	for (int r = 0; !offer[win->rank].rc && r < win->nranks; r++)
+		if (offer[r].rc)
 			return EP_FAIL(EP_GROUP, EP_EREMOTE,
 				       "rank %d could not allocate or share its window of %zu bytes: %s", r, win->size,
 				       strerror(-ep_rc_take(offer[r].rc)));

@@ -24,11 +24,9 @@ struct job {
 	bool too_long; /* the stream is blocked for longer than the group's timeout */
 };
 
-static unsigned long sleep_us;
-
-static void sleeper(void *arg)
+static void sleeper(void *us)
 {
-	usleep((unsigned)*(unsigned long *)arg);
+	usleep((unsigned)(uintptr_t)us);
 }
 
 /* Operations of a stream start after everything that was enqueued before them. */
@@ -36,10 +34,9 @@ static int block(struct shim *shim, const struct job *job)
 {
 	struct ep_host_stream_head *head = ep_host_stream_head(shim->stream);
 
-	sleep_us = job->block_us;
 	if (!job->block_us)
 		return 0;
-	return head ? head->enqueue(shim->stream, sleeper, &sleep_us) : -1;
+	return head ? head->enqueue(shim->stream, sleeper, (void *)(uintptr_t)job->block_us) : -1;
 }
 
 static void destroyed(const struct job *job, ncclResult_t rc, double seconds, struct ll_verdict *verdict)
