@@ -82,8 +82,10 @@ static uint64_t held(const struct ep_gather *g)
 
 	for (int i = 0; i < EP_GATHER_SLOTS; i++)
 		for (uint32_t r = 0; r < g->nranks; r++)
-			for (const struct ep_blob *b = g->slot[i].block[r].head; b; b = b->next)
+			for (const struct ep_blob *b = g->slot[i].block[r].head; b; b = b->next) {
+				MUST(b->frame.total <= ep_gather_max(g->nranks));
 				n += b->frame.bytes;
+			}
 	return n;
 }
 

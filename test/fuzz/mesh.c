@@ -110,16 +110,23 @@ static void collective(struct ep_boot *b, struct feed *f)
 	}
 	if (!b->busy || !ep_gather_done(&b->gather))
 		return;
-	n = b->gather.slot[b->gather.seq % EP_GATHER_SLOTS].total;
-	memset(all, 0, sizeof(all));
 	ep_gather_end(&b->gather, all);
 	b->busy = false;
-	if (n == sizeof(struct ep_peer) && b->survive && !b->peers) { /* learn_peers */
-		b->peers = calloc(b->nranks, sizeof(*b->peers));
-		MUST(b->peers);
-		memcpy(b->peers, all, b->nranks * sizeof(*b->peers));
-		for (uint32_t r = 0; r < b->nranks; r++)
-			peer_check(b, r, &b->peers[r]);
+}
+
+/* What learn_peers does with the blocks of a collective. */
+static void addresses(struct ep_boot *b, struct feed *f)
+{
+	if (!b->survive || b->peers || b->phase != EP_RUNNING)
+		return;
+	b->peers = calloc(b->nranks, sizeof(*b->peers));
+	MUST(b->peers);
+	for (uint32_t r = 0; r < b->nranks; r++) {
+		b->peers[r] = (struct ep_peer){ .rank = r, .port = 9, .naddr = 1 };
+		b->peers[r].addr[0].family = 4;
+		if (r != b->rank)
+			feed_patch(f, &b->peers[r], sizeof(b->peers[r]));
+		peer_check(b, r, &b->peers[r]);
 	}
 }
 
@@ -160,8 +167,10 @@ static void step(struct ep_boot *b, struct feed *f)
 		edge_says(b, f);
 	else if (op < 0xb0)
 		root_says(b, f);
-	else if (op < 0xe0)
+	else if (op < 0xd0)
 		collective(b, f);
+	else if (op < 0xe0)
+		addresses(b, f);
 	else if (op < 0xf0)
 		ep_boot_parted(b, feed_u8(f) % MOST, "lost");
 	else if (op < 0xf8)

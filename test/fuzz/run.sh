@@ -44,5 +44,5 @@ one() {
 }
 export -f one
 export build limit seed
-rows=$(printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'one {}' | tee /dev/stderr)
-awk -v m=${#targets[@]} '/ inputs / { n += $2; bad += $6 } END { printf "%d inputs over %d targets, %d crashes\n", n, m, bad; exit bad > 0 }' <<<"$rows"
+printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -I{} bash -c 'one {}' | tee "$build/rows"
+awk -v m=${#targets[@]} '/ inputs / { n += $2; bad += $6 } END { printf "%d inputs over %d targets, %d crashes\n", n, m, bad; exit bad > 0 }' "$build/rows"
