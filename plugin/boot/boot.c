@@ -274,7 +274,10 @@ static bool stronger(const struct ep_boot *b, enum ep_evidence than, struct ep_b
 		snprintf(why, size, "%s", b->why);
 		return true;
 	}
-	if (!b->survive && b->failed.evidence > than && b->failed.evidence > EP_EV_SILENT) {
+	/* Whoever gives up says why, and leaves: what the net has lost then is no evidence. */
+	if (!b->survive && b->failed.evidence > EP_EV_MISSING &&
+	    (b->failed.evidence > EP_EV_SILENT || than == EP_EV_LOST) &&
+	    (b->failed.evidence > than || than == EP_EV_LOST)) {
 		*blame = b->failed;
 		snprintf(why, size, "%s", b->failed_why);
 		return true;
@@ -504,6 +507,25 @@ void ep_boot_accuse(struct ep_boot *b, int err, struct ep_blame blame, const cha
 		ep_mesh_give_up(b, err > 0 && err < 4096 ? err : EP_EREMOTE, blame, message);
 	ep_loop_wake(&b->loop);
 	pthread_mutex_unlock(&b->lock);
+}
+
+int ep_boot_accuse_lost(struct ep_boot *b, int rank, const char *message)
+{
+	int rc = 0;
+
+	if (!b || b->pid != getpid())
+		return 0;
+	pthread_mutex_lock(&b->lock);
+	if (b->failed.evidence) {
+		rc = -EALREADY;
+	} else if (!b->lost_at) {
+		b->lost_at = ep_deadline_ms(GRACE_MS);
+		b->lost_rank = rank;
+		snprintf(b->lost_why, sizeof(b->lost_why), "%s", message);
+		ep_loop_wake(&b->loop);
+	}
+	pthread_mutex_unlock(&b->lock);
+	return rc;
 }
 
 void ep_boot_abort(struct ep_boot *b, int err, const char *message)

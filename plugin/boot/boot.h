@@ -65,6 +65,9 @@ int ep_boot_explain(struct ep_boot *boot, int rc);
 void ep_boot_abort(struct ep_boot *boot, int err, const char *message);
 /* The same, and the caller knows whom to blame. */
 void ep_boot_accuse(struct ep_boot *boot, int err, struct ep_blame blame, const char *message);
+/* The same of a rank that the net has lost, in a moment: if another rank fails until then, the lost one may just have
+ * left because of it. -EALREADY: one has failed already. */
+int ep_boot_accuse_lost(struct ep_boot *boot, int rank, const char *message);
 
 /* Tells peer that this rank has lost it on the data path; peer's gone callback then names this rank. Both stay in all
  * collectives. */

@@ -76,6 +76,10 @@ struct ep_boot {
 	struct ep_blame failed; /* of the ranks that died or gave up; rank -1: none has */
 	char failed_why[EP_WHY_MAX];
 
+	uint64_t lost_at; /* when to accuse a rank that the net lost; 0: none */
+	int lost_rank;
+	char lost_why[EP_WHY_MAX];
+
 	struct ep_silence *silence; /* [nranks] */
 	uint64_t ping_ns, ping_at;  /* between pings of a quiet edge; when to check the edges next */
 

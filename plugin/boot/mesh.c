@@ -467,6 +467,19 @@ static void meeting_over(struct ep_boot *b, uint64_t now)
 				 b->rank, b->timeout_ms);
 }
 
+/* Nobody else has failed for a while: the rank that the net lost has not just left. Returns when to call it again. */
+static uint64_t accuse_lost(struct ep_boot *b, uint64_t now)
+{
+	uint64_t at = b->lost_at;
+
+	if (!at || now < at)
+		return at ? at : UINT64_MAX;
+	b->lost_at = 0;
+	if (!b->failed.evidence)
+		ep_mesh_give_up(b, EP_EREMOTE, (struct ep_blame){ b->lost_rank, EP_EV_LOST }, b->lost_why);
+	return UINT64_MAX;
+}
+
 uint64_t ep_mesh_tick(struct ep_boot *b)
 {
 	uint64_t now = ep_now_ns();
@@ -478,8 +491,11 @@ uint64_t ep_mesh_tick(struct ep_boot *b)
 		return ep_deadline_ms(STARVED_MS / 4);
 	if (b->phase == EP_LEAVING)
 		return b->deadline;
-	if (b->phase == EP_RUNNING)
-		return ep_silence_tick(b, now);
+	if (b->phase == EP_RUNNING) {
+		uint64_t silence = ep_silence_tick(b, now), lost = accuse_lost(b, now);
+
+		return silence < lost ? silence : lost;
+	}
 	if (b->err)
 		return UINT64_MAX;
 	if (b->suspect_at && now - b->suspect_at > GRACE_MS * 1000000ull)

@@ -17,16 +17,20 @@ uint32_t ep_group_far(const struct ncclEpGroup *group)
 	return group->link ? group->link->far : 0;
 }
 
+/* The lock is held. Relaxed, as everywhere: the text is read under the lock. */
+static void error_put(struct ncclEpGroup *group, int err, struct ep_blame blame, const char *message)
+{
+	snprintf(group->error_text, sizeof(group->error_text), "%s", message);
+	group->blame = blame;
+	atomic_store_explicit(&group->error, -err, memory_order_relaxed);
+}
+
 void ep_group_set_error(struct ncclEpGroup *group, int err, struct ep_blame blame, const char *message)
 {
 	pthread_mutex_lock(&group->error_lock);
-	/* Relaxed, as everywhere: the text is read under the lock. */
 	if (!atomic_load_explicit(&group->error, memory_order_relaxed) ||
-	    (!atomic_load_explicit(&group->told, memory_order_relaxed) && blame.evidence > group->blame.evidence)) {
-		snprintf(group->error_text, sizeof(group->error_text), "%s", message);
-		group->blame = blame;
-		atomic_store_explicit(&group->error, -err, memory_order_relaxed);
-	}
+	    (!atomic_load_explicit(&group->told, memory_order_relaxed) && blame.evidence > group->blame.evidence))
+		error_put(group, err, blame, message);
 	pthread_mutex_unlock(&group->error_lock);
 }
 
@@ -55,7 +59,9 @@ static void judge(struct ncclEpGroup *group)
 	if (!ep_boot_evidence(group->boot, blame.evidence, &blame, why, sizeof(why))) {
 		if (!strstr(why, text))
 			snprintf(why + strlen(why), sizeof(why) - strlen(why), ": %.*s", (int)sizeof(why) / 2, text);
-		ep_group_set_error(group, -rc, blame, why);
+		pthread_mutex_lock(&group->error_lock);
+		error_put(group, -rc, blame, why);
+		pthread_mutex_unlock(&group->error_lock);
 	}
 	pthread_mutex_lock(&group->error_lock);
 	blame = group->blame;
@@ -140,19 +146,15 @@ void ep_group_rank_dead(void *arg, int rank, struct ep_blame blame, const char *
 	kernels_abort(group, blame.rank);
 }
 
-static void net_failed(struct ncclEpGroup *group, int err, struct ep_blame blame, const char *why)
-{
-	ep_group_set_error(group, err, blame, why);
-	kernels_abort(group, blame.rank);
-	ep_boot_accuse(group->boot, err, blame, why);
-}
-
 /* Only this rank may have seen it: the others are told. */
 void ep_group_net_failed(void *arg, int err, const char *why)
 {
 	struct ncclEpGroup *group = arg;
+	const struct ep_blame blame = { group->rank, EP_EV_CERTAIN };
 
-	net_failed(group, err, (struct ep_blame){ group->rank, EP_EV_CERTAIN }, why);
+	ep_group_set_error(group, err, blame, why);
+	kernels_abort(group, group->rank);
+	ep_boot_accuse(group->boot, err, blame, why);
 }
 
 void ep_group_rank_lost(void *arg, int rank, const char *why)
@@ -161,7 +163,11 @@ void ep_group_rank_lost(void *arg, int rank, const char *why)
 	struct ncclEpGroup *group = arg;
 
 	if (!group->cfg.enable_mask) {
-		net_failed(group, EP_EREMOTE, blame, why);
+		/* Once a rank has failed the others leave, and the net loses them. */
+		if (!ep_boot_accuse_lost(group->boot, rank, why)) {
+			ep_group_set_error(group, EP_EREMOTE, blame, why);
+			kernels_abort(group, rank);
+		}
 		return;
 	}
 	/* Both ends at once: if one waited out its deadline first, the others would mask that one instead. */
