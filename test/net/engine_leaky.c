@@ -67,6 +67,7 @@ int main(int argc, char **argv)
 		CHECK(eng_word(&rig->rank[1], SIGNAL_AT(0)) < 41, "signal %llu arrived after a gap",
 		      eng_word(&rig->rank[1], SIGNAL_AT(0)) + 0ull);
 	}
+	CHECK(eng_quiet(me) == 0, "%s", ep_last_error()); /* the probe frees requests that end */
 	eng_close(rig);
 	return check_result("engine_leaky");
 }
