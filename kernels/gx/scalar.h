@@ -76,6 +76,7 @@ GX_DEV void gx_row_copy(void *dst, const void *src, size_t n)
 }
 
 #include "kernels/gx/bulk_copy.h"
+#include "kernels/gx/end.h"
 #include "kernels/gx/pack.h"
 #include "kernels/gx/pack_e4m3.h"
 

@@ -53,6 +53,7 @@ GX_DEV void gx_pause(uint32_t spin)
 	simt_pause();
 }
 
+#include "kernels/gx/end.h"
 #include "kernels/gx/pack.h"
 #include "kernels/gx/pack_e4m3.h"
 #include "kernels/gx/row.h"

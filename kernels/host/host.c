@@ -187,7 +187,7 @@ static int host_peek(struct ep_dev *dev, const uint32_t *word, uint64_t deadline
 {
 	(void)dev;
 	(void)deadline_ns;
-	*out = __atomic_load_n(word, __ATOMIC_ACQUIRE); /* A: pairs with R in gx_op_end */
+	*out = __atomic_load_n(word, __ATOMIC_ACQUIRE); /* A: pairs with R in gx_end */
 	return 0;
 }
 

@@ -118,11 +118,8 @@ GX_DEV int gx_op_leave(uint32_t *left)
  * does not know how often it is replayed. */
 GX_DEV void gx_op_end(uint32_t counted, uint32_t *ended)
 {
-	if (counted == 0)
-		return;
-	gx_syncthreads();
-	if (gx_tid() == 0)
-		gx_dev_add_acqrel_u32(ended, 1); /* R: all of the launch -> ended; pairs with the host's peek */
+	if (counted != 0)
+		gx_end(ended);
 }
 
 #endif

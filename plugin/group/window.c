@@ -114,12 +114,6 @@ static int import_one(const struct ep_window_ctx *ctx, struct ep_window *win, in
 		close(fd);
 	if (rc)
 		return rc;
-	if (win->imported[peer].size < win->size) {
-		rc = EP_FAIL(EP_GROUP, EP_EREMOTE, "the window of rank %d has %zu bytes instead of %zu", peer,
-			     win->imported[peer].size, win->size);
-		ops->mem_free(ctx->dev, &win->imported[peer]);
-		return rc;
-	}
 	win->peer[peer] = win->imported[peer].ptr;
 	return 0;
 }

@@ -28,7 +28,8 @@ static void open_window(struct rank *me)
 	struct ep_window win;
 	struct ep_topo topo;
 	struct ep_dev *dev;
-	struct ep_window_ctx ctx = { .boot = me->boot, .topo = &topo, .rank = me->rank };
+	struct ep_window_tables tables = { NULL };
+	struct ep_window_ctx ctx = { .boot = me->boot, .topo = &topo, .rank = me->rank, .tables = &tables };
 
 	RANK_EXPECT(me, ep_dev_row(EP_DEV_HOST)->open(0, &dev) == 0);
 	RANK_EXPECT(me, ep_topo_build(me->boot, me->rank, me->all->n, EP_DEV_HOST, 0, &topo) == 0);
@@ -45,6 +46,7 @@ static void open_window(struct rank *me)
 		RANK_EXPECT(me, me->rank == 0 || !win.peer[0]);
 		RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
 		ep_window_close(&ctx, &win);
+		ep_window_tables_close(&ctx);
 	}
 	ep_topo_free(&topo);
 }

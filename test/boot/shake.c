@@ -134,6 +134,9 @@ Test(boot_shake, frames_have_their_place_and_size)
 		{ EP_F_PARTED, EP_TO_RANK, true, true, 0, EP_WHY_MAX },
 		{ EP_F_LEFT, EP_TO_RANK, true, true, 0, 0 },
 		{ EP_F_BYE, EP_TO_RANK, true, true, 0, 0 },
+		{ EP_F_PING, EP_TO_RANK, true, true, 0, 0 },
+		{ EP_F_PONG, EP_TO_RANK, true, true, 0, 0 },
+		{ EP_F_SILENT, EP_TO_RANK, true, true, 0, 0 },
 		{ EP_F_FD_GET, EP_TO_FD, true, false, 0, 0 },
 		{ EP_F_FD_PUT, EP_TO_FD, false, true, 0, EP_BOOT_NOTE },
 	};
