@@ -72,7 +72,7 @@ struct ep_launch {
 	const void *args;
 	size_t args_size;
 	void *stream;
-	uint32_t *counted; /* in args, or NULL: set to 1, but to 0 where the launch is captured into a graph */
+	uint32_t *counted; /* in args, or NULL: set to 0 where the launch is captured into a graph */
 };
 
 enum ep_dev_kind { EP_DEV_HOST, EP_DEV_CUDA, EP_DEV_KINDS };

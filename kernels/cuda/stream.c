@@ -60,8 +60,8 @@ int ep_cuda_launch(struct ep_dev *base, const struct ep_launch *l)
 
 	if (rc)
 		return rc;
-	if (l->counted)
-		*l->counted = countable(l->stream);
+	if (l->counted && !countable(l->stream))
+		*l->counted = 0;
 	if (!(rc = launch_check(dev, l)))
 		rc = launch(dev, l);
 	EP_CU_NOTE(cuCtxPopCurrent_v2, (&popped));

@@ -3,11 +3,11 @@
 #ifndef EP_KERNELS_GX_END_H
 #define EP_KERNELS_GX_END_H
 
-GX_DEV void gx_end(uint32_t *ended)
+GX_DEV void gx_end(uint32_t *ended, uint32_t number)
 {
 	gx_syncthreads();
 	if (gx_tid() == 0)
-		gx_dev_add_acqrel_u32(ended, 1); /* R: all of the launch -> ended; pairs with the host's peek */
+		gx_dev_st_release_u32(ended, number); /* R: all of the launch -> ended; pairs with the host's peek */
 }
 
 #endif

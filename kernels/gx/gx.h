@@ -27,7 +27,7 @@
  *   gx_dev_st_release_u32
  *   gx_st_fenced_u64x2				two words, 16-byte aligned, after a gx_fence_sys by the caller
  *   gx_fence_sys
- *   gx_end					the last block counts its launch as ended, for the host
+ *   gx_end					the last block says which launch has ended, for the host
  *   gx_bell					after a push: wakes the engine's thread (host only); NULL: no engine
  *   gx_pause(spin), gx_clock_ns		every spin loop calls gx_pause, with its iteration count
  *   gx_ld_look_u64				a polled load that only stores depend on

@@ -113,8 +113,6 @@ static int host_kernel(struct ep_dev *dev, const struct ep_launch *launch)
 	(void)dev;
 	if (rc != 0)
 		return rc;
-	if (launch->counted)
-		*launch->counted = 1;
 	if (!launch->stream)
 		return gx_host_launch(gx_host_pick(launch->kernel), launch->args, launch->grid, launch->block,
 				      launch->shared);

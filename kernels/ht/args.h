@@ -106,7 +106,7 @@ struct ep_ht_state {
 	uint32_t wants;	 /* not reset: requests made to the host */
 	uint32_t memos;	 /* not reset: entries of the memo used so far */
 	uint32_t mapped; /* not reset: entries of the reach table when the last operation began */
-	uint32_t ended;	 /* not reset: counted launches that have ended, wraps around */
+	uint32_t ended;	 /* not reset: number of the last counted launch that has ended */
 };
 EP_SIZE_IS(ep_ht_state, 80);
 
@@ -192,7 +192,7 @@ struct ep_ht_args {
 	uint32_t lane_bytes; /* and for its lists */
 	uint64_t stage_at;   /* offset of [stage] in the window; [meta] is at 0 */
 	uint32_t stage_rows; /* rows of this pitch that fit there */
-	uint32_t counted;    /* not 0: the launch adds itself to state->ended */
+	uint32_t counted;    /* number of the launch, for state->ended; 0: captured, not counted */
 };
 
 /* control page: the failed word, then the lines, then the counts */

@@ -281,17 +281,20 @@ GX_DEV void ht_sum_counts(struct ht *ht, uint32_t *go)
 	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
 
 	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
-		uint32_t before = 0, all = 0;
+		uint32_t before = 0, all = 0, liar = EP_HT_NONE;
 
+		/* No branch: it would keep the loads of the next ranks behind this one's. */
 		for (uint32_t r = 0; r < ht->op.nranks; r++) {
 			uint32_t n = ht_counts(ht, ht->a->mine, r)[bin];
 
-			if (n > ht->a->shape.tmax) {
-				gx_op_fail(&ht->op, EP_KERR_COUNT, r, EP_KPHASE_RECV);
-				*go = n = 0;
-			}
+			liar = n > ht->a->shape.tmax ? r : liar;
+			n = n > ht->a->shape.tmax ? 0 : n;
 			before += r < ht->op.rank ? n : 0;
 			all += n;
+		}
+		if (liar != EP_HT_NONE) {
+			gx_op_fail(&ht->op, EP_KERR_COUNT, liar, EP_KPHASE_RECV);
+			*go = 0;
 		}
 		ht->base[bin] = before;
 		ht->total[bin] = all;

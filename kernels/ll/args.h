@@ -49,7 +49,7 @@ struct ep_ll_state {
 	uint32_t behind; /* with masks: the others continued without this rank; only a dispatch may follow */
 	uint64_t cleans; /* mask cleans this rank knows of */
 	uint32_t looking[EP_LL_LOOKERS]; /* locks: held while polling a word that the net writes */
-	uint32_t ended;			 /* not reset: counted launches that have ended, wraps around */
+	uint32_t ended;			 /* not reset: number of the last counted launch that has ended */
 };
 EP_SIZE_IS(ep_ll_state, 896);
 
@@ -127,7 +127,7 @@ struct ep_ll_args {
 	uint32_t scale_bytes; /* likewise of its scales; 0: none */
 	uint32_t row_pitch;   /* from row to row in the window */
 	uint32_t stage;	      /* bytes of shared memory per warp for gx_bulk */
-	uint32_t counted;     /* not 0: the launch adds itself to state->ended */
+	uint32_t counted;     /* number of the launch, for state->ended; 0: captured, not counted */
 };
 
 enum ep_ll_mask_op {

@@ -119,7 +119,7 @@ GX_DEV int gx_op_leave(uint32_t *left)
 GX_DEV void gx_op_end(uint32_t counted, uint32_t *ended)
 {
 	if (counted != 0)
-		gx_end(ended);
+		gx_end(ended, counted);
 }
 
 #endif

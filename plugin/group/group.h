@@ -61,8 +61,8 @@ struct ncclEpGroup {
 	const struct ep_algo *algo;
 	void *algo_state;
 	struct ep_mem state;   /* counters and epochs of the kernels; this rank's own */
-	const uint32_t *ended; /* in state: launches that have ended, of those in launched */
-	atomic_uint launched;  /* all that were not captured; wraps around */
+	const uint32_t *ended; /* in state: number of the last launch that has ended */
+	atomic_uint launched;  /* number of the last that was not captured */
 	struct ep_page page;
 	struct ep_pool pool; /* memory of handles: freed only at the end */
 

@@ -90,11 +90,14 @@ int ep_launch_run(struct ncclEpGroup *group, struct ep_launch *launch, uint32_t 
 {
 	int rc;
 
+	/* By number: launches of a group run one after the other, as their counters in the state demand. 0 is none. */
+	*counted = atomic_load_explicit(&group->launched, memory_order_relaxed) + 1;
+	*counted += !*counted;
 	launch->counted = counted;
 	if ((rc = group->dev->ops->launch(group->dev, launch)))
 		return rc;
 	if (*counted)
-		atomic_fetch_add_explicit(&group->launched, 1, memory_order_relaxed);
+		atomic_store_explicit(&group->launched, *counted, memory_order_relaxed);
 	ep_link_wake(group->link);
 	return ep_group_check(group);
 }
