@@ -225,6 +225,8 @@ static int edge_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_fram
 	case EP_F_SILENT:
 		return ep_silence_take(b, f, c);
 	case EP_F_BLOCK:
+		if (b->err)
+			return 0; /* in no collective any more: with survive the others leave this rank behind */
 		blob = ep_blob_new(f, body);
 		rc = blob ? ep_gather_take(&b->gather, c->edge, blob) : -ENOMEM;
 		ep_blob_put(blob);
@@ -252,12 +254,12 @@ static int edge_frame(struct ep_boot *b, struct ep_conn *c, const struct ep_fram
 		return 0;
 	case EP_F_LEFT:
 		/* No rank completes a collective that this one has not begun, see gather.h. */
-		if (f->rank >= b->nranks || f->rank == b->rank || f->seq > b->gather.seq + 1)
+		if (f->rank >= b->nranks || f->rank == b->rank || (f->seq > b->gather.seq + 1 && !b->err))
 			return -EPROTO;
 		ep_notice_spread_left(b, f->rank, f->seq, c);
 		return 0;
 	default: /* EP_F_BYE: the peer waits for us to close */
-		if (f->seq > b->gather.seq + 1)
+		if (f->seq > b->gather.seq + 1 && !b->err)
 			return -EPROTO;
 		ep_gather_edge_drop(&b->gather, c->edge);
 		ep_loop_drop(&b->loop, c);
@@ -334,12 +336,30 @@ static bool on_admit(void *ctx, struct ep_conn *c)
 	return b->phase == EP_MEETING && ep_mesh_dials(from, b->rank, b->nranks);
 }
 
+static void say_bye(struct ep_boot *b, struct ep_conn *c)
+{
+	struct ep_frame bye = { .type = EP_F_BYE, .seq = b->gather.seq };
+
+	if (ep_loop_post(&b->loop, c, &bye, NULL))
+		ep_loop_drop(&b->loop, c);
+	else
+		ep_loop_finish(&b->loop, c);
+}
+
+/* The peer may be ready already, and takes a connection that closes without a word for a death. */
+static bool half_up(const struct ep_conn *c)
+{
+	return c->purpose == EP_TO_RANK && c->state == EP_CONN_SHAKE;
+}
+
 static void on_ready(void *ctx, struct ep_conn *c)
 {
 	struct ep_boot *b = ctx;
 
 	if (c->purpose == EP_TO_ROOT)
 		say_hello(b);
+	else if (c->purpose == EP_TO_RANK && b->phase == EP_LEAVING)
+		say_bye(b, c);
 	else if (c->purpose == EP_TO_RANK)
 		edge_up(b, c);
 	else
@@ -531,7 +551,7 @@ int ep_mesh_begin(struct ep_boot *b, const void *mine, size_t n)
 
 void ep_mesh_leave(struct ep_boot *b)
 {
-	struct ep_frame bye = { .type = EP_F_BYE, .seq = b->gather.seq };
+	bool running = b->phase == EP_RUNNING;
 	int ms = b->timeout_ms / 2 < LEAVE_MS ? b->timeout_ms / 2 : LEAVE_MS;
 
 	b->phase = EP_LEAVING;
@@ -539,11 +559,11 @@ void ep_mesh_leave(struct ep_boot *b)
 	b->deadline = ep_deadline_ms(b->err ? LEAVE_BAD_MS : ms);
 	for (struct ep_conn *c = b->loop.conns, *next; c; c = next) {
 		next = c->next;
-		if (c->purpose == EP_TO_RANK && c->state == EP_CONN_READY && ep_loop_post(&b->loop, c, &bye, NULL))
-			ep_loop_drop(&b->loop, c);
+		if (c->purpose == EP_TO_RANK && c->state == EP_CONN_READY)
+			say_bye(b, c);
 		else if (c->purpose == EP_TO_FD)
 			ep_loop_drop(&b->loop, c);
-		else
+		else if (!running || !half_up(c))
 			ep_loop_finish(&b->loop, c);
 	}
 }
@@ -553,7 +573,7 @@ bool ep_mesh_left(struct ep_boot *b)
 	if (ep_now_ns() >= b->deadline)
 		return true;
 	for (struct ep_conn *c = b->loop.conns; c; c = c->next)
-		if (c->state == EP_CONN_FINISH)
+		if (c->state == EP_CONN_FINISH || half_up(c))
 			return false;
 	return true;
 }

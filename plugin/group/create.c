@@ -335,7 +335,7 @@ static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep
 }
 
 /* With masks exchanges go on without a dead rank, and what fails is whatever misses its part first. */
-static int create_explain(struct ncclEpGroup *group, int rc)
+static int explain(struct ncclEpGroup *group, int rc)
 {
 	char why[256], last[512];
 	int rank;
@@ -383,7 +383,7 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 	if ((rc = group_meet(group, &comm, check_rc, deadline)))
 		goto release;
 	if ((rc = group_furnish(group))) {
-		rc = create_explain(group, rc);
+		rc = explain(group, rc);
 		ep_boot_abort(group->boot, -rc, ep_last_error());
 		goto release;
 	}
@@ -524,7 +524,7 @@ int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, cons
 		reserve_failed(group, rc);
 	/* Setting up a window frees pinned memory, which waits for kernels: nobody launches a kernel that waits for a
 	 * rank still setting up. */
-	rc = ep_boot_explain(group->boot, rc ? rc : ep_boot_barrier(group->boot));
+	rc = rc ? rc : ep_boot_barrier(group->boot);
 	ep_boot_limit(group->boot, 0);
-	return rc;
+	return rc ? explain(group, rc) : 0;
 }

@@ -14,6 +14,7 @@
 
 /* A request of the probe: its share in flight, and the net's request. */
 struct probe_request {
+	struct probe_request *next, **here; /* in the probe's list */
 	void *inner;
 	uint64_t bytes, puts; /* including the quiet puts before it */
 	uint32_t slow;
@@ -76,7 +77,12 @@ static int probe_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
 	if (inner == NCCL_EP_NET_QUIET_REQUEST)
 		return 0;
 	r = malloc(sizeof(*r));
-	*r = (struct probe_request){ inner, conn->bytes, conn->puts, __atomic_load_n(&p->slow, __ATOMIC_RELAXED) };
+	*r = (struct probe_request){ .next = p->open, .here = &p->open, .inner = inner, .bytes = conn->bytes };
+	r->puts = conn->puts;
+	r->slow = __atomic_load_n(&p->slow, __ATOMIC_RELAXED);
+	if (r->next)
+		r->next->here = &r->next;
+	p->open = r;
 	r->held = __atomic_compare_exchange_n(&p->hold, &hold, 2, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	*conn = (struct probe_conn){ 0 };
 	*request = r;
@@ -96,6 +102,9 @@ static int probe_test(void *ctx, void *request, int *done)
 	if (*done) {
 		p->bytes -= r->bytes;
 		p->puts -= r->puts;
+		*r->here = r->next;
+		if (r->next)
+			r->next->here = r->here;
 		free(r);
 	}
 	return rc;
@@ -283,6 +292,12 @@ static void port_close(struct eng_rank *me, struct eng_port *p)
 {
 	ep_engine_detach(p->engine, p->port, ep_deadline_ms(ENG_WAIT_MS));
 	ep_port_close(p->port);
+	while (p->probe.open) { /* what was under way when the port stopped */
+		struct probe_request *r = p->probe.open;
+
+		p->probe.open = r->next;
+		free(r);
+	}
 	ep_engine_give(p->engine);
 	me->net->ops.destroyContext(p->probe.ctx);
 	for (int i = 0; i < me->rig->o.rings; i++)

@@ -38,6 +38,7 @@ struct eng_opts {
 struct eng_rank;
 
 /* Written by the engine's thread, except for the knobs. */
+struct probe_request;
 struct eng_probe {
 	const ncclEpNetHot_v1_t *inner;
 	void *ctx;
@@ -45,7 +46,8 @@ struct eng_probe {
 	uint64_t bytes, puts, bytes_max, puts_max; /* in flight, and its maximum; without credits */
 	uint64_t bytes_top;			   /* the largest put */
 	uint64_t iputs, quiet, more;
-	uint32_t calls; /* of progress; atomic */
+	struct probe_request *open; /* not complete */
+	uint32_t calls;		    /* of progress; atomic */
 	/* Knobs, atomic. */
 	uint32_t stall_ms; /* the next iput sleeps this long, once */
 	uint32_t slow;	   /* requests complete after this many tests */
