@@ -272,7 +272,12 @@ bool ep_gather_done(const struct ep_gather *g)
 {
 	const struct ep_gather_slot *s = slot_of(g, g->seq);
 
-	return s->begun && !s->waiting;
+	return s->begun && (!s->waiting || (!s->total && g->passed > g->seq));
+}
+
+void ep_gather_passed(struct ep_gather *g, uint64_t seq)
+{
+	g->passed = seq > g->passed ? seq : g->passed;
 }
 
 void ep_gather_end(struct ep_gather *g, void *all)

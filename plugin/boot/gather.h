@@ -57,7 +57,8 @@ typedef int (*ep_gather_emit_fn)(void *ctx, void *user, struct ep_blob *blob);
 struct ep_gather {
 	uint32_t rank, nranks;
 	bool survive, flood;
-	uint64_t seq; /* the current or next collective */
+	uint64_t seq;	 /* the current or next collective */
+	uint64_t passed; /* some rank has completed all before this one */
 	struct ep_gather_slot slot[EP_GATHER_SLOTS];
 	uint64_t *gone_from; /* [nranks] first collective the rank is excused from; UINT64_MAX: none */
 	struct ep_gather_edge *edge;
@@ -84,6 +85,9 @@ int ep_gather_take(struct ep_gather *g, int edge, struct ep_blob *blob);
 /* The rank takes no part in collective `from` and later; 0 for a dead one, whose incomplete blocks stay so. */
 int ep_gather_gone(struct ep_gather *g, uint32_t rank, uint64_t from);
 
+/* A rank left after `seq` collectives. A barrier among them is complete for all, whoever's block is missing here: the
+ * rank that should have forwarded it may have died, and those that have it may have left. */
+void ep_gather_passed(struct ep_gather *g, uint64_t seq);
 bool ep_gather_done(const struct ep_gather *g);
 
 /* Copies the complete blocks to all[rank * n] and moves on to the next collective. */

@@ -120,6 +120,8 @@ void ep_notice_left(struct ep_boot *b, uint32_t rank, uint64_t seq)
 		return;
 	b->state[rank] = EP_RANK_LEFT;
 	b->left_seq[rank] = seq;
+	ep_gather_passed(&b->gather, seq);
+	pthread_cond_broadcast(&b->cond);
 	b->left_first = seq < b->left_first ? seq : b->left_first;
 	ep_notice_check_left(b);
 }

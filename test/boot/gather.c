@@ -352,3 +352,20 @@ Test(boot_gather, missing_ranks_are_named)
 	cr_expect_str_eq(text, "0, rank 2, rank 4, rank 5, rank 6, rank 7, rank 8, rank 9 and 10 more");
 	world_free(w);
 }
+
+/* Its relay may be dead, and whoever has the block may have left. */
+Test(boot_gather, a_barrier_that_a_rank_has_passed_is_complete)
+{
+	struct world *barrier = world_new(4, 0, true, 1), *data = world_new(4, 8, true, 1);
+
+	begin(barrier, 0);
+	begin(data, 0);
+	ep_gather_passed(&barrier->node[0].g, 0);
+	cr_expect_not(ep_gather_done(&barrier->node[0].g), "the rank left before it");
+	ep_gather_passed(&barrier->node[0].g, 1);
+	ep_gather_passed(&data->node[0].g, 1);
+	cr_expect(ep_gather_done(&barrier->node[0].g));
+	cr_expect_not(ep_gather_done(&data->node[0].g), "the blocks are missing");
+	world_free(barrier);
+	world_free(data);
+}
