@@ -28,6 +28,7 @@ enum { RANKS = 2, MOST = 400, K = 2, TMAX = 16, LIMIT_S = 8 };
 /* Allocations of this thread until one fails; 0: none does. */
 static _Thread_local int left;
 
+#if !SANITIZED
 static int fails(void)
 {
 	if (!left || --left)
@@ -36,7 +37,6 @@ static int fails(void)
 	return 1;
 }
 
-#if !SANITIZED
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *at, size_t n);
