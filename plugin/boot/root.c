@@ -24,6 +24,9 @@
 /* For a rank that cannot connect to report it itself, with the reason. */
 #define GRACE_MS 300
 #define STARVED_MS 1000
+/* Turns of the loop are at most so long while ranks meet. One that ends so much later: the process stood still. */
+#define TURN_MS 250
+#define STILL_MS 500
 
 struct member {
 	struct ep_conn *conn;
@@ -39,6 +42,7 @@ struct ep_root {
 	uint64_t cookie;
 	int64_t timeout_ms;
 	uint64_t end_at; /* exit then if no rank is waiting */
+	uint64_t turn_end;
 	uint32_t nranks; /* 0 until the first rank has come */
 	uint32_t survive;
 	struct member *member; /* [nranks] */
@@ -87,11 +91,20 @@ static void count_told(struct ep_root *r, uint32_t rank)
 
 static void fail(struct ep_root *r, int err, uint32_t culprit, const char *why)
 {
+	uint64_t now = ep_now_ns();
+
 	if (r->err || r->met)
 		return;
 	r->err = err;
 	r->culprit = culprit;
 	snprintf(r->why, sizeof(r->why), "%s", why);
+	/* What the others did meanwhile, they did because of that. */
+	if (r->turn_end && now > r->turn_end + STILL_MS * 1000000ull && r->host != EP_NO_RANK) {
+		r->culprit = r->host;
+		snprintf(r->why, sizeof(r->why),
+			 "rank %u, whose process is the bootstrap root, stood still for %llu ms: %.*s", r->host,
+			 (unsigned long long)((now - r->turn_end) / 1000000), EP_WHY_MAX / 2, why);
+	}
 	EP_INFO(EP_BOOT, "bootstrap of %u ranks failed: %s", r->nranks, r->why);
 	r->end_at = ep_deadline_ms(r->timeout_ms);
 	for (uint32_t i = 0; i < r->nranks; i++) {
@@ -399,7 +412,10 @@ static void *root_main(void *arg)
 			next = ep_deadline_ms(STARVED_MS / 4);
 		else if (!r->here || r->err)
 			next = r->end_at;
-		if (ep_loop_turn(&r->loop, next, NULL))
+		r->turn_end = ep_deadline_ms(TURN_MS);
+		if (!r->here || next < r->turn_end)
+			r->turn_end = next;
+		if (ep_loop_turn(&r->loop, r->turn_end, NULL))
 			break;
 	}
 	if (!r->met && !r->err)
