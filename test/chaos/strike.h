@@ -41,6 +41,7 @@ struct strike_rank {
 	/* The first call that failed, and all that were late. */
 	char failed[32], text[512];
 	ncclResult_t result;
+	double failed_at;
 	char late[32];
 	double worst; /* seconds of the slowest call */
 	int masked;   /* bits of the ranks that it masked */

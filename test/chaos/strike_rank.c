@@ -64,6 +64,7 @@ static bool end(struct life *l, ncclResult_t rc, const char *text)
 		memcpy(l->me->failed, l->me->call, sizeof(l->me->failed));
 		snprintf(l->me->text, sizeof(l->me->text), "%s", text ? text : "");
 		l->me->result = rc;
+		l->me->failed_at = strike_now();
 	}
 	return rc == ncclSuccess;
 }
