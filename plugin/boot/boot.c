@@ -19,7 +19,7 @@
 /* The service thread keeps the deadline of the meeting; this covers one that is not scheduled at all. */
 #define OVERTIME_MS 800
 /* After a timeout, for stronger evidence to arrive. */
-#define GRACE_MS 250
+#define EVIDENCE_MS 250
 /* Between pings; the upper bound keeps NAT and firewalls from forgetting idle edges, too. */
 #define PING_MIN_MS 20
 #define PING_MAX_MS 15000
@@ -293,7 +293,7 @@ static bool stronger(const struct ep_boot *b, enum ep_evidence than, struct ep_b
 /* Waits for it for a moment; not if a collective completes meanwhile. */
 static bool evidence(struct ep_boot *b, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size)
 {
-	uint64_t until = ep_deadline_ms(GRACE_MS);
+	uint64_t until = ep_deadline_ms(EVIDENCE_MS);
 	int rc = b->judged; /* it has waited before */
 
 	while (!stronger(b, than, blame, why, size)) {
@@ -519,7 +519,7 @@ int ep_boot_accuse_lost(struct ep_boot *b, int rank, const char *message)
 	if (b->failed.evidence) {
 		rc = -EALREADY;
 	} else if (!b->lost_at) {
-		b->lost_at = ep_deadline_ms(GRACE_MS);
+		b->lost_at = ep_deadline_ms(EVIDENCE_MS);
 		b->lost_rank = rank;
 		snprintf(b->lost_why, sizeof(b->lost_why), "%s", message);
 		ep_loop_wake(&b->loop);
