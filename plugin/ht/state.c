@@ -10,6 +10,7 @@
 #include "util/error.h"
 
 #define SETUP_MS 10000
+#define LINES_KEY 1u /* other keys of the endpoint are addresses */
 
 size_t ep_ht_control(const struct ncclEpGroup *group)
 {
@@ -49,18 +50,26 @@ static int near_copy(struct ncclEpGroup *group, struct ep_ht_line *const *near)
 	return rc;
 }
 
-/* Collective. Only addresses of ranks of this process are kept: those of the others mean nothing here. */
+/* Collective. The addresses are looked up in this process, not exchanged: a rank on the way could change them. They
+ * stay on offer until the group's endpoint closes. */
 static int near_fill(struct ncclEpGroup *group, struct ep_ht *ht)
 {
-	uint64_t mine = (uint64_t)(uintptr_t)((uint8_t *)group->state.ptr + ep_ht_lines_at(group));
-	uint64_t *all = EP_CALLOC(EP_GROUP, (size_t)group->nranks, sizeof(*all), "addresses of near ranks");
-	int rc = all ? ep_boot_allgather(group->boot, &mine, sizeof(mine), all) : -ENOMEM;
+	size_t bytes = (size_t)group->nranks * sizeof(struct ep_ht_line);
+	uint8_t *mine = (uint8_t *)group->state.ptr + ep_ht_lines_at(group);
+	void *lines = NULL;
+	int rc;
 
-	for (int r = 0; !rc && r < group->nranks; r++)
-		if (ep_topo_near(&group->topo, group->rank, r))
-			ht->near[r] = (struct ep_ht_line *)(uintptr_t)all[r];
-	free(all);
-	return rc ? rc : near_copy(group, ht->near);
+	if ((rc = ep_boot_ptr_offer(group->boot, LINES_KEY, mine, bytes)) || (rc = ep_boot_barrier(group->boot)))
+		return rc;
+	for (int r = 0; r < group->nranks; r++) {
+		if (!ep_topo_near(&group->topo, group->rank, r))
+			continue;
+		if (ep_boot_ptr_find(group->boot, r, &group->topo.rank[r].fds, LINES_KEY, bytes, &lines))
+			return EP_FAIL(EP_GROUP, EP_EREMOTE, "rank %d, of the process of rank %d, has left it", r,
+				       group->rank);
+		ht->near[r] = lines;
+	}
+	return near_copy(group, ht->near);
 }
 
 /* Both layouts fit, so that no handle makes the window grow. In eager mode an expert-major handle needs far more than a

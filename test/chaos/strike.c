@@ -386,5 +386,5 @@ int main(int argc, char **argv)
 	       "slowest call: timeout %+.2f s; %d void\n",
 	       totals->done, (unsigned long long)opts.seed, totals->hangs, totals->crashes, totals->late,
 	       totals->unnamed, totals->innocent, 1e-3 * totals->slowest_ms, totals->empty);
-	return bad || totals->empty > totals->done / 10;
+	return bad || !totals->done || totals->empty > totals->done / 10;
 }
