@@ -184,6 +184,17 @@ static void cuda_free(struct shim *shim, void *at)
 	cu.cuMemFree_v2((ptr_t)at);
 }
 
+static int cuda_pin(struct shim *shim, size_t size, void **out)
+{
+	return CALL(shim, cuMemHostAlloc, out, size ? size : 1, CU_HOST_MAPPED);
+}
+
+static void cuda_unpin(struct shim *shim, void *at)
+{
+	(void)shim;
+	cu.cuMemFreeHost(at);
+}
+
 static double seconds_now(void)
 {
 	struct timespec ts;
@@ -347,6 +358,8 @@ const struct shim_ops shim_cuda = {
 	.close = cuda_close,
 	.alloc = cuda_alloc,
 	.free = cuda_free,
+	.pin = cuda_pin,
+	.unpin = cuda_unpin,
 	.put = cuda_move,
 	.get = cuda_move,
 	.copy = cuda_copy,

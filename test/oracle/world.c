@@ -51,7 +51,8 @@ struct shared {
 	_Alignas(64) atomic_uint arrived;
 	_Alignas(64) atomic_uint round;
 	atomic_bool failed; /* some rank of this job */
-	ncclUniqueId id;    /* rank 0 writes it before a barrier, the others read it after */
+	atomic_bool left[WORLD_SEATS];
+	ncclUniqueId id; /* rank 0 writes it before a barrier, the others read it after */
 };
 
 struct seat {
@@ -127,6 +128,11 @@ int seat_fail(struct seat *seat, const char *format, ...)
 bool seat_failed(const struct seat *seat)
 {
 	return seat->world->shared->result[seat->index].rc != 0;
+}
+
+void seat_leave(struct seat *seat)
+{
+	atomic_store(&seat->world->shared->left[seat->index], true);
 }
 
 int seat_barrier(struct seat *seat)
@@ -228,6 +234,10 @@ static void *seat_main(void *arg)
 		pthread_mutex_lock(&s->lock);
 		result->done = true;
 		pthread_cond_broadcast(&s->back);
+		if (atomic_load(&s->left[seat->index])) {
+			pthread_mutex_unlock(&s->lock);
+			exit(0);
+		}
 	}
 	pthread_mutex_unlock(&s->lock);
 	comms_drop(seat, true);
@@ -352,7 +362,8 @@ static int seat_dead(struct world *world)
 	int status;
 
 	for (int i = 0; world->processes && i < world->seats; i++)
-		if (world->seat[i].pid > 0 && waitpid(world->seat[i].pid, &status, WNOHANG) == world->seat[i].pid) {
+		if (world->seat[i].pid > 0 && !atomic_load(&world->shared->left[i]) &&
+		    waitpid(world->seat[i].pid, &status, WNOHANG) == world->seat[i].pid) {
 			snprintf(world->text, sizeof(world->text), "rank %d died: %s %d", i,
 				 WIFSIGNALED(status) ? "signal" : "exit",
 				 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
