@@ -11,7 +11,8 @@ logs=$build/gpu-logs
 
 # shard|name|seconds|how|program and arguments
 #   how: plain, mps (processes share the GPU under our own MPS daemon), ipc (mps, windows by CUDA IPC), memcheck,
-#   racecheck, memcheck-mps, table and table-mps (the output is shown), nccl (with the real library), suite (of meson)
+#   racecheck, memcheck-mps, table and table-mps (the output is shown), nccl (with the real library), suite (of meson),
+#   te and te-mps (on the library as it is installed)
 #   @FILE: in the build's test folder; words of a cell are joined by commas; leading VARIABLE=value set the environment
 rows=(
 	'dev|devices|60|plain|gpu_dev'
@@ -116,9 +117,15 @@ rows=(
 	'memcheck|launch-memcheck|120|memcheck|gpu_launch'
 	'memcheck-procs|rowsig-memcheck|300|memcheck-mps|gpu_rowsig_procs cuda'
 	'racecheck|launch-racecheck|120|racecheck|gpu_launch'
+	'callers|te-pattern|120|te|t_te_pattern'
+	'callers|te-pattern-mps|180|te-mps|t_te_pattern -g'
+	'callers|trtllm-pattern|120|plain|t_trtllm_pattern @../plugin/libnccl_ep.so'
+	'callers|trtllm-pattern-mps|120|mps|t_trtllm_pattern -g @../plugin/libnccl_ep.so'
+	'callers|flashinfer-pattern|120|plain|t_flashinfer_pattern @../plugin/libnccl_ep.so'
+	'callers|flashinfer-pattern-mps|120|mps|t_flashinfer_pattern -g @../plugin/libnccl_ep.so'
 	'cpu|cpu-suite|600|suite|cpu'
 )
-default=(cpu dev threads nccl procs ll ll-procs ll-nodes ht ht-procs perf memcheck memcheck-procs racecheck)
+default=(cpu dev threads nccl procs ll ll-procs ll-nodes ht ht-procs callers perf memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
@@ -209,11 +216,12 @@ run_one() {
 	fi
 	while [[ $1 == [A-Z]*=* ]]; do settings+=("$1"); shift; done
 	case $how in
-	mps | ipc | memcheck-mps | table-mps)
+	mps | ipc | memcheck-mps | table-mps | te-mps)
 		mps_start || { echo 'skipped: no MPS here' >"$logs/$name.log"; return 77; }
 		vars=("${mps_env[@]}" CUDA_DEVICE_MAX_CONNECTIONS=2 NCCL_EP_DEVICE=cuda)
 		;;&
 	ipc) vars+=(NCCL_EP_CUDA_VMM=0) ;;
+	te | te-mps) wrap=(test/callers/te.sh "$build") ;;
 	nccl)
 		[ -e "$nccl" ] || { echo 'skipped: no NCCL here' >"$logs/$name.log"; return 77; }
 		vars+=("LD_LIBRARY_PATH=$(dirname "$nccl"):${LD_LIBRARY_PATH:-}")
@@ -225,7 +233,7 @@ run_one() {
 	esac
 	env "${vars[@]}" "${settings[@]}" timeout -k 5 "$seconds" "${wrap[@]}" "$(program "$1")" "${@:2}" >"$logs/$name.log" 2>&1 </dev/null || rc=$?
 	# A client that crashed can leave the daemon unusable for the next one.
-	case $how in mps | ipc | memcheck-mps) [ $rc = 0 ] || mps_stop ;; esac
+	case $how in mps | ipc | memcheck-mps | te-mps) [ $rc = 0 ] || mps_stop ;; esac
 	return $rc
 }
 
