@@ -22,12 +22,12 @@
 #include "nccl_ep/ep_enums.h"
 
 #define NCCL_EP_MAJOR 0
-#define NCCL_EP_MINOR 1
+#define NCCL_EP_MINOR 2
 #define NCCL_EP_PATCH 0
 #define NCCL_EP_VERSION_CODE (NCCL_EP_MAJOR * 10000 + NCCL_EP_MINOR * 100 + NCCL_EP_PATCH)
 
 /* The fields and rules a caller was compiled for. */
-#define NCCL_EP_API_VERSION 2
+#define NCCL_EP_API_VERSION 3
 
 #define NCCL_EP_MAGIC 0xC00FFFEEu
 #define NCCL_EP_TENSOR_MAGIC 0xCAFECAFEu
@@ -141,6 +141,9 @@ typedef struct {
 	ncclEpOverflowPolicy_t overflow_policy;
 	unsigned int num_topk; /* largest K of any handle; 0 = unknown */
 	unsigned char padding_v2[4];
+	/* version 3 */
+	unsigned int dispatch_num_sms; /* in place of max_num_sms, for dispatch; at most what the device has */
+	unsigned int combine_num_sms;  /* and for combine */
 } ncclEpGroupConfig_t;
 
 #define NCCL_EP_GROUP_CONFIG_INIT                                                  \
@@ -152,9 +155,12 @@ typedef struct {
 #define NCCL_EP_GROUP_CONFIG_V1_LAST_FIELD timeout_ns
 #define NCCL_EP_GROUP_CONFIG_V2_SIZE 112u
 #define NCCL_EP_GROUP_CONFIG_V2_LAST_FIELD padding_v2
-#define NCCL_EP_GROUP_CONFIG_CURRENT_VERSION 2
+#define NCCL_EP_GROUP_CONFIG_V3_SIZE 120u
+#define NCCL_EP_GROUP_CONFIG_V3_LAST_FIELD combine_num_sms
+#define NCCL_EP_GROUP_CONFIG_CURRENT_VERSION 3
 NCCL_EP_ASSERT_VERSION(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 1);
-NCCL_EP_ASSERT_NEWEST(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 2);
+NCCL_EP_ASSERT_VERSION(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 2);
+NCCL_EP_ASSERT_NEWEST(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 3);
 
 /* ---- arguments of operations ---- */
 
@@ -219,7 +225,7 @@ typedef struct {
 	ncclEpTensor_t *tokens;	      /* [rows, H], in the order of dispatch's output */
 	ncclEpTensor_t *topk_weights; /* HT BWD: [n, K] f32 in flat, [n] in expert-major */
 	/* version 2 */
-	ncclEpTensor_t *scales; /* with NVFP4 only */
+	ncclEpTensor_t *scales; /* with NVFP4 only, so NULL for now */
 } ncclEpCombineInputs_t;
 
 #define NCCL_EP_COMBINE_INPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpCombineInputs_t, NCCL_EP_MAGIC)

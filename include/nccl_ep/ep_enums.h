@@ -54,7 +54,8 @@ typedef enum {
 
 typedef enum {
 	NCCL_EP_COMB_QUANT_NONE = 0,
-	NCCL_EP_COMB_QUANT_NVFP4 = 1,
+	NCCL_EP_COMB_QUANT_NVFP4 = 1, /* LL; not supported yet: ncclInvalidUsage */
+	NCCL_EP_COMB_QUANT_MXFP8 = 2, /* HT; the same */
 } ncclEpCombQuant_t;
 
 #endif

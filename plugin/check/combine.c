@@ -56,10 +56,11 @@ static int config_check(const struct ep_group_cfg *group, const ncclEpCombineCon
 	int rc;
 
 	if ((rc = ep_check_enum(FN, "config->pass_direction", cfg->pass_direction, NCCL_EP_BWD_PASS + 1)) ||
-	    (rc = ep_check_enum(FN, "config->quant_recipe", cfg->quant_recipe, NCCL_EP_COMB_QUANT_NVFP4 + 1)))
+	    (rc = ep_check_enum(FN, "config->quant_recipe", cfg->quant_recipe, NCCL_EP_COMB_QUANT_MXFP8 + 1)))
 		return rc;
-	if (cfg->quant_recipe == NCCL_EP_COMB_QUANT_NVFP4)
-		return EP_BAD_USE(FN ": config->quant_recipe: NVFP4 is not built; use NCCL_EP_COMB_QUANT_NONE");
+	if (cfg->quant_recipe != NCCL_EP_COMB_QUANT_NONE)
+		return EP_BAD_USE(FN ": config->quant_recipe: %s is not supported yet; use NCCL_EP_COMB_QUANT_NONE",
+				  cfg->quant_recipe == NCCL_EP_COMB_QUANT_MXFP8 ? "MXFP8" : "NVFP4");
 	if (cfg->pass_direction == NCCL_EP_BWD_PASS && group->algorithm != NCCL_EP_ALGO_HIGH_THROUGHPUT)
 		return EP_BAD_USE(FN ": config->pass_direction: LL has no backward pass");
 	return 0;

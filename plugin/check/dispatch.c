@@ -73,7 +73,7 @@ static const struct ep_slot ht_expert[] = {
 	PAYLOAD(OUT_SCALES, 2, EP_D_N, EP_D_S),
 	NONE(OUT_IDX),
 };
-/* Flat and expert-major alike: tokens only, into the slots of the last Update. */
+/* Flat and expert-major alike: tokens and their scales, into the slots of the last Update. */
 static const struct ep_slot ht_backward[] = {
 	PAYLOAD(IN_TOKENS, 2, EP_D_T, EP_D_H),
 	NONE(IN_WEIGHTS),
@@ -144,8 +144,6 @@ static int config_check(const struct ncclEpHandle *handle, const ncclEpDispatchC
 			FN ": config->round_scales must be 0 with NCCL_EP_DISP_QUANT_FWD: the scales are the caller's");
 	if (bwd && !ht)
 		return EP_BAD_USE(FN ": config->pass_direction: LL has no backward pass");
-	if (bwd && cfg->quant_recipe)
-		return EP_BAD_USE(FN ": config->quant_recipe: the backward pass moves tokens only, unquantised");
 	if (ht && cfg->quant_recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4)
 		return EP_BAD_USE(FN ": config->quant_recipe: DS_FP8E3M4 exists in LL only; quantise before and use "
 				     "NCCL_EP_DISP_QUANT_FWD");

@@ -83,6 +83,8 @@ static void group_normal(const ncclEpGroupConfig_t *c, struct ep_group_cfg *cfg)
 		.zero_copy = c->zero_copy,
 		.overflow = c->overflow_policy == NCCL_EP_OVERFLOW_DROP ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_TRAP,
 		.num_topk = c->num_topk,
+		.dispatch_num_sms = c->dispatch_num_sms,
+		.combine_num_sms = c->combine_num_sms,
 	};
 }
 

@@ -42,10 +42,10 @@ static const struct {
 	size_t offset, size;
 } cfg_fields[] = {
 #define FIELD(f) { #f, offsetof(struct ep_group_cfg, f), sizeof(((struct ep_group_cfg *)0)->f) }
-	FIELD(algorithm),	FIELD(num_experts),	 FIELD(max_dispatch),	 FIELD(max_recv),
-	FIELD(max_token_bytes), FIELD(rdma_buffer_size), FIELD(num_qp_per_rank), FIELD(num_channels),
-	FIELD(max_num_sms),	FIELD(enable_mask),	 FIELD(timeout_ns),	 FIELD(zero_copy),
-	FIELD(overflow),	FIELD(num_topk),
+	FIELD(algorithm),	FIELD(num_experts),	 FIELD(max_dispatch),	  FIELD(max_recv),
+	FIELD(max_token_bytes), FIELD(rdma_buffer_size), FIELD(num_qp_per_rank),  FIELD(num_channels),
+	FIELD(max_num_sms),	FIELD(enable_mask),	 FIELD(timeout_ns),	  FIELD(zero_copy),
+	FIELD(overflow),	FIELD(num_topk),	 FIELD(dispatch_num_sms), FIELD(combine_num_sms),
 #undef FIELD
 };
 

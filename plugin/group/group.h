@@ -38,9 +38,11 @@ struct ep_group_cfg {
 	uint32_t zero_copy;
 	uint32_t overflow;
 	uint32_t num_topk;
+	uint32_t dispatch_num_sms;
+	uint32_t combine_num_sms;
 	uint32_t pad;
 };
-_Static_assert(sizeof(struct ep_group_cfg) == 72, "no padding");
+_Static_assert(sizeof(struct ep_group_cfg) == 80, "no padding");
 
 struct ncclEpGroup {
 	struct ep_group_cfg cfg;

@@ -45,7 +45,7 @@ Test(abi, structs)
 		AT(ncclEpAllocConfig_t, alloc_fn, 0),
 		AT(ncclEpAllocConfig_t, free_fn, 8),
 		AT(ncclEpAllocConfig_t, context, 16),
-		SIZE(ncclEpGroupConfig_t, 112),
+		SIZE(ncclEpGroupConfig_t, 120),
 		HEAD(ncclEpGroupConfig_t),
 		AT(ncclEpGroupConfig_t, version, 8),
 		AT(ncclEpGroupConfig_t, algorithm, 12),
@@ -64,6 +64,8 @@ Test(abi, structs)
 		AT(ncclEpGroupConfig_t, overflow_policy, 100),
 		AT(ncclEpGroupConfig_t, num_topk, 104),
 		AT(ncclEpGroupConfig_t, padding_v2, 108),
+		AT(ncclEpGroupConfig_t, dispatch_num_sms, 112),
+		AT(ncclEpGroupConfig_t, combine_num_sms, 116),
 		SIZE(ncclEpLayoutInfo_t, 48),
 		HEAD(ncclEpLayoutInfo_t),
 		AT(ncclEpLayoutInfo_t, expert_counters, 8),
@@ -111,6 +113,8 @@ Test(abi, structs)
 		SIZE(((ncclEpGroupConfig_t *)0)->rdma_buffer_size, 8),
 		SIZE(((ncclEpGroupConfig_t *)0)->timeout_ns, 8),
 		SIZE(((ncclEpGroupConfig_t *)0)->padding_v2, 4),
+		SIZE(((ncclEpGroupConfig_t *)0)->dispatch_num_sms, 4),
+		SIZE(((ncclEpGroupConfig_t *)0)->combine_num_sms, 4),
 		SIZE(((ncclEpTensor_t *)0)->win_offset, 8),
 		SIZE(((ncclEpLayoutInfo_t *)0)->padding_v2, 4),
 	};
@@ -263,6 +267,7 @@ Test(abi, enums)
 		IS(NCCL_EP_DISP_QUANT_DS_FP8E3M4, 2),
 		IS(NCCL_EP_COMB_QUANT_NONE, 0),
 		IS(NCCL_EP_COMB_QUANT_NVFP4, 1),
+		IS(NCCL_EP_COMB_QUANT_MXFP8, 2),
 		SIZE(ncclEpAlgorithm_t, 4),
 		SIZE(ncclEpLayout_t, 4),
 		SIZE(ncclEpPassDir_t, 4),
@@ -316,10 +321,13 @@ Test(abi, enums)
 	CHECK(rows);
 }
 
-/* A struct of the first version only, and one that has grown. */
+/* A struct of the first version only, and those that have grown. */
 #define V1(name, v1) IS(name##_SIZE, v1), IS(name##_V1_SIZE, v1), IS(name##_CURRENT_VERSION, 1)
 #define V2(name, v1, v2) \
 	IS(name##_SIZE, v2), IS(name##_V1_SIZE, v1), IS(name##_V2_SIZE, v2), IS(name##_CURRENT_VERSION, 2)
+#define V3(name, v1, v2, v3)                                                                         \
+	IS(name##_SIZE, v3), IS(name##_V1_SIZE, v1), IS(name##_V2_SIZE, v2), IS(name##_V3_SIZE, v3), \
+		IS(name##_CURRENT_VERSION, 3)
 /* clang-format off */
 #define LAST(type, name, v, must) \
 	{ #name " last field of v" #v, NCCL_EP_FIELD_END(type, name##_V##v##_LAST_FIELD), must }
@@ -329,16 +337,16 @@ Test(abi, macros)
 {
 	static const struct row rows[] = {
 		IS(NCCL_EP_MAJOR, 0),
-		IS(NCCL_EP_MINOR, 1),
+		IS(NCCL_EP_MINOR, 2),
 		IS(NCCL_EP_PATCH, 0),
-		IS(NCCL_EP_VERSION_CODE, 100),
-		IS(NCCL_EP_API_VERSION, 2),
+		IS(NCCL_EP_VERSION_CODE, 200),
+		IS(NCCL_EP_API_VERSION, 3),
 		IS(NCCL_EP_AUTO, 0),
 		IS(NCCL_EP_MAGIC, 0xC00FFFEE),
 		IS(NCCL_EP_TENSOR_MAGIC, 0xCAFECAFE),
 		V1(NCCL_EP_TENSOR, 48),
 		V1(NCCL_EP_TENSOR_ALLOC_CONFIG, 8),
-		V2(NCCL_EP_GROUP_CONFIG, 96, 112),
+		V3(NCCL_EP_GROUP_CONFIG, 96, 112, 120),
 		V2(NCCL_EP_LAYOUT_INFO, 40, 48),
 		V1(NCCL_EP_DISPATCH_INPUTS, 32),
 		V1(NCCL_EP_DISPATCH_OUTPUTS, 40),
@@ -352,6 +360,7 @@ Test(abi, macros)
 		LAST(ncclEpTensorAllocConfig_t, NCCL_EP_TENSOR_ALLOC_CONFIG, 1, 8),
 		LAST(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 1, 96),
 		LAST(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 2, 112),
+		LAST(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 3, 120),
 		LAST(ncclEpLayoutInfo_t, NCCL_EP_LAYOUT_INFO, 1, 40),
 		LAST(ncclEpLayoutInfo_t, NCCL_EP_LAYOUT_INFO, 2, 48),
 		LAST(ncclEpDispatchInputs_t, NCCL_EP_DISPATCH_INPUTS, 1, 32),
@@ -382,7 +391,7 @@ Test(abi, macros)
 		cr_expect_eq(made.magic, number, #name "_INIT: magic is %x", made.magic);  \
 		memcpy(rest, &made, 8);                                                    \
 		if (!strcmp(#name, "NCCL_EP_GROUP_CONFIG"))                                \
-			memcpy(rest + 8, &(unsigned){ 2 }, 4);                             \
+			memcpy(rest + 8, &(unsigned){ 3 }, 4);                             \
 		cr_expect_arr_eq(&made, rest, sizeof(made), #name "_INIT: rest not zero"); \
 	} while (0)
 
@@ -390,7 +399,7 @@ Test(abi, initialisers)
 {
 	INIT(ncclEpTensor_t, NCCL_EP_TENSOR, 48, 0xCAFECAFE);
 	INIT(ncclEpTensorAllocConfig_t, NCCL_EP_TENSOR_ALLOC_CONFIG, 8, 0xC00FFFEE);
-	INIT(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 112, 0xC00FFFEE);
+	INIT(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 120, 0xC00FFFEE);
 	INIT(ncclEpLayoutInfo_t, NCCL_EP_LAYOUT_INFO, 48, 0xC00FFFEE);
 	INIT(ncclEpDispatchInputs_t, NCCL_EP_DISPATCH_INPUTS, 32, 0xC00FFFEE);
 	INIT(ncclEpDispatchOutputs_t, NCCL_EP_DISPATCH_OUTPUTS, 40, 0xC00FFFEE);
@@ -462,7 +471,7 @@ Test(abi, functions)
 	cr_expect(mask_query && mask_update && mask_clean && async_error && error_clear);
 	cr_expect(!alloc_type && !free_type);
 	cr_expect_eq(version(&code), ncclSuccess);
-	cr_expect_eq(code, 100);
+	cr_expect_eq(code, 200);
 }
 
 Test(abi, ext_functions)

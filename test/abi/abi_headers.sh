@@ -70,7 +70,7 @@ else
 	echo "# NCCL's nccl.h is not installed"
 fi
 # Other builds read the version with a line-based parser.
-for line in 'MAJOR 0' 'MINOR 1' 'PATCH 0'; do
+for line in 'MAJOR 0' 'MINOR 2' 'PATCH 0'; do
 	if grep -qx "#define NCCL_EP_$line" "$src/include/nccl_ep.h"; then
 		passed=$((passed + 1))
 	else

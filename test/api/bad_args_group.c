@@ -11,7 +11,7 @@ Test(bad_args_group, version)
 
 	EXPECT_ARG(ncclEpGetVersion(NULL), "ncclEpGetVersion", "version");
 	EXPECT_OK(ncclEpGetVersion(&v));
-	cr_expect_eq(v, 100);
+	cr_expect_eq(v, 200);
 }
 
 #define ALLOC "ncclEpTensorAlloc"
@@ -152,6 +152,7 @@ static const struct bad_field {
 	{ FIELD(version), 0, 4, 4 },
 	{ FIELD(version), 1, 0, 0 },
 	{ FIELD(version), 3, 0, 0 },
+	{ FIELD(version), 4, 0, 0 },
 	{ FIELD(algorithm), 2, 4, 4 },
 	{ FIELD(algorithm), -1u, 4, 4 },
 	{ FIELD(num_experts), 0, 4, 4 },
@@ -216,7 +217,7 @@ Test(bad_args_group, create_combinations)
 }
 
 /* A caller of API 1 has 96 bytes: the rest counts as zero, whatever follows in memory. */
-Test(bad_args_group, create_v1)
+Test(bad_args_group, create_versions)
 {
 	ncclEpGroupConfig_t c = good_config(NCCL_EP_ALGO_HIGH_THROUGHPUT);
 	ncclEpGroupConfig_t *old = malloc(96);
@@ -233,11 +234,28 @@ Test(bad_args_group, create_v1)
 	cr_expect(cfg.zero_copy == 0 && cfg.num_topk == 0 && cfg.overflow == NCCL_EP_OVERFLOW_TRAP &&
 		  cfg.timeout_ns == 77);
 	free(old);
+	/* API 2: up to the padding before version 3. */
+	c = good_config(NCCL_EP_ALGO_HIGH_THROUGHPUT);
+	c.size = 112;
+	c.version = 2;
+	c.num_topk = 3;
+	c.dispatch_num_sms = c.combine_num_sms = -1u; /* not covered by size */
+	old = malloc(112);
+	memcpy(old, &c, 112);
+	cr_assert_eq(check(old, &cfg), 0, "%s", anyEpGetLastError());
+	cr_expect(cfg.num_topk == 3 && cfg.dispatch_num_sms == 0 && cfg.combine_num_sms == 0);
+	free(old);
+	c.size = 120;
+	c.version = 3;
+	c.dispatch_num_sms = 16;
+	c.combine_num_sms = 20;
+	cr_assert_eq(check(&c, &cfg), 0, "%s", anyEpGetLastError());
+	cr_expect(cfg.dispatch_num_sms == 16 && cfg.combine_num_sms == 20);
 	/* A caller of a later version has more: unknown fields are ignored. */
 	memset(big, 0xFF, sizeof(big));
 	c = good_config(NCCL_EP_ALGO_HIGH_THROUGHPUT);
 	c.size = sizeof(big);
-	c.version = 3;
+	c.version = 4;
 	c.num_topk = 4;
 	memcpy(big, &c, sizeof(c));
 	cr_expect_eq(check((void *)big, &cfg), 0);

@@ -120,7 +120,7 @@ Test(bad_args_op, enums)
 		}
 		if (modes[m].kind == COMBINE) {
 			walk_enum(&op, &op.comb_cfg.pass_direction, 2, "config->pass_direction");
-			walk_enum(&op, &op.comb_cfg.quant_recipe, 2, "config->quant_recipe");
+			walk_enum(&op, &op.comb_cfg.quant_recipe, 3, "config->quant_recipe");
 		}
 		if (op.use_info)
 			walk_enum(&op, &op.info.recv_topk_idx_kind, 3, "layout_info->recv_topk_idx_kind");
@@ -145,14 +145,20 @@ Test(bad_args_op, capabilities)
 	EXPECT_USE(op_call(&op), COMB, "pass_direction");
 	op.comb_cfg.pass_direction = NCCL_EP_FWD_PASS;
 	op.comb_cfg.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4;
-	EXPECT_USE(op_call(&op), COMB, "NVFP4");
+	EXPECT_USE(op_call(&op), COMB, "NVFP4 is not supported yet");
+	op.comb_cfg.quant_recipe = NCCL_EP_COMB_QUANT_MXFP8;
+	EXPECT_USE(op_call(&op), COMB, "MXFP8 is not supported yet");
+	op_free(&op);
+	op_init(&op, mode_of("combine HT expert-major backward"));
+	op.comb_cfg.quant_recipe = NCCL_EP_COMB_QUANT_MXFP8;
+	EXPECT_USE(op_call(&op), COMB, "MXFP8 is not supported yet");
 	op_free(&op);
 	op_init(&op, mode_of("dispatch HT flat"));
 	op.cfg.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;
 	EXPECT_USE(op_call(&op), DISP, "quant_recipe");
 	op_free(&op);
 	op_init(&op, mode_of("dispatch HT flat backward"));
-	op.cfg.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
+	op.cfg.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;
 	EXPECT_USE(op_call(&op), DISP, "quant_recipe");
 	op_free(&op);
 }

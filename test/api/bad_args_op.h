@@ -287,6 +287,13 @@ static const struct spec disp_backward[] = {
 	F(IN_WEIGHTS, "inputs->topk_weights"), F(OUT_WEIGHTS, "outputs->topk_weights"), F(OUT_IDX, "outputs->topk_idx"),
 	F(IN_SCALES, "inputs->scales"), F(OUT_SCALES, "outputs->scales"), IGNORED_INFO,
 };
+static const struct spec disp_backward_fwd[] = {
+	{ IN_TOKENS, "inputs->tokens", 'r', ncclFloat8e4m3, FWD, true, "xx", { T, H } },
+	{ IN_SCALES, "inputs->scales", 'r', ncclUint8, FWD | BIT(1), true, "xx", { T, H / 32 } },
+	{ OUT_TOKENS, "outputs->tokens", 'r', ncclFloat8e4m3, FWD, true, "xx", { N, H } },
+	{ OUT_SCALES, "outputs->scales", 'r', ncclUint8, FWD | BIT(1), true, "xx", { N, H / 32 } },
+	F(IN_WEIGHTS, "inputs->topk_weights"), F(OUT_WEIGHTS, "outputs->topk_weights"), F(OUT_IDX, "outputs->topk_idx"),
+};
 static const struct spec comb_ll_expert[] = {
 	{ COMB_IN, "inputs->tokens", 'r', BF16_, "xxx", { EL, R * TMAX, H } },
 	{ COMB_OUT, "outputs->tokens", 'r', BF16_, "xx", { T, H } },
@@ -333,6 +340,9 @@ static const struct mode modes[] = {
 	MODE("dispatch HT expert-major", DISPATCH, HIGH_THROUGHPUT, EXPERT_MAJOR, FWD, NONE, disp_expert),
 	MODE("dispatch HT flat backward", DISPATCH, HIGH_THROUGHPUT, FLAT, BWD, NONE, disp_backward),
 	MODE("dispatch HT expert-major backward", DISPATCH, HIGH_THROUGHPUT, EXPERT_MAJOR, BWD, NONE, disp_backward),
+	MODE("dispatch HT flat backward quant fwd", DISPATCH, HIGH_THROUGHPUT, FLAT, BWD, FWD, disp_backward_fwd),
+	MODE("dispatch HT expert-major backward quant fwd", DISPATCH, HIGH_THROUGHPUT, EXPERT_MAJOR, BWD, FWD,
+	     disp_backward_fwd),
 	MODE("combine LL expert-major", COMBINE, LOW_LATENCY, EXPERT_MAJOR, FWD, NONE, comb_ll_expert),
 	MODE("combine LL rank-major", COMBINE, LOW_LATENCY, RANK_MAJOR, FWD, NONE, comb_ll_rank),
 	MODE("combine HT flat", COMBINE, HIGH_THROUGHPUT, FLAT, FWD, NONE, comb_ht),

@@ -177,7 +177,7 @@ Test(bad_args_tensor, every_tensor_of_every_mode)
 		op_free(&op);
 	}
 	/* As many as the table of the contract has cells. */
-	cr_expect(walked == 72 && forbidden == 35 && ignored == 30, "%d walked, %d forbidden, %d ignored", walked,
+	cr_expect(walked == 80 && forbidden == 41 && ignored == 30, "%d walked, %d forbidden, %d ignored", walked,
 		  forbidden, ignored);
 }
 

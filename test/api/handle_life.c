@@ -250,6 +250,12 @@ static int unlike_configs(struct rank *me)
 	/* Fields that LL ignores may differ, and so may the caller's API version. */
 	c.num_experts = E;
 	c.max_recv_tokens_per_rank += (unsigned)me->rank;
+	c.dispatch_num_sms = 2 + (unsigned)me->rank;
+	IS(ncclEpCreateGroup(&group, me->comm, &c), ncclInvalidArgument, "dispatch_num_sms");
+	c.dispatch_num_sms = NCCL_EP_AUTO;
+	c.combine_num_sms = 2 + (unsigned)me->rank;
+	IS(ncclEpCreateGroup(&group, me->comm, &c), ncclInvalidArgument, "combine_num_sms");
+	c.combine_num_sms = NCCL_EP_AUTO;
 	if (me->rank) {
 		c.size = NCCL_EP_GROUP_CONFIG_V1_SIZE;
 		c.version = 1;

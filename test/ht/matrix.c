@@ -8,8 +8,8 @@
 
 /* clang-format off */
 enum {
-	F_LAYOUT, F_PASS, F_DTYPE, F_QUANT, F_QTOK, F_QSCALE, F_ALIGN, F_TENSORS, F_ZERO_COPY, F_OVERFLOW, F_RECV,
-	F_RANKS, F_HIDDEN, F_TOPK, F_LOCAL, F_TMAX, F_FILL, F_ROUTE, F_IDX, F_COUNTERS, F_IDKIND, F_INIT, F_MEM,
+	F_LAYOUT, F_PASS, F_DTYPE, F_QUANT, F_QTOK, F_QSCALE, F_BACK, F_ALIGN, F_TENSORS, F_ZERO_COPY, F_OVERFLOW,
+	F_RECV, F_RANKS, F_HIDDEN, F_TOPK, F_LOCAL, F_TMAX, F_FILL, F_ROUTE, F_IDX, F_COUNTERS, F_IDKIND, F_INIT, F_MEM,
 	F_TWIN, F_HANDLES, F_REPEAT, F_STAGED, F_STREAM, F_STALL, F_SKEW, F_SMS, FACTORS
 };
 /* clang-format on */
@@ -24,6 +24,7 @@ static const struct factor factors[FACTORS] = {
 	[F_QUANT] = { "quant", "none fwd", NULL, 0 },
 	[F_QTOK] = { "qtok", "bf16 fp16 fp32 e4m3 e5m2 fp4x2 -", NULL, 6 },
 	[F_QSCALE] = { "qscale", "bf16 fp16 fp32 e4m3 e5m2 fp4x2 uint8 -", NULL, 7 },
+	[F_BACK] = { "back", "none fwd", NULL, 0 }, /* quantisation of backward dispatch */
 	[F_ALIGN] = { "align", NULL, "0 1 4 16 128", 0 },
 	[F_TENSORS] = { "tensors", "plain window pointer mixed", NULL, 0 },
 	[F_ZERO_COPY] = { "zero_copy", "auto off on", NULL, 0 },
@@ -68,6 +69,8 @@ static const char *cell_illegal(const int *v)
 		return "qtok and qscale need quant=fwd";
 	if (row % (v[F_QTOK] == NUM_E2M1X2 ? 32 : 16))
 		return "quant=fwd needs rows of 16 bytes";
+	if (v[F_BACK] && !fwd)
+		return "back=fwd needs quant=fwd";
 	if ((v[F_ALIGN] && !em) || (v[F_IDKIND] && em))
 		return "align needs expert-major, idkind needs flat";
 	if (v[F_ALIGN] & (v[F_ALIGN] - 1))
@@ -102,11 +105,9 @@ static int cell_forced(const int *v, int factor)
 	static const struct {
 		int factor, by, not; /* absent unless factor `by` has this value */
 	} rules[] = {
-		{ F_QTOK, F_QUANT, LL_QUANT_FWD },
-		{ F_QSCALE, F_QUANT, LL_QUANT_FWD },
-		{ F_ALIGN, F_LAYOUT, EXPERT_MAJOR },
-		{ F_IDKIND, F_LAYOUT, FLAT },
-		{ F_TWIN, F_MEM, 1 },
+		{ F_QTOK, F_QUANT, LL_QUANT_FWD }, { F_QSCALE, F_QUANT, LL_QUANT_FWD },
+		{ F_BACK, F_QUANT, LL_QUANT_FWD }, { F_ALIGN, F_LAYOUT, EXPERT_MAJOR },
+		{ F_IDKIND, F_LAYOUT, FLAT },	   { F_TWIN, F_MEM, 1 },
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
@@ -200,6 +201,7 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 	cfg->extra = (int)(seed / 8 % 3);
 	cfg->spare = LL_ALL;
 	cfg->backward = v[F_PASS] > 0;
+	cfg->back_quant = v[F_BACK];
 	/* Required in eager expert-major mode, optional elsewhere. */
 	cfg->tell_topk = (v[F_RECV] == RECV_EAGER && v[F_LAYOUT] == EXPERT_MAJOR) || seed / 32 % 2;
 }

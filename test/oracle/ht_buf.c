@@ -19,7 +19,9 @@ const char *const ht_buf_names[HT_BUFS] = {
 	[HT_ANSWERS] = "combine input tokens",
 	[HT_SUMS] = "combine tokens",
 	[HT_BACK] = "backward dispatch input tokens",
+	[HT_BACK_SCALES] = "backward dispatch input scales",
 	[HT_OUT_BACK] = "backward dispatch tokens",
+	[HT_OUT_BACK_SCALES] = "backward dispatch scales",
 	[HT_BACK_ANSWERS] = "backward combine input tokens",
 	[HT_BACK_WEIGHTS] = "backward combine input topk_weights",
 	[HT_BACK_SUMS] = "backward combine tokens",
@@ -41,7 +43,7 @@ unsigned ht_op_bufs(const struct ht_rig *rig, enum ht_op op, bool outputs)
 		[HT_DISPATCH] = { BIT(HT_TOKENS) | BIT(HT_SCALES) | BIT(HT_WEIGHTS),
 				  BIT(HT_OUT) | BIT(HT_OUT_SCALES) | BIT(HT_OUT_IDX) | BIT(HT_OUT_WEIGHTS) },
 		[HT_COMBINE] = { BIT(HT_ANSWERS), BIT(HT_SUMS) },
-		[HT_DISPATCH_BWD] = { BIT(HT_BACK), BIT(HT_OUT_BACK) },
+		[HT_DISPATCH_BWD] = { BIT(HT_BACK) | BIT(HT_BACK_SCALES), BIT(HT_OUT_BACK) | BIT(HT_OUT_BACK_SCALES) },
 		[HT_COMBINE_BWD] = { BIT(HT_BACK_ANSWERS) | BIT(HT_BACK_WEIGHTS),
 				     BIT(HT_BACK_SUMS) | BIT(HT_OUT_BACK_WEIGHTS) },
 	};
@@ -77,6 +79,12 @@ size_t ht_row_bytes(const struct ht_rig *rig, enum ht_buf_id id)
 	case HT_SCALES:
 	case HT_OUT_SCALES:
 		return ll_scale_bytes(base);
+	case HT_BACK:
+	case HT_OUT_BACK:
+		return cfg->back_quant ? ll_in_bytes(base) : ll_combine_bytes(base);
+	case HT_BACK_SCALES:
+	case HT_OUT_BACK_SCALES:
+		return cfg->back_quant ? ll_scale_bytes(base) : 0;
 	case HT_WEIGHTS:
 	case HT_OUT_BACK_WEIGHTS:
 		return k * 4;
@@ -153,7 +161,8 @@ size_t ht_rows_seen(const struct ht_rig *rig, int handle, enum ht_buf_id id)
 static enum slab_kind where_is(const struct ht_rig *rig, int handle, enum ht_buf_id id)
 {
 	static const enum slab_kind kinds[] = { SLAB_PLAIN, SLAB_WINDOW, SLAB_NCCL };
-	enum ht_buf_id as = id == HT_OUT_SCALES ? HT_OUT : id; /* both windows or neither */
+	/* Both windows or neither. */
+	enum ht_buf_id as = id == HT_OUT_SCALES ? HT_OUT : id == HT_OUT_BACK_SCALES ? HT_OUT_BACK : id;
 	bool reached = as == HT_OUT || as == HT_OUT_BACK || as == HT_ANSWERS || as == HT_BACK_ANSWERS;
 	uint64_t seed = ll_seed(rig->cfg.data.seed, USE_WHERE + (uint64_t)handle, (uint64_t)seat_rank(rig->seat));
 

@@ -34,6 +34,12 @@ static ncclDataType_t type_of(const struct ht_rig *rig, enum ht_buf_id id)
 	case HT_SCALES:
 	case HT_OUT_SCALES:
 		return (ncclDataType_t)num_info[base->scale].nccl;
+	case HT_BACK:
+	case HT_OUT_BACK:
+		return (ncclDataType_t)num_info[rig->cfg.back_quant ? base->token : base->combine].nccl;
+	case HT_BACK_SCALES:
+	case HT_OUT_BACK_SCALES:
+		return (ncclDataType_t)num_info[base->scale].nccl;
 	case HT_WEIGHTS:
 	case HT_OUT_WEIGHTS:
 	case HT_BACK_WEIGHTS:
@@ -70,8 +76,13 @@ static size_t width_of(const struct ht_rig *rig, enum ht_buf_id id)
 	case HT_TOKENS:
 	case HT_OUT:
 		return ht_row_bytes(rig, id) / num_info[base->token].size;
+	case HT_BACK:
+	case HT_OUT_BACK:
+		return ht_row_bytes(rig, id) / num_info[rig->cfg.back_quant ? base->token : base->combine].size;
 	case HT_SCALES:
 	case HT_OUT_SCALES:
+	case HT_BACK_SCALES:
+	case HT_OUT_BACK_SCALES:
 		return ht_row_bytes(rig, id) / num_info[base->scale].size;
 	default:
 		return base->hidden;
@@ -102,7 +113,8 @@ void ht_tensor(const struct ht_rig *rig, int handle, enum ht_buf_id id, struct h
 
 void ht_args(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_args *args)
 {
-	bool bwd = op == HT_DISPATCH_BWD || op == HT_COMBINE_BWD, fwd_quant = rig->cfg.shape.base.quant == LL_QUANT_FWD;
+	bool bwd = op == HT_DISPATCH_BWD || op == HT_COMBINE_BWD;
+	bool quant = bwd ? rig->cfg.back_quant : rig->cfg.shape.base.quant == LL_QUANT_FWD;
 	struct ht_tensor *t = args->tensor;
 
 	*args = (struct ht_args){ .update_info = NCCL_EP_LAYOUT_INFO_INIT,
@@ -123,14 +135,14 @@ void ht_args(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_args
 	}
 	args->dispatch_in.tokens = &t[bwd ? HT_BACK : HT_TOKENS].t;
 	args->dispatch_out.tokens = &t[bwd ? HT_OUT_BACK : HT_OUT].t;
+	args->dispatch_in.scales = quant ? &t[bwd ? HT_BACK_SCALES : HT_SCALES].t : NULL;
+	args->dispatch_out.scales = quant ? &t[bwd ? HT_OUT_BACK_SCALES : HT_OUT_SCALES].t : NULL;
+	args->dispatch.quant_recipe = quant ? NCCL_EP_DISP_QUANT_FWD : NCCL_EP_DISP_QUANT_NONE;
 	args->dispatch.pass_direction = args->combine.pass_direction = bwd ? NCCL_EP_BWD_PASS : NCCL_EP_FWD_PASS;
 	if (!bwd) {
 		args->dispatch_in.topk_weights = &t[HT_WEIGHTS].t;
-		args->dispatch_in.scales = fwd_quant ? &t[HT_SCALES].t : NULL;
 		args->dispatch_out.topk_weights = &t[HT_OUT_WEIGHTS].t;
-		args->dispatch_out.scales = fwd_quant ? &t[HT_OUT_SCALES].t : NULL;
 		args->dispatch_out.topk_idx = rig->cfg.shape.expert_major ? NULL : &t[HT_OUT_IDX].t;
-		args->dispatch.quant_recipe = fwd_quant ? NCCL_EP_DISP_QUANT_FWD : NCCL_EP_DISP_QUANT_NONE;
 	}
 	args->dispatch_info.recv_topk_idx_kind = (ncclEpExpertIdKind_t)rig->cfg.id_kind;
 	args->combine_in.tokens = &t[bwd ? HT_BACK_ANSWERS : HT_ANSWERS].t;

@@ -50,7 +50,8 @@ static void want_sent(const struct view *v, enum ht_buf_id id, const struct ht_r
 		       ll_scale_bytes(&v->shape->base));
 		return;
 	case HT_OUT_BACK:
-		ht_answer(v->rig, v->handle, HT_DISPATCH_BWD, *row, 0, want);
+	case HT_OUT_BACK_SCALES:
+		ht_back(v->rig, v->handle, *row, id == HT_OUT_BACK ? HT_BACK : HT_BACK_SCALES, want);
 		return;
 	default:
 		break;
@@ -167,7 +168,10 @@ static size_t element_of(const struct view *v, enum ht_buf_id id)
 		return 4;
 	case HT_OUT:
 		return num_info[base->token].size;
+	case HT_OUT_BACK:
+		return num_info[v->rig->cfg.back_quant ? base->token : base->combine].size;
 	case HT_OUT_SCALES:
+	case HT_OUT_BACK_SCALES:
 		return num_info[base->scale].size;
 	default:
 		return num_info[base->combine].size;

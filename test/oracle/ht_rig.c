@@ -9,7 +9,7 @@
 #define SYNC_SECONDS 100.0
 #define STALL_US 3000
 
-enum { USE_OP = 0x20, USE_STALL = 0x30, USE_GRADIENT };
+enum { USE_OP = 0x20, USE_STALL = 0x30, USE_GRADIENT, USE_BACK = 0x1000 };
 
 const char ht_words[HT_OPS] = { 'U', 'D', 'C', 'E', 'B' };
 
@@ -33,6 +33,24 @@ void ht_answer(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_ro
 	struct ll_data data = { .seed = h->op[op].seed, .echo = op == HT_COMBINE && rig->cfg.data.echo };
 
 	ll_answer(&rig->cfg.shape.base, &data, h->in, (struct ll_row){ row.src, row.token }, from, out);
+}
+
+/* Quantised rows are any bytes. */
+void ht_back(const struct ht_rig *rig, int handle, struct ht_row row, enum ht_buf_id id, uint8_t *out)
+{
+	size_t bytes = ht_row_bytes(rig, id);
+	uint64_t random, word;
+
+	if (!rig->cfg.back_quant) {
+		ht_answer(rig, handle, HT_DISPATCH_BWD, row, 0, out);
+		return;
+	}
+	random = ll_seed(rig->handle[handle].op[HT_DISPATCH_BWD].seed, USE_BACK + (uint64_t)id,
+			 (uint64_t)row.src << 32 | (uint64_t)row.token);
+	for (size_t i = 0; i < bytes; i += sizeof(word)) {
+		word = ll_random(&random);
+		memcpy(out + i, &word, bytes - i < sizeof(word) ? bytes - i : sizeof(word));
+	}
 }
 
 /* In (-2, 2), never 0, to distinguish a returned value from anything else. */
@@ -135,17 +153,17 @@ free_rows:
 	return rc;
 }
 
-static int back_load(struct ht_rig *rig, int handle)
+static int back_load(struct ht_rig *rig, int handle, enum ht_buf_id id)
 {
 	int rank = seat_rank(rig->seat), t = rig->handle[handle].in[rank].t, rc;
-	size_t bytes = ht_row_bytes(rig, HT_BACK);
+	size_t bytes = ht_row_bytes(rig, id);
 	uint8_t *rows = malloc((size_t)t * bytes + 1);
 
 	if (!rows)
 		return seat_fail(rig->seat, "out of memory");
-	for (int i = 0; i < t; i++)
-		ht_answer(rig, handle, HT_DISPATCH_BWD, (struct ht_row){ rank, i, -1 }, 0, rows + (size_t)i * bytes);
-	rc = put(rig, handle, HT_BACK, rows, (size_t)t);
+	for (int i = 0; bytes && i < t; i++)
+		ht_back(rig, handle, (struct ht_row){ rank, i, -1 }, id, rows + (size_t)i * bytes);
+	rc = put(rig, handle, id, rows, (size_t)t);
 	free(rows);
 	return rc;
 }
@@ -175,7 +193,7 @@ int ht_load(struct ht_rig *rig, int handle, enum ht_op op)
 	else if (op == HT_DISPATCH)
 		rc = tokens_load(rig, handle);
 	else if (op == HT_DISPATCH_BWD)
-		rc = back_load(rig, handle);
+		rc = back_load(rig, handle, HT_BACK) || back_load(rig, handle, HT_BACK_SCALES);
 	else
 		rc = answers_load(rig, handle, op);
 	return rc || outputs_poison(rig, handle, op) ? -1 : 0;

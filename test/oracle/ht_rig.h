@@ -42,6 +42,7 @@ struct ht_cfg {
 	int spare;		  /* rows after the valid ones that are poisoned and checked; LL_ALL in tests */
 	bool tall;		  /* tensors have the worst-case height in every round */
 	bool backward;		  /* with backward operations */
+	bool back_quant;	  /* with LL_QUANT_FWD: backward dispatch moves quantised rows and scales too */
 	unsigned max_token_bytes; /* 0: the largest row of the shape */
 	bool tell_topk;		  /* config.num_topk */
 };
@@ -61,7 +62,9 @@ enum ht_buf_id {
 	HT_ANSWERS, /* combine */
 	HT_SUMS,
 	HT_BACK, /* dispatch, backward */
+	HT_BACK_SCALES,
 	HT_OUT_BACK,
+	HT_OUT_BACK_SCALES,
 	HT_BACK_ANSWERS, /* combine, backward */
 	HT_BACK_WEIGHTS,
 	HT_BACK_SUMS,
@@ -179,7 +182,8 @@ unsigned ht_op_bufs(const struct ht_rig *rig, enum ht_op op, bool outputs);
 struct buf_env ht_env(struct ht_rig *rig);
 /* Rows of a tensor that are poisoned and checked. */
 size_t ht_rows_seen(const struct ht_rig *rig, int handle, enum ht_buf_id id);
-/* A row of an input that the rig generates: combine's tokens and weights, backward dispatch's tokens. */
+/* A row of an input that the rig generates: combine's tokens and weights, backward dispatch's tokens and scales. */
+void ht_back(const struct ht_rig *rig, int handle, struct ht_row row, enum ht_buf_id id, uint8_t *out);
 void ht_answer(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_row row, int64_t from, uint8_t *out);
 float ht_gradient(const struct ht_rig *rig, int handle, int src, int token, int64_t expert);
 /* The global expert or the rank that a row of this rank belongs to. */

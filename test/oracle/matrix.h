@@ -10,7 +10,7 @@
 #include "test/oracle/check.h"
 #include "test/oracle/world.h"
 
-#define MATRIX_FACTORS 32
+#define MATRIX_FACTORS 40
 #define MATRIX_RANKS 8
 
 /* words: the value is the index of the word. numbers: the values to draw; any other number is accepted too. */

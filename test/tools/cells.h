@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CELL_FACTORS 32
+#define CELL_FACTORS 40
 
 struct cell {
 	int count;
