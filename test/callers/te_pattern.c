@@ -284,7 +284,10 @@ static int leave_job(struct seat *seat, const void *arg)
 static const struct te_mode modes[] = {
 	{ .name = "fixed" },
 	{ .name = "fixed, windows", .windows = true },
+	{ .name = "fixed, e4m3", .quant = true, .idx32 = true },
+	{ .name = "fixed, e4m3, windows", .quant = true, .windows = true },
 	{ .name = "eager", .eager = true },
+	{ .name = "eager, e4m3", .eager = true, .quant = true, .idx32 = true },
 };
 
 static int run_one(struct world *world, const char *name, int ranks, world_fn fn, const struct job *job)

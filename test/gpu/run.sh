@@ -123,6 +123,8 @@ rows=(
 	'callers|trtllm-pattern-mps|120|mps|t_trtllm_pattern -g @../plugin/libnccl_ep.so'
 	'callers|flashinfer-pattern|120|plain|t_flashinfer_pattern @../plugin/libnccl_ep.so'
 	'callers|flashinfer-pattern-mps|120|mps|t_flashinfer_pattern -g @../plugin/libnccl_ep.so'
+	'callers|nccl-extensions|120|plain|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2'
+	'callers|nccl-extensions-mps|180|mps|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2 --ranks 2'
 	'cpu|cpu-suite|600|suite|cpu'
 )
 default=(cpu dev threads nccl procs ll ll-procs ll-nodes ht ht-procs callers perf memcheck memcheck-procs racecheck)
@@ -202,7 +204,7 @@ real_nccl() {
 nccl=$(real_nccl)
 nccl=${nccl:-libnccl-not-found.so.2}
 
-program() { for d in "$build"/test/* "$build"/perf; do [ ! -x "$d/$1" ] || { echo "$d/$1"; return; }; done; echo "$build/test/gpu/$1"; }
+program() { for d in "$build"/test/* "$build"/perf test/callers; do [ ! -x "$d/$1" ] || { echo "$d/$1"; return; }; done; echo "$build/test/gpu/$1"; }
 
 # run_one NAME SECONDS HOW COMMAND...: 0 passed, 77 skipped, else failed
 run_one() {
