@@ -431,13 +431,13 @@ static int run_one(struct world *world, const char *name, int ranks, world_fn fn
 static int usage(FILE *out, int status)
 {
 	fprintf(out, "usage: flashinfer_pattern [-t | -g] [-n ROUNDS] LIBNCCL_EP.SO\n"
-		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  passes of each kind (20)\n");
+		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  passes of each kind (10)\n");
 	return status;
 }
 
 int main(int argc, char **argv)
 {
-	struct job job = { .rounds = 20 };
+	struct job job = { .rounds = 10 };
 	struct world_opts opts = { .seats = RANKS };
 	struct world *world;
 	int c, failed = 0;

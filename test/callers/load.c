@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,8 @@ struct ep_calls ep;
 
 static struct {
 	pthread_mutex_t lock;
+	bool tried;
+	int rc;
 	void *lib;
 } loaded = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
@@ -54,18 +57,13 @@ static void *open_te(void)
 	return lib;
 }
 
-int load_te(void)
+static int use_te(void)
 {
-	int version = -1, rc = -1;
+	int version = -1;
 
-	pthread_mutex_lock(&loaded.lock);
-	if (!loaded.lib)
-		loaded.lib = open_te();
-	if (loaded.lib)
-		rc = find(loaded.lib, nine, sizeof(nine) / sizeof(nine[0]));
-	pthread_mutex_unlock(&loaded.lock);
-	if (rc)
-		return rc;
+	loaded.lib = open_te();
+	if (!loaded.lib || find(loaded.lib, nine, sizeof(nine) / sizeof(nine[0])))
+		return -1;
 	if (dlsym(RTLD_DEFAULT, "ncclEpDispatch")) {
 		fprintf(stderr, "RTLD_LOCAL, but ncclEpDispatch is in the global scope\n");
 		return -1;
@@ -77,19 +75,37 @@ int load_te(void)
 	return 0;
 }
 
+static int use_python(const char *file)
+{
+	loaded.lib = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
+	if (!loaded.lib) {
+		fprintf(stderr, "%s\n", dlerror());
+		return -1;
+	}
+	if (find(loaded.lib, nine, sizeof(nine) / sizeof(nine[0])))
+		return -1;
+	return find(RTLD_DEFAULT, others, sizeof(others) / sizeof(others[0]));
+}
+
+/* Once in a process; file NULL: TransformerEngine's way. */
+static int load_once(const char *file)
+{
+	pthread_mutex_lock(&loaded.lock);
+	if (!loaded.tried)
+		loaded.rc = file ? use_python(file) : use_te();
+	loaded.tried = true;
+	pthread_mutex_unlock(&loaded.lock);
+	return loaded.rc;
+}
+
+int load_te(void)
+{
+	return load_once(NULL);
+}
+
 int load_python(const char *file)
 {
-	int rc = -1;
-
-	pthread_mutex_lock(&loaded.lock);
-	if (!loaded.lib)
-		loaded.lib = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
-	if (!loaded.lib)
-		fprintf(stderr, "%s\n", dlerror());
-	else if (!find(loaded.lib, nine, sizeof(nine) / sizeof(nine[0])))
-		rc = find(RTLD_DEFAULT, others, sizeof(others) / sizeof(others[0]));
-	pthread_mutex_unlock(&loaded.lock);
-	return rc;
+	return load_once(file);
 }
 
 /* ---- what the tests' own shim needs of the library, from the same copy ---- */

@@ -35,7 +35,7 @@ struct ep_calls {
 };
 #undef X
 
-/* Filled by one of these; both may be called again. 0, or -1 with a line on stderr. */
+/* Filled by the first call of one of these; every rank calls it. 0, or -1 with a line on stderr. */
 extern struct ep_calls ep;
 
 /* TransformerEngine: $NCCL_EP_HOME/lib, RTLD_LOCAL, nine functions. */

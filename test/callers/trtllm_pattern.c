@@ -144,13 +144,13 @@ static int job_run(struct seat *seat, const void *arg)
 static int usage(FILE *out, int status)
 {
 	fprintf(out, "usage: trtllm_pattern [-t | -g] [-n ROUNDS] LIBNCCL_EP.SO\n"
-		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  passes of each kind (20)\n");
+		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  passes of each kind (10)\n");
 	return status;
 }
 
 int main(int argc, char **argv)
 {
-	struct job job = { .rounds = 20 };
+	struct job job = { .rounds = 10 };
 	struct world_opts opts = { .seats = RANKS };
 	struct world *world;
 	int c, failed = 0;
