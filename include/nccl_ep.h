@@ -164,7 +164,8 @@ NCCL_EP_ASSERT_NEWEST(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 3);
 
 /* ---- arguments of operations ---- */
 
-/* Counters that the library writes. HT: in UpdateHandle; LL: in Dispatch. NULL members are skipped. */
+/* Counters that the library writes, in device or pinned host memory. HT: in UpdateHandle, and in a forward Dispatch of
+ * the expert-major layout, which takes longer tensors too; LL: in Dispatch. NULL members are skipped. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;

@@ -139,6 +139,13 @@ static int no_flush(struct ep_dev *dev)
 	return MISSING(dev, "flushing writes of a NIC");
 }
 
+static int no_address(struct ep_dev *dev, const void *ptr, void **out)
+{
+	(void)ptr;
+	(void)out;
+	return MISSING(dev, "resolving an address");
+}
+
 static int no_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out)
 {
 	(void)ptr;
@@ -183,6 +190,7 @@ void ep_dev_fill(struct ep_dev_ops *row)
 	FILL(stream_destroy);
 	FILL(capturing);
 	FILL(flush);
+	FILL(address);
 	FILL(buffer_id);
 	FILL(user_export);
 }

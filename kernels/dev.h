@@ -117,7 +117,10 @@ struct ep_dev_ops {
 	int (*capturing)(struct ep_dev *dev, void *stream, bool *out);
 
 	int (*flush)(struct ep_dev *dev); /* makes earlier writes of a NIC visible to kernels */
-	bool knows_buffers;		  /* buffer_id and user_export work */
+	/* Where kernels access memory that the caller knows by ptr: the device's own, or host memory pinned for it.
+	 * -ENOENT, without a message, for pageable host memory. */
+	int (*address)(struct ep_dev *dev, const void *ptr, void **out);
+	bool knows_buffers; /* buffer_id and user_export work */
 	/* -ENOENT, without a message, for memory the device does not know. */
 	int (*buffer_id)(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
 	/* Exports memory that the user allocated, as buffer_id describes it, for mem_import. fd as in mem_export.

@@ -24,8 +24,13 @@ EP_PARAM(RANKS_PER_NODE, "NCCL_EP_RANKS_PER_NODE", EP_T_INT, "0", 0, 1048576, ""
 	 "Splits a machine into nodes of this many ranks (the last may be smaller), to run multi-node paths on it.")
 EP_PARAM(P2P_DISABLE, "NCCL_EP_P2P_DISABLE", EP_T_BOOL, "0", 0, 0, "NCCL_P2P_DISABLE",
 	 "1: every rank is a node of its own, so that the network is used inside a node too.")
-EP_PARAM(MAX_SMS, "NCCL_EP_MAX_SMS", EP_T_INT, "0", 0, 65536, "",
-	 "Maximum number of SMs (blocks) per operation; 0: the group's max_num_sms, else automatic.")
+EP_PARAM(COMM_SMS, "NCCL_EP_COMM_SMS", EP_T_INT, "0", 0, 65536, "NCCL_EP_MAX_SMS",
+	 "SMs (blocks) of every operation, before the group's configuration; unset: dispatch_num_sms, combine_num_sms, "
+	 "max_num_sms, else automatic.")
+EP_PARAM(DISPATCH_SMS, "NCCL_EP_DISPATCH_SMS", EP_T_INT, "0", 0, 65536, "", "SMs of dispatch, before NCCL_EP_COMM_SMS.")
+EP_PARAM(COMBINE_SMS, "NCCL_EP_COMBINE_SMS", EP_T_INT, "0", 0, 65536, "", "The same for combine.")
+EP_PARAM(PREPROCESS_NUM_SMS, "NCCL_EP_PREPROCESS_NUM_SMS", EP_T_INT, "0", 0, 65536, "",
+	 "The same for HT's ncclEpUpdateHandle, which uses up to 128.")
 EP_PARAM(CUDA_VMM, "NCCL_EP_CUDA_VMM", EP_T_BOOL, "1", 0, 0, "",
 	 "0: share windows on NVIDIA GPUs by cuMemAlloc and CUDA IPC instead of virtual memory handles.")
 EP_PARAM(NET, "NCCL_EP_NET", EP_T_STR, "", 0, 0, "",

@@ -71,11 +71,37 @@ static unsigned long long address(const void *ptr)
 	return (unsigned long long)(uintptr_t)ptr;
 }
 
-static bool is_pageable(const void *ptr)
+/* EP_CU_MEMORY_HOST: pinned; 0: pageable host memory, which the driver does not know. */
+static unsigned memory_type(const void *ptr)
 {
 	unsigned type = 0;
 
-	return ep_cu.cuPointerGetAttribute(&type, EP_CU_PTR_MEMORY_TYPE, address(ptr)) || !type;
+	return ep_cu.cuPointerGetAttribute(&type, EP_CU_PTR_MEMORY_TYPE, address(ptr)) ? 0 : type;
+}
+
+static bool is_pageable(const void *ptr)
+{
+	return !memory_type(ptr);
+}
+
+/* Registered host memory has another address on some devices; all else has one. */
+int ep_cuda_address(struct ep_dev *base, const void *ptr, void **out)
+{
+	unsigned long long there = address(ptr);
+	struct ep_cuda_scope scope;
+	int rc = ep_cuda_enter(ep_cuda(base), &scope);
+	unsigned type;
+
+	if (rc)
+		return rc;
+	type = memory_type(ptr);
+	if (type == EP_CU_MEMORY_HOST && ep_cu.cuPointerGetAttribute(&there, EP_CU_PTR_DEVICE_POINTER, address(ptr)))
+		type = 0;
+	ep_cuda_leave(&scope);
+	if (!type)
+		return -ENOENT;
+	*out = (void *)(uintptr_t)there;
+	return 0;
 }
 
 struct copy {

@@ -102,6 +102,7 @@ void ep_cuda_pinned_free(struct ep_dev *dev, struct ep_pinned *mem);
 int ep_cuda_pin(struct ep_dev *dev, void *host, size_t size, struct ep_pinned *out);
 void ep_cuda_unpin(struct ep_dev *dev, struct ep_pinned *mem);
 int ep_cuda_flush(struct ep_dev *dev);
+int ep_cuda_address(struct ep_dev *dev, const void *ptr, void **out);
 int ep_cuda_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
 int ep_cuda_user_export(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd);
 

@@ -255,6 +255,7 @@ const struct ep_dev_ops ep_cuda_ops = {
 	.stream_destroy = ep_cuda_stream_destroy,
 	.capturing = ep_cuda_capturing,
 	.flush = ep_cuda_flush,
+	.address = ep_cuda_address,
 	.knows_buffers = true,
 	.buffer_id = ep_cuda_buffer_id,
 	.user_export = ep_cuda_user_export,

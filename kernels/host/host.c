@@ -217,6 +217,14 @@ static int host_flush(struct ep_dev *dev)
 	return 0;
 }
 
+/* All host memory is the device's. */
+static int host_address(struct ep_dev *dev, const void *ptr, void **out)
+{
+	(void)dev;
+	*out = (void *)(uintptr_t)ptr;
+	return 0;
+}
+
 const struct ep_dev_ops ep_host_ops = {
 	.name = "host",
 	.kind = EP_DEV_HOST,
@@ -242,5 +250,6 @@ const struct ep_dev_ops ep_host_ops = {
 	.stream_destroy = host_stream_destroy,
 	.capturing = host_capturing,
 	.flush = host_flush,
+	.address = host_address,
 	.buffer_id = host_buffer_id,
 };

@@ -4,8 +4,8 @@
  * accessed, and to the windows of those that cannot, which then copy it themselves.
  *
  * Roles, all by ticket: meta (ids and weights of the rows, always through the window), work (a warp per token), take
- * (meta to the caller's tensors, padding), copy (rows that came through the window). The first warp of a block starts
- * with meta and take while the others move rows: both are bound by latency and need no bandwidth.
+ * (meta to the caller's tensors, padding, counters), copy (rows that came through the window). The first warp of a
+ * block starts with meta and take while the others move rows: both are bound by latency and need no bandwidth.
  */
 #include "kernels/ht/open.h"
 
@@ -285,17 +285,36 @@ GX_DEV void ht_pad_zone(struct ht *ht, uint32_t e, uint32_t piece)
 	}
 }
 
-/* Items: spans of rows, then pieces of padding. */
+/* Expert-major: what Update wrote or could have written, from the routing it left in the handle. */
+GX_DEV void ht_take_counts(const struct ht *ht)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t wide = ht_is(ht, EP_HT_COUNT64);
+
+	for (uint32_t e = gx_lane(); e < a->shape.per_rank; e += GX_WARP) {
+		ht_put(a->out_counts, e, a->area[e].count, wide);
+		ht_put(a->out_offsets, e, a->area[e].first, wide);
+	}
+	if (gx_lane() == 0)
+		ht_put(a->out_total, 0, a->handle->total, ht_is(ht, EP_HT_TOTAL64));
+}
+
+/* Items: spans of rows, pieces of padding, then the counters. */
 GX_DEV void ht_take_all(struct ht *ht)
 {
 	const struct ep_ht_args *a = ht->a;
+	uint32_t counted = a->out_counts || a->out_offsets || a->out_total;
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR), pieces = (a->shape.alignment + 2) / 4;
 	uint32_t tail = a->tail_idx > a->tail_weights ? a->tail_idx : a->tail_weights;
 	uint64_t rows = expert_major ? a->handle->rows : tail, span = expert_major ? HT_SPAN * 8 : HT_SPAN;
 	uint32_t spans = ht_is(ht, EP_HT_BACKWARD) ? 0 : (uint32_t)((rows + span - 1) / span);
 	uint32_t items = spans + (expert_major ? a->shape.per_rank * pieces : 0), item, came = 0;
 
-	while ((item = ht_take(ht, HT_TAKE)) < items) {
+	while ((item = ht_take(ht, HT_TAKE)) < items + counted) {
+		if (item == items) {
+			ht_take_counts(ht);
+			continue;
+		}
 		if (item >= spans) {
 			ht_pad_zone(ht, (item - spans) / pieces, (item - spans) % pieces);
 			continue;

@@ -195,6 +195,18 @@ GX_DEV uint32_t ht_take(struct ht *ht, uint32_t which)
 	return gx_op_ticket(&ht->a->state->ticket[which]);
 }
 
+/* ---- counters of the caller, of either width, in device or pinned memory; NULL: not wanted ---- */
+
+GX_DEV void ht_put(void *to, uint64_t at, uint64_t value, uint32_t wide)
+{
+	if (!to)
+		return;
+	if (wide)
+		((int64_t *)to)[at] = (int64_t)value;
+	else
+		((int32_t *)to)[at] = (int32_t)value;
+}
+
 /* ---- beginning and end ---- */
 
 GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)

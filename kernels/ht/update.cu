@@ -388,16 +388,6 @@ GX_DEV void ht_sources(struct ht *ht)
 	}
 }
 
-GX_DEV void ht_put(void *to, uint64_t at, uint64_t value, uint32_t wide)
-{
-	if (!to)
-		return;
-	if (wide)
-		((int64_t *)to)[at] = (int64_t)value;
-	else
-		((int32_t *)to)[at] = (int32_t)value;
-}
-
 /* The caller's counters, and the head of the handle. */
 GX_DEV void ht_publish(struct ht *ht, uint64_t total)
 {

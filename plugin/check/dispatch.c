@@ -14,7 +14,20 @@
 #define DS_BLOCK 128
 #define DS_UNIT 512
 
-enum { IN_TOKENS, IN_WEIGHTS, IN_SCALES, OUT_TOKENS, OUT_WEIGHTS, OUT_SCALES, OUT_IDX, COUNTERS, SRC_RANK, TENSORS };
+enum {
+	IN_TOKENS,
+	IN_WEIGHTS,
+	IN_SCALES,
+	OUT_TOKENS,
+	OUT_WEIGHTS,
+	OUT_SCALES,
+	OUT_IDX,
+	COUNTERS,
+	SRC_RANK,
+	OFFSETS,
+	TOTAL,
+	TENSORS
+};
 
 static const char *const names[TENSORS] = {
 	[IN_TOKENS] = "inputs->tokens",
@@ -26,11 +39,17 @@ static const char *const names[TENSORS] = {
 	[OUT_IDX] = "outputs->topk_idx",
 	[COUNTERS] = "layout_info->expert_counters",
 	[SRC_RANK] = "layout_info->src_rank_counters",
+	[OFFSETS] = "layout_info->expert_offsets",
+	[TOTAL] = "layout_info->recv_total_counter",
 };
 
 /* clang-format off */
 #define F32(t, n, ...) { .tensor = t, .need = EP_REQUIRED, .ndim = n, .dtypes = EP_DT_F32, .dim = { __VA_ARGS__ } }
 #define INT(t, need_, mask, n, ...) { .tensor = t, .need = need_, .ndim = n, .dtypes = mask, .dim = { __VA_ARGS__ } }
+/* Of HT expert-major: as Update's, but longer ones are taken. */
+#define COUNT(t, size) \
+	{ .tensor = t, .need = EP_OPTIONAL, .ndim = 1, .alike = EP_ALIKE_COUNTERS, .least = true, \
+	  .dtypes = EP_DT_I32 | EP_DT_I64, .dim = { size } }
 #define NONE(t) { .tensor = t, .need = EP_FORBIDDEN }
 /* Tokens and scales: need and dtypes come from the quantisation. */
 #define PAYLOAD(t, n, ...) { .tensor = t, .need = EP_REQUIRED, .ndim = n, .dim = { __VA_ARGS__ } }
@@ -72,6 +91,9 @@ static const struct ep_slot ht_expert[] = {
 	F32(OUT_WEIGHTS, 1, EP_D_N),
 	PAYLOAD(OUT_SCALES, 2, EP_D_N, EP_D_S),
 	NONE(OUT_IDX),
+	COUNT(COUNTERS, EP_D_EL),
+	COUNT(OFFSETS, EP_D_EL),
+	COUNT(TOTAL, EP_D_ONE),
 };
 /* Flat and expert-major alike: tokens and their scales, into the slots of the last Update. */
 static const struct ep_slot ht_backward[] = {
@@ -130,7 +152,7 @@ static struct ep_slot slot_resolve(struct ep_slot slot, const struct quant *q)
 	return slot;
 }
 
-static int config_check(const struct ncclEpHandle *handle, const ncclEpDispatchConfig_t *cfg)
+static int config_check(const struct ncclEpHandle *handle, const ncclEpDispatchConfig_t *cfg, bool info)
 {
 	bool ht = ep_group_ht(handle->group);
 	bool bwd = cfg->pass_direction == NCCL_EP_BWD_PASS;
@@ -144,6 +166,8 @@ static int config_check(const struct ncclEpHandle *handle, const ncclEpDispatchC
 			FN ": config->round_scales must be 0 with NCCL_EP_DISP_QUANT_FWD: the scales are the caller's");
 	if (bwd && !ht)
 		return EP_BAD_USE(FN ": config->pass_direction: LL has no backward pass");
+	if (bwd && info)
+		return EP_BAD_ARG(FN ": layout_info must be NULL in the backward pass: it counts nothing");
 	if (ht && cfg->quant_recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4)
 		return EP_BAD_USE(FN ": config->quant_recipe: DS_FP8E3M4 exists in LL only; quantise before and use "
 				     "NCCL_EP_DISP_QUANT_FWD");
@@ -265,7 +289,7 @@ int ep_check_dispatch(const struct ncclEpHandle *handle, const ncclEpDispatchInp
 	    (rc = ep_struct_take_opt(EP_S_DISPATCH_CONFIG, FN, "config", config, &out->cfg)) ||
 	    (rc = ep_check_enum(FN, "layout_info->recv_topk_idx_kind", out->info.recv_topk_idx_kind,
 				NCCL_EP_EXPERT_ID_GLOBAL + 1)) ||
-	    (rc = config_check(handle, &out->cfg)))
+	    (rc = config_check(handle, &out->cfg, layout_info != NULL)))
 		return rc;
 	const ncclEpTensor_t *const tensors[TENSORS] = {
 		[IN_TOKENS] = out->in.tokens,
@@ -277,6 +301,8 @@ int ep_check_dispatch(const struct ncclEpHandle *handle, const ncclEpDispatchInp
 		[OUT_IDX] = out->out.topk_idx,
 		[COUNTERS] = out->info.expert_counters,
 		[SRC_RANK] = out->info.src_rank_counters,
+		[OFFSETS] = out->info.expert_offsets,
+		[TOTAL] = out->info.recv_total_counter,
 	};
 	ep_env_init(&env, FN, names, handle);
 	if ((rc = tensors_check(handle, &env, &out->cfg, tensors)) || (rc = state_check(handle)))

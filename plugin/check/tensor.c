@@ -86,15 +86,19 @@ static int rows_check(struct ep_env *env, const char *name, size_t size)
 	return 0;
 }
 
-static int dim_check(struct ep_env *env, const char *name, unsigned dim, enum ep_sym id, size_t size)
+static int dim_check(struct ep_env *env, const struct ep_slot *slot, unsigned dim, size_t size)
 {
+	const char *name = env->names[slot->tensor];
+	enum ep_sym id = (enum ep_sym)slot->dim[dim];
 	struct ep_sym_value *sym = &env->sym[id];
 
 	if (id == EP_D_N)
 		return rows_check(env, name, size);
+	if (slot->least && size >= sym->value)
+		return 0;
 	if (sym->known && size != sym->value)
-		return EP_BAD_ARG("%s: %s: sizes[%u] is %zu, must be %s = %zu (%s)", env->fn, name, dim, size,
-				  sym_names[id], sym->value, sym->from);
+		return EP_BAD_ARG("%s: %s: sizes[%u] is %zu, must be %s%s = %zu (%s)", env->fn, name, dim, size,
+				  slot->least ? "at least " : "", sym_names[id], sym->value, sym->from);
 	if (id == EP_D_T && size > env->tmax)
 		return EP_BAD_ARG("%s: %s: sizes[%u] is %zu, more than max_dispatch_tokens_per_rank = %zu", env->fn,
 				  name, dim, size, env->tmax);
@@ -116,7 +120,7 @@ static int shape_check(struct ep_env *env, const struct ep_slot *slot, const ncc
 	if (!t->sizes)
 		return EP_BAD_ARG("%s: %s: sizes is NULL, must point to %u numbers", env->fn, name, t->ndim);
 	for (unsigned i = 0; i < slot->ndim; i++)
-		if ((rc = dim_check(env, name, i, (enum ep_sym)slot->dim[i], t->sizes[i])))
+		if ((rc = dim_check(env, slot, i, t->sizes[i])))
 			return rc;
 	return 0;
 }

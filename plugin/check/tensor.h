@@ -42,6 +42,7 @@ struct ep_slot {
 	uint8_t need;	/* enum ep_slot_need */
 	uint8_t ndim;
 	uint8_t alike; /* enum ep_alike */
+	bool least;    /* dimensions may be larger */
 	uint16_t dtypes;
 	uint8_t dim[3]; /* enum ep_sym */
 };

@@ -359,7 +359,9 @@ static int group_equip(struct ncclEpGroup *group, const struct ep_comm *comm)
 	if ((rc = ep_page_open(group->dev, group->nranks, &group->page)))
 		return rc;
 	/* The CPU device runs set-up work in the caller, with no stream. */
-	return comm->kind == EP_DEV_HOST ? 0 : group->dev->ops->stream_create(group->dev, &group->stream);
+	if (comm->kind != EP_DEV_HOST && (rc = group->dev->ops->stream_create(group->dev, &group->stream)))
+		return rc;
+	return ep_launch_budget(group);
 }
 
 int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncclEpAllocConfig_t *alloc,

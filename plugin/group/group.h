@@ -20,6 +20,9 @@
 
 struct ep_algo;
 
+/* Operations whose SMs are limited separately. */
+enum ep_sms { EP_SMS_ANY, EP_SMS_UPDATE, EP_SMS_DISPATCH, EP_SMS_COMBINE, EP_SMS_KINDS };
+
 /* ncclEpGroupConfig_t after the checks: fields missing from a short struct are zero, AUTO is resolved where the
  * contract says to what. Ranks compare it byte for byte, so it has no padding and no pointers. */
 struct ep_group_cfg {
@@ -47,8 +50,9 @@ _Static_assert(sizeof(struct ep_group_cfg) == 80, "no padding");
 struct ncclEpGroup {
 	struct ep_group_cfg cfg;
 	int rank, nranks;
-	int experts_per_rank; /* El */
-	uint64_t timeout_ns;  /* of every wait: variable, else config, else 100 s */
+	int experts_per_rank;	    /* El */
+	uint64_t timeout_ns;	    /* of every wait: variable, else config, else 100 s */
+	uint32_t sms[EP_SMS_KINDS]; /* asked for; 0: as the algorithm prefers */
 
 	struct ep_comm comm;
 	struct ep_boot *boot;

@@ -13,11 +13,63 @@
 static const struct {
 	unsigned warps;
 	uint32_t stage;
+	enum ep_sms sms;
 } shapes[EP_KERNELS] = {
-	[EP_K_rowsig] = { 8, 16384 },	       [EP_K_ll_dispatch] = { 8, 24576 },    [EP_K_ll_combine] = { 16, 8192 },
-	[EP_K_ll_dispatch_far] = { 8, 24576 }, [EP_K_ll_combine_far] = { 16, 8192 }, [EP_K_ll_mask] = { 8, 0 },
-	[EP_K_ht_update] = { 16, 0 },	       [EP_K_ht_dispatch] = { 16, 24576 },   [EP_K_ht_combine] = { 16, 4096 },
+	[EP_K_rowsig] = { 8, 16384, EP_SMS_ANY },
+	[EP_K_ll_dispatch] = { 8, 24576, EP_SMS_DISPATCH },
+	[EP_K_ll_combine] = { 16, 8192, EP_SMS_COMBINE },
+	[EP_K_ll_dispatch_far] = { 8, 24576, EP_SMS_DISPATCH },
+	[EP_K_ll_combine_far] = { 16, 8192, EP_SMS_COMBINE },
+	[EP_K_ll_mask] = { 8, 0, EP_SMS_ANY },
+	[EP_K_ht_update] = { 16, 0, EP_SMS_UPDATE },
+	[EP_K_ht_dispatch] = { 16, 24576, EP_SMS_DISPATCH },
+	[EP_K_ht_combine] = { 16, 4096, EP_SMS_COMBINE },
 };
+
+/* SMs that may be asked for. The CPU device takes the numbers of a program for GPUs, whatever it can run at once. */
+static unsigned sms_max(const struct ep_dev *dev)
+{
+	return dev->ops->kind == EP_DEV_HOST ? 65536 : dev->sms;
+}
+
+/* 0: not set, or out of range. */
+static unsigned sms_env(const struct ncclEpGroup *group, enum ep_param_id id)
+{
+	unsigned n = (unsigned)ep_param_int(id);
+
+	if (n && n <= sms_max(group->dev))
+		return n;
+	if (ep_param_source(id))
+		EP_WARN(EP_ENV, "rank %d: %s=%s is ignored: SMs must be 1 to %u", group->rank, ep_param_source(id),
+			ep_param_str(id), sms_max(group->dev));
+	return 0;
+}
+
+int ep_launch_budget(struct ncclEpGroup *group)
+{
+	const struct {
+		enum ep_param_id own;
+		const char *name;
+		uint32_t field;
+	} rows[EP_SMS_KINDS] = {
+		[EP_SMS_ANY] = { EP_P_COMM_SMS, NULL, 0 },
+		[EP_SMS_UPDATE] = { EP_P_PREPROCESS_NUM_SMS, NULL, 0 },
+		[EP_SMS_DISPATCH] = { EP_P_DISPATCH_SMS, "dispatch_num_sms", group->cfg.dispatch_num_sms },
+		[EP_SMS_COMBINE] = { EP_P_COMBINE_SMS, "combine_num_sms", group->cfg.combine_num_sms },
+	};
+	uint32_t all = sms_env(group, EP_P_COMM_SMS);
+
+	for (int i = 0; i < EP_SMS_KINDS; i++) {
+		uint32_t own = i == EP_SMS_ANY ? all : sms_env(group, rows[i].own);
+
+		if (rows[i].field > sms_max(group->dev))
+			return EP_FAIL(EP_GROUP, EP_EUSAGE,
+				       "ncclEpCreateGroup: config->%s is %u, but the device of rank %d has %u SMs",
+				       rows[i].name, rows[i].field, group->rank, group->dev->sms);
+		group->sms[i] = own ? own : all ? all : rows[i].field ? rows[i].field : group->cfg.max_num_sms;
+	}
+	return 0;
+}
 
 uint32_t ep_launch_stage(enum ep_kernel kernel, size_t row_bytes, bool whole)
 {
@@ -41,12 +93,10 @@ static unsigned sharers(const struct ncclEpGroup *group)
 	return n;
 }
 
-static unsigned blocks(const struct ncclEpGroup *group)
+static unsigned blocks(const struct ncclEpGroup *group, enum ep_kernel kernel)
 {
-	unsigned limit = (unsigned)ep_param_int(EP_P_MAX_SMS), n = group->dev->sms / sharers(group);
+	unsigned limit = group->sms[shapes[kernel].sms], n = group->dev->sms / sharers(group);
 
-	if (!limit)
-		limit = group->cfg.max_num_sms;
 	if (!limit)
 		limit = group->algo->sms;
 	if (limit && limit < n)
@@ -66,7 +116,7 @@ static unsigned warps_max(const struct ep_dev *dev)
 int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need *need, struct ep_launch_plan *out)
 {
 	size_t room = group->dev->shared_max;
-	unsigned warps = shapes[need->kernel].warps, grid = blocks(group);
+	unsigned warps = shapes[need->kernel].warps, grid = blocks(group, need->kernel);
 
 	grid = need->blocks < grid ? (unsigned)need->blocks : grid;
 	/* Idle warps cost: the more shared memory a block asks for, the later it starts. */

@@ -20,6 +20,9 @@ struct ep_launch_need {
 	size_t rows;	    /* work of single warps; 0: whole blocks work together */
 };
 
+/* Sets group->sms from the environment and the configuration. -EP_EUSAGE: the latter asks for more than there are. */
+int ep_launch_budget(struct ncclEpGroup *group);
+
 /* -EP_EUSAGE when not even one warp fits. */
 int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need *need, struct ep_launch_plan *out);
 

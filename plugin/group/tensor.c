@@ -153,6 +153,21 @@ int ep_tensor_pointer(const struct ncclEpGroup *group, const ncclEpTensor_t *ten
 	return rc;
 }
 
+int ep_tensor_counter(const char *fn, const struct ncclEpGroup *group, const char *name, const ncclEpTensor_t *tensor,
+		      void **out)
+{
+	int rc = ep_tensor_pointer(group, tensor, out);
+
+	if (rc || !tensor || tensor->win_hdl)
+		return rc;
+	rc = group->dev->ops->address(group->dev, *out, out);
+	if (rc == -ENOENT)
+		return EP_BAD_ARG("%s: %s: rank %d: is in host memory that the device cannot write: allocate it on the "
+				  "device, or pinned (cudaHostAlloc, cudaHostRegister)",
+				  fn, name, group->rank);
+	return rc;
+}
+
 uint32_t ep_tensor_num(ncclDataType_t datatype)
 {
 	return datatype == ncclFloat32 ? EP_NUM_F32 : datatype == ncclFloat16 ? EP_NUM_F16 : EP_NUM_BF16;

@@ -40,6 +40,9 @@ int ep_tensor_data(const struct ncclEpGroup *group, const ncclEpTensor_t *tensor
 
 /* The same into a pointer of any type; NULL for a NULL tensor. */
 int ep_tensor_pointer(const struct ncclEpGroup *group, const ncclEpTensor_t *tensor, void *out);
+/* The same for counters, which may be in pinned host memory; -EP_EARG where kernels cannot write them. */
+int ep_tensor_counter(const char *fn, const struct ncclEpGroup *group, const char *name, const ncclEpTensor_t *tensor,
+		      void **out);
 /* The enum ep_num of bf16, fp16 and fp32. */
 uint32_t ep_tensor_num(ncclDataType_t datatype);
 

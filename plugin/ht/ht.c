@@ -136,7 +136,7 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_
 	struct ep_launch_need need = { .kernel = kernel,
 				       .warp_bytes = a->stage + a->lane_bytes,
 				       .block_bytes = ep_ht_table_bytes(a->shape.nranks),
-				       .blocks = SIZE_MAX };
+				       .blocks = kernel == EP_K_ht_update ? EP_HT_CHUNKS : SIZE_MAX };
 	struct ep_launch l = { .kernel = kernel, .args = a, .args_size = sizeof(*a), .stream = stream };
 	struct ep_launch_plan plan;
 	int rc = ep_launch_plan(group, &need, &plan);
@@ -159,27 +159,53 @@ static uint32_t wide(const ncclEpTensor_t *tensor, uint32_t flag)
 	return tensor && tensor->datatype == ncclInt64 ? flag : 0;
 }
 
+/* The counters of a call, as kernels see them. */
+struct counters {
+	void *counts, *offsets, *total;
+	uint32_t flags;
+};
+
+static int counters_find(const char *fn, const struct ncclEpHandle *handle, const ncclEpLayoutInfo_t *info,
+			 struct counters *out)
+{
+	const ncclEpTensor_t *counts = info->expert_counters, *total = info->recv_total_counter;
+	const ncclEpTensor_t *offsets = expert_major(handle) ? info->expert_offsets : NULL;
+	const struct ncclEpGroup *group = handle->group;
+	int rc;
+
+	if ((rc = ep_tensor_counter(fn, group, "layout_info->expert_counters", counts, &out->counts)) ||
+	    (rc = ep_tensor_counter(fn, group, "layout_info->expert_offsets", offsets, &out->offsets)) ||
+	    (rc = ep_tensor_counter(fn, group, "layout_info->recv_total_counter", total, &out->total)))
+		return rc;
+	out->flags = wide(counts, EP_HT_COUNT64) | wide(offsets, EP_HT_COUNT64) | wide(total, EP_HT_TOTAL64);
+	return 0;
+}
+
+static void counters_give(struct ep_ht_args *a, const struct counters *c)
+{
+	a->out_counts = c->counts;
+	a->out_offsets = c->offsets;
+	a->out_total = c->total;
+	a->flags |= c->flags;
+}
+
 static int ht_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
-	const ncclEpLayoutInfo_t *info = &update->info;
+	struct counters counters;
 	struct ep_ht_args a;
 	uint32_t hist = (uint32_t)ep_ht_bins((uint32_t)group->nranks, group->cfg.num_experts) * 4;
-	int rc = args_common("ncclEpUpdateHandle", handle, &a);
+	int rc;
 
-	if (rc)
+	if ((rc = counters_find("ncclEpUpdateHandle", handle, &update->info, &counters)) ||
+	    (rc = args_common("ncclEpUpdateHandle", handle, &a)) ||
+	    (rc = ep_tensor_pointer(group, update->topk_idx, &a.topk_idx)))
 		return rc;
-	if ((rc = ep_tensor_pointer(group, update->topk_idx, &a.topk_idx)) ||
-	    (rc = ep_tensor_pointer(group, info->expert_counters, &a.out_counts)) ||
-	    (rc = ep_tensor_pointer(group, info->expert_offsets, &a.out_offsets)) ||
-	    (rc = ep_tensor_pointer(group, info->recv_total_counter, &a.out_total)))
-		return rc;
+	counters_give(&a, &counters);
 	a.tokens = (uint32_t)update->t;
 	a.topk = (uint32_t)update->k;
 	a.lane_bytes = (uint32_t)ep_ht_sort_bytes(a.topk) + (hist <= HIST_MAX ? (hist + 15) / 16 * 16 : 0);
-	a.flags |= (update->topk_idx->datatype == ncclInt32 ? EP_HT_IDX32 : 0) |
-		   wide(info->expert_counters, EP_HT_COUNT64) | wide(info->expert_offsets, EP_HT_COUNT64) |
-		   wide(info->recv_total_counter, EP_HT_TOTAL64);
+	a.flags |= update->topk_idx->datatype == ncclInt32 ? EP_HT_IDX32 : 0;
 	a.call_key = KEY(EP_K_ht_update, handle->args.layout, a.topk, a.shape.alignment);
 	return launch(handle, EP_K_ht_update, &a, stream);
 }
@@ -256,13 +282,19 @@ static int ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 {
 	struct ncclEpGroup *group = handle->group;
 	bool backward = op->cfg.pass_direction == NCCL_EP_BWD_PASS;
+	struct counters counters = { 0 };
 	struct ep_ht_args a;
-	int rc = args_common("ncclEpDispatch", handle, &a);
+	int rc;
 
-	if (rc || (!group->cfg.max_recv && (rc = eager_check(handle, op, stream))))
+	/* Flat has them at Update only. */
+	if (expert_major(handle) && (rc = counters_find("ncclEpDispatch", handle, &op->info, &counters)))
+		return rc;
+	if ((rc = args_common("ncclEpDispatch", handle, &a)) ||
+	    (!group->cfg.max_recv && (rc = eager_check(handle, op, stream))))
 		return rc;
 	if ((rc = dispatch_tensors(group, op, &a)) || (rc = args_mapped(group, &a, stream)))
 		return rc;
+	counters_give(&a, &counters);
 	a.tokens = (uint32_t)op->t;
 	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? 0 : (uint32_t)op->in.topk_weights->sizes[1];
 	a.limit = smaller(op->out.tokens->sizes[0], UINT32_MAX);

@@ -54,6 +54,17 @@ static int fake_sync(struct ep_dev *dev, void *stream, uint64_t deadline_ns)
 	return 0;
 }
 
+static const void *fake_pageable; /* what the device cannot access */
+
+static int fake_address(struct ep_dev *dev, const void *ptr, void **out)
+{
+	(void)dev;
+	if (ptr == fake_pageable)
+		return -ENOENT;
+	*out = (void *)(uintptr_t)ptr;
+	return 0;
+}
+
 static ncclResult_t fake_window(ncclComm_t comm, ncclWindow_t win, void **out)
 {
 	(void)comm;
@@ -94,7 +105,8 @@ static inline void fake_init(struct fake *f, ncclEpAlgorithm_t algorithm)
 				      .stream_create = fake_stream_create,
 				      .stream_destroy = fake_stream_destroy,
 				      .fill = fake_fill,
-				      .sync = fake_sync };
+				      .sync = fake_sync,
+				      .address = fake_address };
 	f->group.comm.calls.window = fake_window;
 	f->dev.ops = &f->ops;
 	f->group.dev = &f->dev;

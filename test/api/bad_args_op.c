@@ -405,6 +405,50 @@ Test(bad_args_op, layout_info_in_ll)
 	op_free(&op);
 }
 
+/* Backward dispatch counts nothing. */
+Test(bad_args_op, layout_info_backward)
+{
+	for (size_t m = 0; m < MODES; m++) {
+		struct op op;
+
+		if (modes[m].kind != DISPATCH || modes[m].pass != NCCL_EP_BWD_PASS)
+			continue;
+		op_init(&op, &modes[m]);
+		op.use_info = true;
+		EXPECT_ARG(op_call(&op), DISP, "layout_info must be NULL");
+		op_free(&op);
+	}
+}
+
+/* Counters in memory that the device cannot write are refused before anything is launched. */
+Test(bad_args_op, pageable_counters)
+{
+	static const struct {
+		const char *mode, *name;
+		enum tensor_id id;
+	} rows[] = {
+		{ "update HT flat", "layout_info->expert_counters", INFO_COUNTERS },
+		{ "update HT flat", "layout_info->recv_total_counter", INFO_TOTAL },
+		{ "update HT expert-major", "layout_info->expert_counters", INFO_COUNTERS },
+		{ "update HT expert-major", "layout_info->expert_offsets", INFO_OFFSETS },
+		{ "update HT expert-major", "layout_info->recv_total_counter", INFO_TOTAL },
+		{ "dispatch HT expert-major", "layout_info->expert_counters", INFO_COUNTERS },
+		{ "dispatch HT expert-major", "layout_info->expert_offsets", INFO_OFFSETS },
+		{ "dispatch HT expert-major", "layout_info->recv_total_counter", INFO_TOTAL },
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct op op;
+
+		op_init(&op, mode_of(rows[i].mode));
+		fake_pageable = op.tensor[rows[i].id].data = op_data + 16;
+		EXPECT_ARG(op_call(&op), op_fn[op.mode->kind], rows[i].name);
+		EXPECT_ARG(op_call(&op), op_fn[op.mode->kind], "cudaHostAlloc");
+		fake_pageable = NULL;
+		op_free(&op);
+	}
+}
+
 static void *short_copy(const void *src, size_t size)
 {
 	unsigned *copy = malloc(size);
@@ -435,8 +479,9 @@ Test(bad_args_op, version_1)
 		ncclEpCombineConfig_t *comb_cfg = short_copy(&op.comb_cfg, 16);
 
 		if (modes[m].kind == DISPATCH) {
-			cr_expect_eq(ep_check_dispatch(op.handle, &op.in, &op.out, info, cfg, &dispatch), 0, "%s: %s",
-				     modes[m].name, anyEpGetLastError());
+			cr_expect_eq(ep_check_dispatch(op.handle, &op.in, &op.out, op.use_info ? info : NULL, cfg,
+						       &dispatch),
+				     0, "%s: %s", modes[m].name, anyEpGetLastError());
 			cr_expect(!dispatch.cfg.quant_recipe && !dispatch.info.recv_topk_idx_kind);
 			cr_expect(dispatch.t == T && dispatch.h == H && dispatch.s == 0);
 		} else {

@@ -28,7 +28,7 @@ enum tensor_id {
 
 /*
  * The contract of a tensor. need: r required, o optional, f forbidden, i ignored. Each letter of rule is a dimension: x
- * exactly its size, n at least its size, a any, t up to Tmax.
+ * exactly its size, n and m at least its size (m is below Tmax), a any, t up to Tmax.
  */
 struct spec {
 	enum tensor_id id;
@@ -161,8 +161,8 @@ static inline void op_init(struct op *op, const struct mode *mode)
 	op->comb_out = NCCL_EP_COMBINE_OUTPUTS_INIT;
 	op->comb_cfg = NCCL_EP_COMBINE_CONFIG_INIT;
 	op->comb_cfg.pass_direction = mode->pass;
-	op->use_info =
-		mode->kind == DISPATCH || (mode->kind == UPDATE && mode->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT);
+	op->use_info = (mode->kind == DISPATCH && mode->pass == NCCL_EP_FWD_PASS) ||
+		       (mode->kind == UPDATE && mode->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT);
 	cr_assert_eq(ncclEpInitHandle(&op->handle, &op->fake.group, mode->layout, NULL, K, &mem), ncclSuccess, "%s",
 		     anyEpGetLastError());
 	op->handle->t = T;
@@ -279,13 +279,17 @@ static const struct spec disp_expert[] = {
 	{ IN_WEIGHTS, "inputs->topk_weights", 'r', F32_, "xx", { T, K } },
 	{ OUT_TOKENS, "outputs->tokens", 'r', BF16_, "nx", { N, H } },
 	{ OUT_WEIGHTS, "outputs->topk_weights", 'r', F32_, "n", { N } },
-	F(OUT_IDX, "outputs->topk_idx"), F(IN_SCALES, "inputs->scales"), F(OUT_SCALES, "outputs->scales"), IGNORED_INFO,
+	{ INFO_COUNTERS, "layout_info->expert_counters", 'o', ncclInt64, I32 | I64, true, "m", { EL } },
+	{ INFO_OFFSETS, "layout_info->expert_offsets", 'o', ncclInt64, I32 | I64, true, "m", { EL } },
+	{ INFO_TOTAL, "layout_info->recv_total_counter", 'o', ncclInt64, I32 | I64, true, "m", { 1 } },
+	F(OUT_IDX, "outputs->topk_idx"), F(IN_SCALES, "inputs->scales"), F(OUT_SCALES, "outputs->scales"),
+	I(INFO_SRC, ""),
 };
 static const struct spec disp_backward[] = {
 	{ IN_TOKENS, "inputs->tokens", 'r', BF16_, "xx", { T, H } },
 	{ OUT_TOKENS, "outputs->tokens", 'r', BF16_, "nx", { N, H } },
 	F(IN_WEIGHTS, "inputs->topk_weights"), F(OUT_WEIGHTS, "outputs->topk_weights"), F(OUT_IDX, "outputs->topk_idx"),
-	F(IN_SCALES, "inputs->scales"), F(OUT_SCALES, "outputs->scales"), IGNORED_INFO,
+	F(IN_SCALES, "inputs->scales"), F(OUT_SCALES, "outputs->scales"),
 };
 static const struct spec disp_backward_fwd[] = {
 	{ IN_TOKENS, "inputs->tokens", 'r', ncclFloat8e4m3, FWD, true, "xx", { T, H } },

@@ -99,7 +99,8 @@ int tensor_open(struct caller *c, struct tensor *t, enum where where, ncclDataTy
 	if (where == IN_WINDOW && window_open(c, t))
 		return -1;
 	if (where != IN_WINDOW) {
-		rc = (where == PINNED ? c->shim.ops->pin : c->shim.ops->alloc)(&c->shim, t->bytes, (void **)&t->at);
+		rc = (where == PINNED ? c->shim.ops->pinned_alloc : c->shim.ops->alloc)(&c->shim, t->bytes,
+											(void **)&t->at);
 		if (rc)
 			return seat_fail(c->seat, "%s", c->shim.text);
 		t->t.data = count ? t->at : NULL;
@@ -116,7 +117,7 @@ void tensor_close(struct caller *c, struct tensor *t)
 	if (t->at && t->where == IN_WINDOW)
 		ncclMemFree(t->at);
 	else if (t->at)
-		(t->where == PINNED ? c->shim.ops->unpin : c->shim.ops->free)(&c->shim, t->at);
+		(t->where == PINNED ? c->shim.ops->pinned_free : c->shim.ops->free)(&c->shim, t->at);
 	free(t->host);
 	*t = (struct tensor){ 0 };
 }

@@ -47,6 +47,8 @@ static struct ht_cfg cfg_make(bool expert_major, enum ht_where where, uint64_t s
 				     .echo = true };
 	cfg.tall = true;
 	cfg.idx64 = expert_major;
+	cfg.count = expert_major ? 64 : 0;
+	cfg.pinned = where == HT_WINDOW;
 	cfg.backward = true;
 	return cfg;
 }

@@ -9,8 +9,8 @@
 /* clang-format off */
 enum {
 	F_LAYOUT, F_PASS, F_DTYPE, F_QUANT, F_QTOK, F_QSCALE, F_BACK, F_ALIGN, F_TENSORS, F_ZERO_COPY, F_OVERFLOW,
-	F_RECV, F_RANKS, F_HIDDEN, F_TOPK, F_LOCAL, F_TMAX, F_FILL, F_ROUTE, F_IDX, F_COUNTERS, F_IDKIND, F_INIT, F_MEM,
-	F_TWIN, F_HANDLES, F_REPEAT, F_STAGED, F_STREAM, F_STALL, F_SKEW, F_SMS, FACTORS
+	F_RECV, F_RANKS, F_HIDDEN, F_TOPK, F_LOCAL, F_TMAX, F_FILL, F_ROUTE, F_IDX, F_COUNTERS, F_COUNT, F_PINNED,
+	F_IDKIND, F_INIT, F_MEM, F_TWIN, F_HANDLES, F_REPEAT, F_STAGED, F_STREAM, F_STALL, F_SKEW, F_SMS, FACTORS
 };
 /* clang-format on */
 
@@ -39,6 +39,8 @@ static const struct factor factors[FACTORS] = {
 	[F_ROUTE] = { "route", "uniform dropped twice bad one one_rank", NULL, 0 },
 	[F_IDX] = { "idx", "i32 i64", NULL, 0 },
 	[F_COUNTERS] = { "counters", NULL, "0 32 64", 32 },
+	[F_COUNT] = { "count", NULL, "0 32 64", 0 }, /* at dispatch */
+	[F_PINNED] = { "pinned", NULL, "0 1", 0 },
 	[F_IDKIND] = { "idkind", "auto local global", NULL, 0 },
 	[F_INIT] = { "init", "topk auto create", NULL, 0 },
 	[F_MEM] = { "mem", NULL, "0 1", 0 },
@@ -87,8 +89,10 @@ static const char *cell_illegal(const int *v)
 		return "skew needs tensors outside windows";
 	if ((v[F_MEM] && v[F_INIT] == HT_INIT_CREATE) || (v[F_TWIN] && !v[F_MEM]))
 		return "ncclEpCreateHandle takes no memory, and a twin needs it";
-	if (v[F_COUNTERS] % 32 || v[F_COUNTERS] > 64)
-		return "counters must be 32, 64 or 0";
+	if (v[F_COUNTERS] % 32 || v[F_COUNTERS] > 64 || v[F_COUNT] % 32 || v[F_COUNT] > 64)
+		return "counters and count must be 32, 64 or 0";
+	if (v[F_COUNT] && !em)
+		return "count needs expert-major";
 	return NULL;
 }
 
@@ -105,9 +109,13 @@ static int cell_forced(const int *v, int factor)
 	static const struct {
 		int factor, by, not; /* absent unless factor `by` has this value */
 	} rules[] = {
-		{ F_QTOK, F_QUANT, LL_QUANT_FWD }, { F_QSCALE, F_QUANT, LL_QUANT_FWD },
-		{ F_BACK, F_QUANT, LL_QUANT_FWD }, { F_ALIGN, F_LAYOUT, EXPERT_MAJOR },
-		{ F_IDKIND, F_LAYOUT, FLAT },	   { F_TWIN, F_MEM, 1 },
+		{ F_QTOK, F_QUANT, LL_QUANT_FWD },
+		{ F_QSCALE, F_QUANT, LL_QUANT_FWD },
+		{ F_BACK, F_QUANT, LL_QUANT_FWD },
+		{ F_ALIGN, F_LAYOUT, EXPERT_MAJOR },
+		{ F_COUNT, F_LAYOUT, EXPERT_MAJOR },
+		{ F_IDKIND, F_LAYOUT, FLAT },
+		{ F_TWIN, F_MEM, 1 },
 	};
 
 	for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
@@ -194,6 +202,8 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 	cfg->scribble = true;
 	cfg->idx64 = v[F_IDX];
 	cfg->counters = v[F_COUNTERS];
+	cfg->count = v[F_COUNT];
+	cfg->pinned = v[F_PINNED];
 	cfg->id_kind = v[F_IDKIND];
 	cfg->zero_copy = v[F_ZERO_COPY];
 	cfg->overflow = v[F_OVERFLOW];

@@ -25,8 +25,9 @@ int slab_open(const struct buf_env *env, struct slab *slab, enum slab_kind kind,
 	ncclResult_t rc;
 
 	*slab = (struct slab){ .size = size, .kind = kind };
-	if (kind == SLAB_PLAIN)
-		return env->shim->ops->alloc(env->shim, size, (void **)&slab->base)
+	if (kind == SLAB_PLAIN || kind == SLAB_PINNED)
+		return (kind == SLAB_PINNED ? env->shim->ops->pinned_alloc
+					    : env->shim->ops->alloc)(env->shim, size, (void **)&slab->base)
 			       ? seat_fail(env->seat, "%s", env->shim->text)
 			       : 0;
 	rc = ncclMemAlloc((void **)&slab->base, size);
@@ -40,7 +41,9 @@ void slab_close(const struct buf_env *env, struct slab *slab)
 {
 	if (slab->window)
 		ncclCommWindowDeregister(env->comm, slab->window);
-	if (slab->base && slab->kind != SLAB_PLAIN)
+	if (slab->base && slab->kind == SLAB_PINNED)
+		env->shim->ops->pinned_free(env->shim, slab->base);
+	else if (slab->base && slab->kind != SLAB_PLAIN)
 		ncclMemFree(slab->base);
 	else if (slab->base)
 		env->shim->ops->free(env->shim, slab->base);
@@ -52,14 +55,27 @@ size_t slab_piece(size_t size)
 	return (GUARD + SKEW_MAX + size + GUARD + 255) / 256 * 256;
 }
 
+/* Pinned memory is written as its owner does: by the host, when the stream is idle. */
+static int fill(const struct buf_env *env, const struct buf *buf, uint8_t *at, int byte, size_t size)
+{
+	bool pinned = buf->own.kind == SLAB_PINNED;
+	int rc = pinned ? env->shim->ops->sync(env->shim, 60) : env->shim->ops->fill(env->shim, at, byte, size);
+
+	if (rc)
+		return seat_fail(env->seat, "%s", env->shim->text);
+	if (pinned)
+		memset(at, byte, size);
+	return 0;
+}
+
 static int guards_make(const struct buf_env *env, struct buf *buf)
 {
-	if (shim_is_gpu(env->shim) && !(buf->mirror = malloc(buf->size)))
+	if (shim_is_gpu(env->shim) && buf->own.kind != SLAB_PINNED && !(buf->mirror = malloc(buf->size)))
 		return seat_fail(env->seat, "out of memory");
-	if (env->shim->ops->fill(env->shim, buf->at - buf->before, GUARD_BYTE, buf->before) ||
-	    env->shim->ops->fill(env->shim, buf->at + buf->size, GUARD_BYTE, buf->behind))
-		return seat_fail(env->seat, "%s", env->shim->text);
-	return 0;
+	return fill(env, buf, buf->at - buf->before, GUARD_BYTE, buf->before) ||
+			       fill(env, buf, buf->at + buf->size, GUARD_BYTE, buf->behind)
+		       ? -1
+		       : 0;
 }
 
 int buf_open(const struct buf_env *env, struct buf *buf, enum slab_kind kind, size_t skew)
@@ -105,9 +121,7 @@ int buf_put(const struct buf_env *env, struct buf *buf, size_t offset, const voi
 
 int buf_fill(const struct buf_env *env, struct buf *buf, size_t offset, int byte, size_t size)
 {
-	if (size && env->shim->ops->fill(env->shim, buf->at + offset, byte, size))
-		return seat_fail(env->seat, "%s", env->shim->text);
-	return 0;
+	return size ? fill(env, buf, buf->at + offset, byte, size) : 0;
 }
 
 const uint8_t *buf_get(const struct buf_env *env, struct buf *buf, size_t offset, size_t size)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tensors of a rig: memory with guards around it, as an allocation of its own or part of a slab; plain, from
- * ncclMemAlloc, or in a registered window.
+ * ncclMemAlloc, in a registered window, or pinned host memory (in an allocation of its own only).
  */
 #ifndef EP_TEST_ORACLE_BUF_H
 #define EP_TEST_ORACLE_BUF_H
@@ -18,7 +18,7 @@ struct buf_env {
 	struct ll_verdict *verdict;
 };
 
-enum slab_kind { SLAB_PLAIN, SLAB_NCCL, SLAB_WINDOW };
+enum slab_kind { SLAB_PLAIN, SLAB_NCCL, SLAB_WINDOW, SLAB_PINNED };
 
 struct slab {
 	uint8_t *base; /* NULL: absent */
@@ -34,7 +34,7 @@ struct buf {
 	size_t before, behind; /* guards */
 	ncclWindow_t window;
 	uint64_t offset; /* of the tensor in the window */
-	uint8_t *mirror; /* host copy, if the device is not the host */
+	uint8_t *mirror; /* host copy, if the host cannot read it */
 };
 
 /* Collective with windows. */

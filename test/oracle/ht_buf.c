@@ -9,6 +9,9 @@ const char *const ht_buf_names[HT_BUFS] = {
 	[HT_COUNTS] = "expert_counters",
 	[HT_OFFSETS] = "expert_offsets",
 	[HT_TOTAL] = "recv_total_counter",
+	[HT_SENT_COUNTS] = "dispatch expert_counters",
+	[HT_SENT_OFFSETS] = "dispatch expert_offsets",
+	[HT_SENT_TOTAL] = "dispatch recv_total_counter",
 	[HT_TOKENS] = "dispatch input tokens",
 	[HT_SCALES] = "dispatch input scales",
 	[HT_WEIGHTS] = "dispatch input topk_weights",
@@ -41,7 +44,8 @@ unsigned ht_op_bufs(const struct ht_rig *rig, enum ht_op op, bool outputs)
 	static const unsigned bufs[HT_OPS][2] = {
 		[HT_UPDATE] = { BIT(HT_IDX), BIT(HT_COUNTS) | BIT(HT_OFFSETS) | BIT(HT_TOTAL) },
 		[HT_DISPATCH] = { BIT(HT_TOKENS) | BIT(HT_SCALES) | BIT(HT_WEIGHTS),
-				  BIT(HT_OUT) | BIT(HT_OUT_SCALES) | BIT(HT_OUT_IDX) | BIT(HT_OUT_WEIGHTS) },
+				  BIT(HT_OUT) | BIT(HT_OUT_SCALES) | BIT(HT_OUT_IDX) | BIT(HT_OUT_WEIGHTS) |
+					  BIT(HT_SENT_COUNTS) | BIT(HT_SENT_OFFSETS) | BIT(HT_SENT_TOTAL) },
 		[HT_COMBINE] = { BIT(HT_ANSWERS), BIT(HT_SUMS) },
 		[HT_DISPATCH_BWD] = { BIT(HT_BACK) | BIT(HT_BACK_SCALES), BIT(HT_OUT_BACK) | BIT(HT_OUT_BACK_SCALES) },
 		[HT_COMBINE_BWD] = { BIT(HT_BACK_ANSWERS) | BIT(HT_BACK_WEIGHTS),
@@ -73,6 +77,10 @@ size_t ht_row_bytes(const struct ht_rig *rig, enum ht_buf_id id)
 		return flat ? 0 : wide;
 	case HT_TOTAL:
 		return wide;
+	case HT_SENT_COUNTS:
+	case HT_SENT_OFFSETS:
+	case HT_SENT_TOTAL:
+		return (size_t)cfg->count / 8;
 	case HT_TOKENS:
 	case HT_OUT:
 		return ll_in_bytes(base);
@@ -107,6 +115,21 @@ static bool is_received(enum ht_buf_id id)
 	return (id >= HT_OUT && id <= HT_ANSWERS) || (id >= HT_OUT_BACK && id <= HT_BACK_WEIGHTS);
 }
 
+static bool is_counter(enum ht_buf_id id)
+{
+	return id >= HT_COUNTS && id <= HT_SENT_TOTAL;
+}
+
+bool ht_counted(const struct ht_rig *rig, int handle, enum ht_buf_id id)
+{
+	static const unsigned some[] = { BIT(HT_SENT_COUNTS) | BIT(HT_SENT_OFFSETS) | BIT(HT_SENT_TOTAL),
+					 BIT(HT_SENT_COUNTS) | BIT(HT_SENT_TOTAL), BIT(HT_SENT_TOTAL),
+					 BIT(HT_SENT_OFFSETS) };
+
+	/* A graph has captured the first round's. */
+	return rig->cfg.count && some[rig->cfg.tall ? 0 : rig->handle[handle].data.seed / 2 % 4] & BIT(id);
+}
+
 static bool is_answer(enum ht_buf_id id)
 {
 	return id == HT_ANSWERS || id == HT_BACK_ANSWERS || id == HT_BACK_WEIGHTS;
@@ -120,6 +143,10 @@ size_t ht_rows_max(const struct ht_rig *rig, enum ht_buf_id id)
 		return (size_t)((shape->capacity ? shape->capacity : ht_bound(shape)) + rig->cfg.extra);
 	if (id == HT_COUNTS || id == HT_OFFSETS)
 		return (size_t)ht_local(shape);
+	if (id == HT_SENT_COUNTS || id == HT_SENT_OFFSETS)
+		return (size_t)(ht_local(shape) + rig->cfg.extra); /* more than is written */
+	if (id == HT_SENT_TOTAL)
+		return (size_t)(1 + rig->cfg.extra);
 	return id == HT_TOTAL ? 1 : (size_t)shape->base.tmax;
 }
 
@@ -129,7 +156,7 @@ size_t ht_rows(const struct ht_rig *rig, int handle, enum ht_buf_id id)
 	int rank = seat_rank(rig->seat);
 	size_t extra = (size_t)rig->cfg.extra, rows;
 
-	if (id == HT_COUNTS || id == HT_OFFSETS || id == HT_TOTAL)
+	if (is_counter(id))
 		return ht_rows_max(rig, id);
 	if (!is_received(id))
 		return (size_t)h->in[rank].t;
@@ -166,6 +193,8 @@ static enum slab_kind where_is(const struct ht_rig *rig, int handle, enum ht_buf
 	bool reached = as == HT_OUT || as == HT_OUT_BACK || as == HT_ANSWERS || as == HT_BACK_ANSWERS;
 	uint64_t seed = ll_seed(rig->cfg.data.seed, USE_WHERE + (uint64_t)handle, (uint64_t)seat_rank(rig->seat));
 
+	if (rig->cfg.pinned && is_counter(id))
+		return SLAB_PINNED;
 	if (rig->cfg.where != HT_MIXED)
 		return kinds[rig->cfg.where];
 	if (reached && rig->cfg.zero_copy == NCCL_EP_ZERO_COPY_ON)
@@ -211,7 +240,9 @@ int ht_bufs_open(struct ht_rig *rig, int handle)
 		h->kind[id] = where_is(rig, handle, id);
 		if (!buf->size)
 			continue;
-		if (h->kind[id] != SLAB_PLAIN)
+		if (h->kind[id] == SLAB_PINNED)
+			rc = buf_open(&env, buf, SLAB_PINNED, 0);
+		else if (h->kind[id] != SLAB_PLAIN)
 			rc = buf_carve(&env, buf, &h->window, 0);
 		else
 			rc = gpu ? buf_carve(&env, buf, &h->slab, skew_of(rig, id))

@@ -27,6 +27,9 @@ static ncclDataType_t type_of(const struct ht_rig *rig, enum ht_buf_id id)
 	case HT_COUNTS:
 	case HT_OFFSETS:
 	case HT_TOTAL:
+	case HT_SENT_COUNTS:
+	case HT_SENT_OFFSETS:
+	case HT_SENT_TOTAL:
 		return ht_row_bytes(rig, id) == 8 ? ncclInt64 : ncclInt32;
 	case HT_TOKENS:
 	case HT_OUT:
@@ -63,6 +66,9 @@ static size_t width_of(const struct ht_rig *rig, enum ht_buf_id id)
 	case HT_COUNTS:
 	case HT_OFFSETS:
 	case HT_TOTAL:
+	case HT_SENT_COUNTS:
+	case HT_SENT_OFFSETS:
+	case HT_SENT_TOTAL:
 	case HT_MEM:
 		return 0;
 	case HT_OUT_WEIGHTS:
@@ -145,6 +151,9 @@ void ht_args(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_args
 		args->dispatch_out.topk_idx = rig->cfg.shape.expert_major ? NULL : &t[HT_OUT_IDX].t;
 	}
 	args->dispatch_info.recv_topk_idx_kind = (ncclEpExpertIdKind_t)rig->cfg.id_kind;
+	args->dispatch_info.expert_counters = ht_counted(rig, handle, HT_SENT_COUNTS) ? &t[HT_SENT_COUNTS].t : NULL;
+	args->dispatch_info.expert_offsets = ht_counted(rig, handle, HT_SENT_OFFSETS) ? &t[HT_SENT_OFFSETS].t : NULL;
+	args->dispatch_info.recv_total_counter = ht_counted(rig, handle, HT_SENT_TOTAL) ? &t[HT_SENT_TOTAL].t : NULL;
 	args->combine_in.tokens = &t[bwd ? HT_BACK_ANSWERS : HT_ANSWERS].t;
 	args->combine_in.topk_weights = bwd ? &t[HT_BACK_WEIGHTS].t : NULL;
 	args->combine_out.tokens = &t[bwd ? HT_BACK_SUMS : HT_SUMS].t;
@@ -155,6 +164,7 @@ ncclResult_t ht_call_with(struct ht_rig *rig, int handle, enum ht_op op, struct 
 {
 	struct ht_handle *h = &rig->handle[handle];
 	ncclEpHandle_t use = h->twin && op >= HT_COMBINE ? h->twin : h->handle;
+	bool info = op == HT_DISPATCH && (rig->cfg.id_kind || rig->cfg.count);
 
 	switch (op) {
 	case HT_UPDATE:
@@ -162,9 +172,8 @@ ncclResult_t ht_call_with(struct ht_rig *rig, int handle, enum ht_op op, struct 
 					  rig->cfg.counters ? &args->update_info : NULL, rig->shim.stream);
 	case HT_DISPATCH:
 	case HT_DISPATCH_BWD:
-		return ncclEpDispatch(use, &args->dispatch_in, &args->dispatch_out,
-				      rig->cfg.id_kind ? &args->dispatch_info : NULL, &args->dispatch,
-				      rig->shim.stream);
+		return ncclEpDispatch(use, &args->dispatch_in, &args->dispatch_out, info ? &args->dispatch_info : NULL,
+				      &args->dispatch, rig->shim.stream);
 	default:
 		return ncclEpCombine(use, &args->combine_in, &args->combine_out, &args->combine, rig->shim.stream);
 	}

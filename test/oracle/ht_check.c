@@ -34,6 +34,21 @@ static void number_store(uint8_t *row, size_t size, int64_t value)
 	memcpy(row, size == 8 ? (const void *)&value : &narrow, size);
 }
 
+/* At Update and at dispatch alike, but those of dispatch are longer, and not all are given. */
+static void want_counter(const struct view *v, enum ht_buf_id id, size_t row, uint8_t *want)
+{
+	bool sent = id >= HT_SENT_COUNTS, total = id == HT_TOTAL || id == HT_SENT_TOTAL;
+	size_t bytes = ht_row_bytes(v->rig, id), rows = total ? 1 : (size_t)ht_local(v->shape);
+
+	if ((sent && !ht_counted(v->rig, v->handle, id)) || row >= rows)
+		poison(want, bytes);
+	else if (total)
+		number_store(want, bytes, v->plan->total);
+	else
+		number_store(want, bytes,
+			     id == HT_COUNTS || id == HT_SENT_COUNTS ? v->plan->count[row] : v->plan->offset[row]);
+}
+
 /* Dispatch's rows that came from a token. */
 static void want_sent(const struct view *v, enum ht_buf_id id, const struct ht_row *row, uint8_t *want)
 {
@@ -111,13 +126,12 @@ static void want_row(const struct view *v, enum ht_buf_id id, size_t row, uint8_
 
 	switch (id) {
 	case HT_COUNTS:
-		number_store(want, bytes, v->plan->count[row]);
-		return;
 	case HT_OFFSETS:
-		number_store(want, bytes, v->plan->offset[row]);
-		return;
 	case HT_TOTAL:
-		number_store(want, bytes, v->plan->total);
+	case HT_SENT_COUNTS:
+	case HT_SENT_OFFSETS:
+	case HT_SENT_TOTAL:
+		want_counter(v, id, row, want);
 		return;
 	case HT_SUMS:
 	case HT_BACK_SUMS:
@@ -160,6 +174,9 @@ static size_t element_of(const struct view *v, enum ht_buf_id id)
 	case HT_COUNTS:
 	case HT_OFFSETS:
 	case HT_TOTAL:
+	case HT_SENT_COUNTS:
+	case HT_SENT_OFFSETS:
+	case HT_SENT_TOTAL:
 		return ht_row_bytes(v->rig, id);
 	case HT_OUT_IDX:
 		return 8;

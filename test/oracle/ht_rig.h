@@ -34,6 +34,8 @@ struct ht_cfg {
 	bool scribble;	 /* in half of the rounds inputs are overwritten right after the call */
 	bool idx64;
 	int counters; /* 0: no layout_info, 32 or 64 bits */
+	int count;    /* expert-major: the same for FWD dispatch, which writes counters of its own */
+	bool pinned;  /* all of them in pinned host memory */
 	int id_kind;  /* ncclEpExpertIdKind_t */
 	int zero_copy;
 	int overflow; /* ncclEpOverflowPolicy_t */
@@ -52,6 +54,9 @@ enum ht_buf_id {
 	HT_COUNTS,
 	HT_OFFSETS,
 	HT_TOTAL,
+	HT_SENT_COUNTS, /* of dispatch */
+	HT_SENT_OFFSETS,
+	HT_SENT_TOTAL,
 	HT_TOKENS, /* dispatch */
 	HT_SCALES,
 	HT_WEIGHTS,
@@ -180,6 +185,8 @@ size_t ht_rows(const struct ht_rig *rig, int handle, enum ht_buf_id id);
 /* The tensors of an operation, inputs or outputs, as a bit mask of enum ht_buf_id. */
 unsigned ht_op_bufs(const struct ht_rig *rig, enum ht_op op, bool outputs);
 struct buf_env ht_env(struct ht_rig *rig);
+/* Whether a dispatch of this round writes this counter: all of them, or some. */
+bool ht_counted(const struct ht_rig *rig, int handle, enum ht_buf_id id);
 /* Rows of a tensor that are poisoned and checked. */
 size_t ht_rows_seen(const struct ht_rig *rig, int handle, enum ht_buf_id id);
 /* A row of an input that the rig generates: combine's tokens and weights, backward dispatch's tokens and scales. */

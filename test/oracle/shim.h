@@ -20,9 +20,9 @@ struct shim_ops {
 	void (*close)(struct shim *shim);
 	int (*alloc)(struct shim *shim, size_t size, void **out);
 	void (*free)(struct shim *shim, void *at);
-	/* Pinned host memory; on the CPU as alloc. */
-	int (*pin)(struct shim *shim, size_t size, void **out);
-	void (*unpin)(struct shim *shim, void *at);
+	/* Host memory that kernels access by the same address. */
+	int (*pinned_alloc)(struct shim *shim, size_t size, void **out);
+	void (*pinned_free)(struct shim *shim, void *at);
 	/* In stream order; put and get return when host memory may be reused. */
 	int (*put)(struct shim *shim, void *to, const void *host, size_t size);
 	int (*get)(struct shim *shim, void *host, const void *from, size_t size);

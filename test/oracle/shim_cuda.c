@@ -184,12 +184,12 @@ static void cuda_free(struct shim *shim, void *at)
 	cu.cuMemFree_v2((ptr_t)at);
 }
 
-static int cuda_pin(struct shim *shim, size_t size, void **out)
+static int cuda_pinned_alloc(struct shim *shim, size_t size, void **out)
 {
 	return CALL(shim, cuMemHostAlloc, out, size ? size : 1, CU_HOST_MAPPED);
 }
 
-static void cuda_unpin(struct shim *shim, void *at)
+static void cuda_pinned_free(struct shim *shim, void *at)
 {
 	(void)shim;
 	cu.cuMemFreeHost(at);
@@ -358,8 +358,8 @@ const struct shim_ops shim_cuda = {
 	.close = cuda_close,
 	.alloc = cuda_alloc,
 	.free = cuda_free,
-	.pin = cuda_pin,
-	.unpin = cuda_unpin,
+	.pinned_alloc = cuda_pinned_alloc,
+	.pinned_free = cuda_pinned_free,
 	.put = cuda_move,
 	.get = cuda_move,
 	.copy = cuda_copy,
