@@ -286,6 +286,8 @@ static const struct te_mode modes[] = {
 	{ .name = "fixed, windows", .windows = true },
 	{ .name = "fixed, e4m3", .quant = true, .idx32 = true },
 	{ .name = "fixed, e4m3, windows", .quant = true, .windows = true },
+	{ .name = "fused", .fused = true },
+	{ .name = "fused, e4m3", .fused = true, .quant = true },
 	{ .name = "eager", .eager = true },
 	{ .name = "eager, e4m3", .eager = true, .quant = true, .idx32 = true },
 };
