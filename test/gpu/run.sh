@@ -126,6 +126,8 @@ rows=(
 	'callers|trtllm-pattern-mps|120|mps|t_trtllm_pattern -g @../plugin/libnccl_ep.so'
 	'callers|flashinfer-pattern|120|plain|t_flashinfer_pattern @../plugin/libnccl_ep.so'
 	'callers|flashinfer-pattern-mps|120|mps|t_flashinfer_pattern -g @../plugin/libnccl_ep.so'
+	'memcheck|trtllm-memcheck|120|memcheck|t_trtllm_pattern -n 2 @../plugin/libnccl_ep.so'
+	'memcheck|flashinfer-memcheck|180|memcheck|t_flashinfer_pattern -n 2 @../plugin/libnccl_ep.so'
 	'callers|nccl-extensions|120|plain|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2'
 	'callers|nccl-extensions-mps|180|mps|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2 --ranks 2'
 	'cpu|cpu-suite|600|suite|cpu'
