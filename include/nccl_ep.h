@@ -359,7 +359,7 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t group, ncc
  * tensors of the caller must outlive them. */
 ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle);
 
-/* Collective. */
+/* Collective. layout_info must be NULL in a backward pass. */
 ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t *inputs,
 			    const ncclEpDispatchOutputs_t *outputs, const ncclEpLayoutInfo_t *layout_info,
 			    const ncclEpDispatchConfig_t *config, cudaStream_t stream);

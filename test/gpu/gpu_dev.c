@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA row, operation by operation: devices, pinned memory, copies, waits, buffer ids, and invalid arguments. */
+/* The CUDA row, operation by operation: devices, pinned memory, copies, waits, buffer ids, addresses, and
+ * invalid arguments. */
+#include <unistd.h>
+
 #include "gpu.h"
 
 static void nap(void *arg)
@@ -152,6 +155,33 @@ static void buffers(struct ep_dev *dev)
 	dev->ops->pinned_free(dev, &pin);
 }
 
+/* Where kernels access what a caller may pass: windows, pinned and registered host memory, not pageable memory. */
+static void addresses(struct ep_dev *dev, void *stream)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct ep_pinned pin, reg;
+	void *there = NULL, *host = NULL;
+	struct ep_mem mem;
+
+	REQUIRE(dev->ops->mem_alloc(dev, 1000, &mem) == 0 && dev->ops->pinned_alloc(dev, 1000, &pin) == 0, "set-up");
+	REQUIRE(!posix_memalign(&host, page, page), "host memory");
+	CHECK(dev->ops->address(dev, (char *)mem.ptr + 8, &there) == 0 && there == (char *)mem.ptr + 8, "window");
+	CHECK(dev->ops->address(dev, (char *)pin.host + 8, &there) == 0 && there == (char *)pin.dev + 8, "pinned");
+	there = &there;
+	CHECK(dev->ops->address(dev, host, &there) == -ENOENT && there == &there, "pageable");
+	CHECK(dev->ops->address(dev, &there, &there) == -ENOENT && there == &there, "the stack");
+	memset(host, 9, page);
+	REQUIRE(dev->ops->pin(dev, host, page, &reg) == 0, "registered");
+	CHECK(dev->ops->address(dev, (char *)host + 8, &there) == 0 && there == (char *)reg.dev + 8, "registered");
+	CHECK(dev->ops->copy(dev, there, mem.ptr, 1, stream) == 0 &&
+		      dev->ops->sync(dev, stream, ep_deadline_ms(20000)) == 0 && ((char *)host)[8] == 0,
+	      "the device writes there");
+	dev->ops->unpin(dev, &reg);
+	free(host);
+	dev->ops->pinned_free(dev, &pin);
+	dev->ops->mem_free(dev, &mem);
+}
+
 static void refusals(struct ep_dev *dev)
 {
 	struct ep_mem mem = { .size = 77 };
@@ -178,6 +208,7 @@ int main(void)
 	pinned(dev, stream);
 	pageable(dev, stream);
 	buffers(dev);
+	addresses(dev, stream);
 	refusals(dev);
 	CHECK(!gpu_current_context(), "an operation left its context with the caller");
 	waits(dev, stream);

@@ -208,6 +208,10 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 	cfg->zero_copy = v[F_ZERO_COPY];
 	cfg->overflow = v[F_OVERFLOW];
 	cfg->sms = v[F_SMS];
+	if (v[F_SMS]) {
+		cfg->dispatch_sms = (int)(seed / 64 % 5);
+		cfg->combine_sms = (int)(seed / 512 % 5);
+	}
 	cfg->extra = (int)(seed / 8 % 3);
 	cfg->spare = LL_ALL;
 	cfg->backward = v[F_PASS] > 0;

@@ -421,6 +421,8 @@ static int group_open(struct ht_rig *rig)
 	config.max_recv_tokens_per_rank = (unsigned)cfg->shape.capacity;
 	config.max_token_bytes = cfg->max_token_bytes ? cfg->max_token_bytes : largest_row(&cfg->shape.base);
 	config.max_num_sms = (unsigned)cfg->sms;
+	config.dispatch_num_sms = (unsigned)cfg->dispatch_sms;
+	config.combine_num_sms = (unsigned)cfg->combine_sms;
 	config.zero_copy = (ncclEpZeroCopyMode_t)cfg->zero_copy;
 	config.overflow_policy = (ncclEpOverflowPolicy_t)cfg->overflow;
 	config.num_topk = cfg->tell_topk ? (unsigned)cfg->shape.base.topk : 0;

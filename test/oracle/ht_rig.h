@@ -40,13 +40,14 @@ struct ht_cfg {
 	int zero_copy;
 	int overflow; /* ncclEpOverflowPolicy_t */
 	int sms;
-	int extra;		  /* extra rows of outputs */
-	int spare;		  /* rows after the valid ones that are poisoned and checked; LL_ALL in tests */
-	bool tall;		  /* tensors have the worst-case height in every round */
-	bool backward;		  /* with backward operations */
-	bool back_quant;	  /* with LL_QUANT_FWD: backward dispatch moves quantised rows and scales too */
-	unsigned max_token_bytes; /* 0: the largest row of the shape */
-	bool tell_topk;		  /* config.num_topk */
+	int dispatch_sms, combine_sms; /* 0: as sms */
+	int extra;		       /* extra rows of outputs */
+	int spare;		       /* rows after the valid ones that are poisoned and checked; LL_ALL in tests */
+	bool tall;		       /* tensors have the worst-case height in every round */
+	bool backward;		       /* with backward operations */
+	bool back_quant;	       /* with LL_QUANT_FWD: backward dispatch moves quantised rows and scales too */
+	unsigned max_token_bytes;      /* 0: the largest row of the shape */
+	bool tell_topk;		       /* config.num_topk */
 };
 
 enum ht_buf_id {
