@@ -11,7 +11,7 @@
 /* __grid_constant__: taking the address of the arguments does not copy them to local memory. */
 #define GX_ARGS(type) const __grid_constant__ type
 /* At least one block per multiprocessor: without the 1, ptxas aims at two and spills. */
-#define GX_KERNEL(name) extern "C" __global__ void __launch_bounds__(EP_THREADS_MAX, 1) ep_k_##name
+#define GX_KERNEL(name) extern "C" __global__ void __launch_bounds__(EP_THREADS_MAX, 1) EP_KERNEL_SYMBOL(name)
 
 #include "kernels/gx/both.h"
 

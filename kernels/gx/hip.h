@@ -12,9 +12,9 @@
 #define GX_SHARED __attribute__((shared))
 #define GX_DYN_SHARED(name) extern __attribute__((shared, aligned(128))) uint8_t name[]
 #define GX_ARGS(type) const type
-#define GX_KERNEL(name)                    \
-	extern "C" __attribute__((global)) \
-	__attribute__((amdgpu_flat_work_group_size(1, EP_THREADS_MAX))) void ep_k_##name
+#define GX_KERNEL(name)                                                                                         \
+	extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, EP_THREADS_MAX))) void \
+	EP_KERNEL_SYMBOL(name)
 
 #include "kernels/gx/both.h"
 

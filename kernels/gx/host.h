@@ -14,7 +14,8 @@
 /* A block runs in a thread of its own (simt) or in the caller's (scalar): per thread is per block. */
 #define GX_SHARED static _Thread_local
 #define GX_ARGS(type) const type
-#define GX_KERNEL(name) static void ep_k_##name /* its address goes into the table of kernels/host/kernels.c */
+#define GX_KERNEL(name) \
+	static void EP_KERNEL_SYMBOL(name) /* its address goes into the table of kernels/host/kernels.c */
 
 #include "kernels/gx/both.h"
 
