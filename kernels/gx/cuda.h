@@ -181,6 +181,11 @@ GX_DEV void gx_st_u4(void *p, gx_u4 v)
 	*(gx_u4 *)p = v;
 }
 
+GX_DEV float gx_fma(float a, float b, float c)
+{
+	return __fmaf_rn(a, b, c);
+}
+
 /* The instruction's first source goes to the upper half. Ties to even; NaN is 0x7fff. */
 GX_DEV uint32_t gx_pack_bf16(float low, float high)
 {

@@ -176,6 +176,11 @@ GX_DEV void gx_st_u4(void *p, gx_u4 v)
 	*(gx_u4 *)p = v;
 }
 
+GX_DEV float gx_fma(float a, float b, float c)
+{
+	return __builtin_fmaf(a, b, c); /* v_fma_f32: the compiler knows no other way on this target */
+}
+
 #include "kernels/gx/pack.h"
 #include "kernels/gx/pack_e4m3.h"
 #include "kernels/gx/load.h"
