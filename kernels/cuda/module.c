@@ -9,7 +9,7 @@
 extern const unsigned char ep_cuda_fatbin[];
 
 static const char *const names[EP_KERNELS] = {
-#define EP_KERNEL(name, args) [EP_K_##name] = "ep_k_" #name,
+#define EP_KERNEL(name, args) [EP_K_##name] = EP_KERNEL_NAME(name),
 #include "kernels/list.h"
 #undef EP_KERNEL
 };

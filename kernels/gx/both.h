@@ -25,6 +25,10 @@
 #define EP_BOTH static inline
 #endif
 
+/* The name of a kernel's code, in profilers too: tools look for dispatch_kernel and combine_kernel. */
+#define EP_KERNEL_SYMBOL(name) ep_##name##_kernel
+#define EP_KERNEL_NAME(name) "ep_" #name "_kernel"
+
 /* Element type of a sum; an index, not NCCL's dtype number. */
 enum ep_num { EP_NUM_BF16, EP_NUM_F16, EP_NUM_F32 };
 

@@ -11,7 +11,7 @@
 /* __grid_constant__: taking the address of the arguments does not copy them to local memory. */
 #define GX_ARGS(type) const __grid_constant__ type
 /* At least one block per multiprocessor: without the 1, ptxas aims at two and spills. */
-#define GX_KERNEL(name) extern "C" __global__ void __launch_bounds__(EP_THREADS_MAX, 1) ep_k_##name
+#define GX_KERNEL(name) extern "C" __global__ void __launch_bounds__(EP_THREADS_MAX, 1) EP_KERNEL_SYMBOL(name)
 
 #include "kernels/gx/both.h"
 
@@ -179,6 +179,11 @@ GX_DEV gx_u4 gx_ld_u4(const void *p)
 GX_DEV void gx_st_u4(void *p, gx_u4 v)
 {
 	*(gx_u4 *)p = v;
+}
+
+GX_DEV float gx_fma(float a, float b, float c)
+{
+	return __fmaf_rn(a, b, c);
 }
 
 /* The instruction's first source goes to the upper half. Ties to even; NaN is 0x7fff. */

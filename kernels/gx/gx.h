@@ -33,6 +33,7 @@
  *   gx_ld_look_u64				a polled load that only stores depend on
  *   gx_u4, gx_ld_u4, gx_st_u4			16 bytes, aligned
  *   gx_ld_u4_a2				16 bytes, aligned to 2
+ *   gx_fma(a, b, c)				a * b + c, rounded once
  *   gx_pack_bf16, gx_pack_f16, gx_from_f16	two floats in a word and back: to nearest, ties to even, NaN is 0x7fff
  *   gx_pack_e4m3				the same in half a word: saturates at 448, NaN is 0x7f
  *   gx_amax_bf16				the larger magnitudes of two pairs, by half; NaN is ignored

@@ -12,9 +12,9 @@
 #define GX_SHARED __attribute__((shared))
 #define GX_DYN_SHARED(name) extern __attribute__((shared, aligned(128))) uint8_t name[]
 #define GX_ARGS(type) const type
-#define GX_KERNEL(name)                    \
-	extern "C" __attribute__((global)) \
-	__attribute__((amdgpu_flat_work_group_size(1, EP_THREADS_MAX))) void ep_k_##name
+#define GX_KERNEL(name)                                                                                         \
+	extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, EP_THREADS_MAX))) void \
+	EP_KERNEL_SYMBOL(name)
 
 #include "kernels/gx/both.h"
 
@@ -174,6 +174,11 @@ GX_DEV gx_u4 gx_ld_u4(const void *p)
 GX_DEV void gx_st_u4(void *p, gx_u4 v)
 {
 	*(gx_u4 *)p = v;
+}
+
+GX_DEV float gx_fma(float a, float b, float c)
+{
+	return __builtin_fmaf(a, b, c); /* v_fma_f32: the compiler knows no other way on this target */
 }
 
 #include "kernels/gx/pack.h"

@@ -14,7 +14,8 @@
 /* A block runs in a thread of its own (simt) or in the caller's (scalar): per thread is per block. */
 #define GX_SHARED static _Thread_local
 #define GX_ARGS(type) const type
-#define GX_KERNEL(name) static void ep_k_##name /* its address goes into the table of kernels/host/kernels.c */
+#define GX_KERNEL(name) \
+	static void EP_KERNEL_SYMBOL(name) /* its address goes into the table of kernels/host/kernels.c */
 
 #include "kernels/gx/both.h"
 
@@ -92,6 +93,13 @@ GX_DEV uint32_t gx_popc(uint64_t m)
 GX_DEV uint64_t gx_clock_ns(void)
 {
 	return ep_now_ns();
+}
+
+/* An instruction where the target has one, and part of vectors. Without (x86-64's baseline) the C library's fmaf:
+ * exact, but a call per element. */
+GX_DEV float gx_fma(float a, float b, float c)
+{
+	return __builtin_fmaf(a, b, c);
 }
 
 typedef uint32_t gx_u4 __attribute__((vector_size(16)));

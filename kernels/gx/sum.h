@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The sum of a token's rows by one block or one warp: fp32, in the order of the terms, a multiplication and an addition
- * each (never fused: devices would differ), rounded once. A NULL term is skipped; without any term the sum is zero.
+ * The sum of a token's rows by one block or one warp: fp32, in the order of the terms, one fused multiply-add each, as
+ * NCCL EP's, whose callers compare bytes; the result is rounded to its type once. Always gx_fma, never left to a
+ * compiler's contraction: devices would differ. A NULL term is skipped; without any term the sum is zero. Additions are
+ * the same as weights of 1.
  *
  * 16 bytes per thread and eight loads in flight where everything is aligned, else one element per thread. On the CPU
  * (a warp of one lane) a tile of elements, term by term, which compilers vectorise.
@@ -58,8 +60,12 @@ GX_DEV void sum_tile(const struct sum *s, uint32_t first, uint32_t n, uint32_t d
 		if (!x)
 			continue;
 		x += (uint64_t)first * size;
-		for (uint32_t i = 0; i < n; i++)
-			acc[i] = acc[i] + sum_load(x, i, dtype) * w;
+		if (w == 1.0f) /* the same bits, and fast where gx_fma is a call */
+			for (uint32_t i = 0; i < n; i++)
+				acc[i] = acc[i] + sum_load(x, i, dtype);
+		else
+			for (uint32_t i = 0; i < n; i++)
+				acc[i] = gx_fma(sum_load(x, i, dtype), w, acc[i]);
 	}
 	for (uint32_t i = 0; i < n; i++)
 		sum_store(s->out + (uint64_t)first * size, i, acc[i], dtype);
@@ -78,7 +84,7 @@ GX_DEV void sum_elements(const struct sum *s, uint32_t dtype)
 
 		for (uint32_t k = 0; k < s->terms; k++)
 			if (s->term[k])
-				acc = acc + sum_load(s->term[k], i, dtype) * (s->weight ? s->weight[k] : 1.0f);
+				acc = gx_fma(sum_load(s->term[k], i, dtype), s->weight ? s->weight[k] : 1.0f, acc);
 		sum_store(s->out, i, acc, dtype);
 	}
 }
@@ -96,13 +102,13 @@ GX_DEV void sum_add(float *acc, gx_u4 v, float w, uint32_t dtype)
 	u.v = v;
 	for (uint32_t i = 0; i < 4; i++) {
 		if (dtype == EP_NUM_F32) {
-			acc[i] = acc[i] + num_f32(u.w[i]) * w;
+			acc[i] = gx_fma(num_f32(u.w[i]), w, acc[i]);
 		} else if (dtype == EP_NUM_F16) {
-			acc[2 * i] = acc[2 * i] + num_from_f16(u.w[i] & 0xffffu) * w;
-			acc[2 * i + 1] = acc[2 * i + 1] + num_from_f16(u.w[i] >> 16) * w;
+			acc[2 * i] = gx_fma(num_from_f16(u.w[i] & 0xffffu), w, acc[2 * i]);
+			acc[2 * i + 1] = gx_fma(num_from_f16(u.w[i] >> 16), w, acc[2 * i + 1]);
 		} else {
-			acc[2 * i] = acc[2 * i] + num_f32(u.w[i] << 16) * w;
-			acc[2 * i + 1] = acc[2 * i + 1] + num_f32(u.w[i] & 0xffff0000u) * w;
+			acc[2 * i] = gx_fma(num_f32(u.w[i] << 16), w, acc[2 * i]);
+			acc[2 * i + 1] = gx_fma(num_f32(u.w[i] & 0xffff0000u), w, acc[2 * i + 1]);
 		}
 	}
 }

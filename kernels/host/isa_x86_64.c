@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * x86-64's baseline has vectors of 16 bytes, and compilers may use no more. So the kernels are compiled again for wider
- * ones, and the CPU decides. Results have the same bits: every element of a sum is added in the same order, and
- * nothing is fused (-ffp-contract=off). Copies are the C library's memcpy, which chooses for itself.
+ * x86-64's baseline has vectors of 16 bytes and no fused multiply-add, and compilers may use no more. So the kernels
+ * are compiled again for wider ones, and the CPU decides. Results have the same bits: every element of a sum is added
+ * in the same order, and fused where gx_fma says so, nowhere else (-ffp-contract=off); base calls the C library's fmaf.
+ * Copies are the C library's memcpy, which chooses for itself.
  */
 #include <pthread.h>
 #include <strings.h>
@@ -20,12 +21,12 @@ static bool has_base(void)
 
 static bool has_avx2(void)
 {
-	return __builtin_cpu_supports("avx2");
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
 static bool has_avx512(void)
 {
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 	       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 

@@ -10,10 +10,10 @@
 #endif
 extern const struct gx_host_kernel GX_HOST_KERNELS[EP_KERNELS];
 
-#define EP_KERNEL(name, args)                         \
-	static void run_##name(const void *p)         \
-	{                                             \
-		ep_k_##name(*(const struct args *)p); \
+#define EP_KERNEL(name, args)                                    \
+	static void run_##name(const void *p)                    \
+	{                                                        \
+		EP_KERNEL_SYMBOL(name)(*(const struct args *)p); \
 	}
 #include "kernels/list.h"
 #undef EP_KERNEL

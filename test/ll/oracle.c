@@ -192,7 +192,45 @@ static void sums(void)
 	EXPECT(row[0] == 101.0f && row[1] == 202.0f);
 }
 
-/* (1 + e) - 1 in ascending k differs from 1 - 1 + e: tests the order and the absence of FMA. */
+/* The reference of the sums is the C library's fmaf: against its definition. a * b is exact in double; the sum with c
+ * is rounded to odd there, and then once to float. */
+static float fma_by_definition(float a, float b, float c)
+{
+	double p = (double)a * (double)b, s = p + (double)c, v = s - p, e = (p - (s - v)) + ((double)c - v);
+	int64_t bits;
+
+	memcpy(&bits, &s, sizeof(bits));
+	if (e != 0 && !(bits & 1)) {
+		bits += (e > 0) == (s > 0) ? 1 : -1;
+		memcpy(&s, &bits, sizeof(s));
+	}
+	return (float)s;
+}
+
+static void fmaf_is_exact(void)
+{
+	uint64_t random = 7, apart = 0;
+
+	/* Last places that cancel, halfway cases, sums below the smallest normal number. */
+	EXPECT(fmaf(1.0f - 0x1p-13f, 1.0f - 0x1p-13f, -1.0f) == -0x1p-12f + 0x1p-26f);
+	EXPECT(fmaf(0x1p-12f, 0x1p-13f, 1.0f + 0x1p-23f) == 1.0f + 0x1p-23f);
+	EXPECT(fmaf(0x1.000002p-12f, 0x1.000002p-12f, 1.0f) == 1.0f + 0x1p-23f);
+	EXPECT(fmaf(0x1p-75f, 0x1p-75f, 0x1p-149f) == 0x1p-148f);
+	for (int i = 0; i < 200000; i++) {
+		uint64_t x = ll_random(&random), y = ll_random(&random);
+		/* The exponent of c is within 32 of a's, and b in [1, 2). */
+		uint32_t ea = 33 + (uint32_t)(x >> 56) % 190, ec = ea - 32 + (uint32_t)(y >> 56) % 64;
+		float a = num_float(((uint32_t)x & 0x807fffffu) | ea << 23);
+		float b = num_float((uint32_t)(y >> 32) % 0x800000u | 127u << 23);
+		float c = num_float(((uint32_t)y & 0x807fffffu) | ec << 23), got = fmaf(a, b, c);
+
+		ASSERT(num_bits(got) == num_bits(fma_by_definition(a, b, c)));
+		apart += got != a * b + c;
+	}
+	EXPECT(apart > 1000);
+}
+
+/* (1 + e) - 1 in ascending k differs from 1 - 1 + e: tests the order and the FMA. */
 static void sum_order(void)
 {
 	struct ll_shape shape = { .ranks = 1, .experts = 3, .topk = 3, .tmax = 1, .hidden = 1, .combine = NUM_F32 };
@@ -203,12 +241,12 @@ static void sum_order(void)
 
 	ll_expect_sum(&shape, &in, NULL, 0, answers, &sum, (uint8_t *)&row);
 	EXPECT(row == 0.0f);
-	/* (1 - 2^-13)^2 = 1 - 2^-12 + 2^-26 rounds to 1 - 2^-12 before it is added; an FMA would keep the 2^-26. */
+	/* (1 - 2^-13)^2 = 1 - 2^-12 + 2^-26: rounded before it is added, it would lose the 2^-26. */
 	idx[2] = -1;
 	x[0] = -1.0f;
 	weight[1] = x[1] = 1.0f - 0x1p-13f;
 	ll_expect_sum(&shape, &in, NULL, 0, answers, &sum, (uint8_t *)&row);
-	EXPECT(row == -0x1p-12f);
+	EXPECT(row == -0x1p-12f + 0x1p-26f);
 }
 
 static void ds_row(enum ll_quant quant, const float *x, uint8_t *out, float *scale)
@@ -439,6 +477,7 @@ int main(void)
 	masked_ranks_send_and_get_nothing();
 	rank_major_rows_and_ids();
 	sums();
+	fmaf_is_exact();
 	sum_order();
 	ds_fp8();
 	right_outputs_pass();

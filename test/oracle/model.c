@@ -209,7 +209,7 @@ void ll_expect_sum(const struct ll_shape *shape, const struct ll_input *in, cons
 		if (!weighted && !is_first(shape, in, token, k))
 			continue;
 		for (size_t h = 0; h < shape->hidden; h++)
-			sum[h] = sum[h] + weight * num_load(shape->combine, answers[k] + h * size);
+			sum[h] = fmaf(weight, num_load(shape->combine, answers[k] + h * size), sum[h]);
 	}
 	for (size_t h = 0; h < shape->hidden; h++)
 		num_store(shape->combine, row + h * size, sum[h]);

@@ -78,8 +78,8 @@ void ll_expect_idx(const struct ll_shape *shape, const struct ll_input *in, int 
 
 /*
  * The sum of one token at its home rank. answers[k] is the row returned for topk_idx[k] (rank-major: from the rank of
- * topk_idx[k]); not read where the contract skips k. sum[hidden] is scratch. Products and sums are each rounded to
- * float, in ascending k, which is the order the library guarantees.
+ * topk_idx[k]); not read where the contract skips k. sum[hidden] is scratch. One fmaf per term, in ascending k: the
+ * rounding and the order that the library guarantees.
  */
 void ll_expect_sum(const struct ll_shape *shape, const struct ll_input *in, const bool *active, int token,
 		   const uint8_t *const *answers, float *sum, uint8_t *row);
