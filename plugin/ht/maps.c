@@ -15,6 +15,8 @@
 #define SHOW_NS 2000000ull
 /* Closing may wait for every kernel of the GPU, and launches for it: when the group is idle, or after this long. */
 #define PATIENCE_NS 1000000000ull
+/* Between two checks for that: each copies from the GPU. */
+#define CHECK_NS 5000000ull
 
 enum state {
 	NONE,
@@ -45,6 +47,7 @@ struct ep_maps {
 	struct ep_pinned table;
 	uint32_t version;
 	unsigned ending;
+	uint64_t checked_ns;
 	_Atomic uint32_t now, peak;
 	_Atomic uint64_t ended, refused;
 	struct peer peer[]; /* [nranks] */
@@ -195,7 +198,7 @@ static void peer_check(struct ep_maps *maps, uint32_t owner)
 	}
 }
 
-unsigned ep_maps_tidy(struct ep_maps *maps)
+void ep_maps_tidy(struct ep_maps *maps)
 {
 	uint32_t n = (uint32_t)maps->ctx.topo->nranks;
 	struct quiet q;
@@ -203,13 +206,13 @@ unsigned ep_maps_tidy(struct ep_maps *maps)
 	for (uint32_t r = 0; r < n; r++)
 		if (maps->peer[r].map)
 			peer_check(maps, r);
-	if (!maps->ending)
-		return 0;
+	if (!maps->ending || ep_now_ns() - maps->checked_ns < CHECK_NS)
+		return;
 	q = quiet_now(maps);
+	maps->checked_ns = q.now;
 	for (uint32_t r = 0; r < n; r++)
 		if (maps->peer[r].ending)
 			peer_close(maps, r, &q);
-	return maps->ending;
 }
 
 /* ---- requests ---- */
@@ -340,6 +343,7 @@ static void want_serve(struct ep_maps *maps, const struct want *want)
 		if (map->state != NONE)
 			return;
 	}
+	peer_check(maps, want->owner); /* before ending is asked */
 	rc = want_map(maps, want, &map->mem);
 	if (!rc)
 		want_added(maps, want, map);

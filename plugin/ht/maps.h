@@ -27,9 +27,8 @@ void ep_maps_abandon(struct ep_maps *maps);
 /* Takes the kernels' requests and maps what it can, until stopped; returns how many there were. */
 unsigned ep_maps_serve(struct ep_maps *maps, bool (*stopped)(void *), void *arg);
 
-/* Takes what its owner no longer offers out of the table, and closes what no kernel can use any more. Returns how many
- * mappings still wait for that. */
-unsigned ep_maps_tidy(struct ep_maps *maps);
+/* Takes what its owner no longer offers out of the table, and closes what no kernel can use any more. */
+void ep_maps_tidy(struct ep_maps *maps);
 
 struct ep_reach_table *ep_maps_device(const struct ep_maps *maps);
 uint32_t ep_maps_version(const struct ep_maps *maps);

@@ -12,6 +12,7 @@
 
 /* A check costs a driver call or two; all slots are checked within a second. */
 #define SWEEP 16u
+#define SWEEP_NS 40000000ull
 /* Offers are replaced no faster: each costs every rank a mapping, and with more tensors in use than slots an offer
  * would be gone before it was used. */
 #define EVICT_NS 10000000ull
@@ -33,6 +34,7 @@ struct ep_own {
 	struct ep_dev *host; /* its windows are plain shared memory */
 	struct ep_mem mem;   /* struct ep_board */
 
+	uint64_t swept_ns;    /* the service thread's */
 	pthread_mutex_t lock; /* all below */
 	struct slot slot[EP_REACH_SLOTS];
 	unsigned sweep;
@@ -244,6 +246,11 @@ bool ep_own_place(struct ep_own *own, const void *ptr, size_t bytes, bool captur
 
 void ep_own_sweep(struct ep_own *own)
 {
+	uint64_t now = ep_now_ns();
+
+	if (now - own->swept_ns < SWEEP_NS)
+		return;
+	own->swept_ns = now;
 	pthread_mutex_lock(&own->lock);
 	for (unsigned n = 0, checked = 0; n < EP_REACH_SLOTS && checked < SWEEP; n++) {
 		struct slot *slot = &own->slot[own->sweep++ % EP_REACH_SLOTS];

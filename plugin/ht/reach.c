@@ -19,6 +19,8 @@
  */
 #define NAP_MIN_NS 100000ull
 #define NAP_MAX_NS 51200000ull
+/* While the caller launches operations: each of them may be the first to need an allocation. */
+#define NAP_BUSY_NS 1600000ull
 
 struct ep_reach {
 	struct ep_reach_ctx ctx;
@@ -30,6 +32,7 @@ struct ep_reach {
 	pthread_mutex_t lock; /* all below */
 	pthread_cond_t cond;
 	bool stop, fresh;
+	unsigned launched; /* the service thread's: the last launch it has noticed */
 };
 
 void ep_reach_place(struct ep_reach *reach, const void *ptr, size_t bytes, bool captured, struct ep_place *out)
@@ -63,6 +66,16 @@ static bool stopped(void *arg)
 	return stop;
 }
 
+/* The nap after one of ns. */
+static uint64_t nap_next(struct ep_reach *reach, uint64_t ns, bool served)
+{
+	unsigned launched = reach->ctx.launched ? atomic_load(reach->ctx.launched) : 0;
+	uint64_t most = launched == reach->launched ? NAP_MAX_NS : NAP_BUSY_NS;
+
+	reach->launched = launched;
+	return served || reach->fresh ? NAP_MIN_NS : ns * 2 < most ? ns * 2 : most;
+}
+
 static void *service(void *arg)
 {
 	struct ep_reach *reach = arg;
@@ -75,7 +88,7 @@ static void *service(void *arg)
 		ep_own_sweep(reach->own);
 		ep_maps_tidy(reach->maps);
 		pthread_mutex_lock(&reach->lock);
-		ns = n || reach->fresh ? NAP_MIN_NS : ns * 2 < NAP_MAX_NS ? ns * 2 : NAP_MAX_NS;
+		ns = nap_next(reach, ns, n > 0);
 		reach->fresh = false;
 		if (!reach->stop)
 			nap(reach, ns);

@@ -11,7 +11,7 @@
 enum { BYTES = 1 << 20, MANY = 20 };
 
 static struct ep_dev_ops model;
-static int imports, open_now;
+static _Atomic int imports, open_now;
 
 static int import_refused(struct ep_dev *dev, const struct ep_export *from, const int *fd, uint32_t n,
 			  struct ep_mem *out)
@@ -198,11 +198,25 @@ static void refused(struct reach_rank *me)
 		ncclMemFree(p);
 }
 
-/* Freed and allocated again: the new one cannot be mapped before the old one is closed. Not refused: tried again. */
+/* Frees and allocates until the same address is returned: usually at once. */
+static void *same_again(struct reach_rank *me, void *old)
+{
+	void *p = NULL;
+
+	for (int i = 0; i < 50 && p != old; i++) {
+		EXPECT(me, ncclMemFree(i ? p : old) == ncclSuccess);
+		p = memory(me);
+	}
+	EXPECT(me, p == old);
+	return p;
+}
+
+/* Rank 1 has freed what rank 0 maps, and offers other memory, which cannot be mapped before the old mapping is closed.
+ * Not refused: tried again. */
 static void reused(struct reach_rank *me)
 {
 	struct ep_place all[REACH_RANKS], mine;
-	void *p = me->rank ? memory(me) : NULL;
+	void *p = me->rank ? memory(me) : NULL, *other = NULL;
 
 	model = *me->group.dev->ops;
 	model.user_import = import_one;
@@ -210,20 +224,29 @@ static void reused(struct reach_rank *me)
 	if (!me->rank)
 		me->group.dev->ops = &model;
 	open_reach(me);
-	for (int i = 0; i < 3; i++) {
-		places_exchange(me, p, &mine, all);
-		if (!me->rank)
-			EXPECT(me, want_get(me, 1, all[1].id));
-		barrier(me);
-		if (me->rank) {
-			ncclMemFree(p);
-			p = memory(me);
-		}
+	places_exchange(me, p, &mine, all);
+	if (!me->rank) {
+		EXPECT(me, want_get(me, 1, all[1].id) && imports == 1);
+		__atomic_store_n(&state_of(me)->opened, 1, __ATOMIC_RELEASE); /* keeps it open */
 	}
-	EXPECT(me, me->rank || (counts_of(me).refused == 0 && table_count(me) <= 1));
+	barrier(me);
+	if (me->rank) {
+		p = same_again(me, p);
+		ep_reach_place(me->reach, p, 1, false, &mine); /* shows that the old one is freed; takes its slot */
+		other = memory(me);
+	}
+	places_exchange(me, other, &mine, all);
+	if (!me->rank) {
+		EXPECT(me, UNTIL(want_put(me, 0, 1, all[1].id)));
+		EXPECT(me, UNTIL(imports == 2) && table_count(me) == 1);
+		__atomic_store_n(&state_of(me)->opened, 0, __ATOMIC_RELEASE);
+		EXPECT(me, want_get(me, 1, all[1].id));
+		EXPECT(me, counts_of(me).refused == 0 && counts_of(me).ended == 1 && table_count(me) == 1);
+	}
 	close_reach(me);
 	me->group.dev->ops = ep_dev_row(EP_DEV_HOST);
 	ncclMemFree(p);
+	ncclMemFree(other);
 }
 
 int main(void)
