@@ -41,6 +41,23 @@ typedef struct {
 #define ANYEP_NET_COUNTS_V1_LAST_FIELD signals
 NCCL_EP_ASSERT_VERSION(anyEpNetCounts_t, ANYEP_NET_COUNTS, 1);
 
+/* How this rank's HT operations have accessed the tensors of other ranks so far; all zero in an LL group. */
+typedef struct {
+	size_t size;
+	uint64_t direct;   /* tensors accessed in place: one per operation and other rank */
+	uint64_t staged;   /* ... through the window, at lower speed: not mapped, or not yet */
+	uint64_t mapped;   /* allocations of other processes that are mapped now */
+	uint64_t peak;	   /* the most of them so far */
+	uint64_t unmapped; /* mappings that ended: their owner freed the memory or replaced the offer */
+	uint64_t refused;  /* allocations that could not be mapped */
+	uint64_t evicted;  /* own allocations that are no longer offered for lack of room */
+} anyEpReachCounts_t;
+
+#define ANYEP_REACH_COUNTS_INIT ((anyEpReachCounts_t){ .size = sizeof(anyEpReachCounts_t) })
+#define ANYEP_REACH_COUNTS_V1_SIZE 64u
+#define ANYEP_REACH_COUNTS_V1_LAST_FIELD evicted
+NCCL_EP_ASSERT_VERSION(anyEpReachCounts_t, ANYEP_REACH_COUNTS, 1);
+
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
 #endif
@@ -58,6 +75,9 @@ const char *anyEpGetLastError(void);
 ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
 
 ncclResult_t anyEpGroupNetCounts(ncclEpGroup_t group, anyEpNetCounts_t *counts);
+
+/* Waits for no stream: operations under way may be counted or not. */
+ncclResult_t anyEpGroupReachCounts(ncclEpGroup_t group, anyEpReachCounts_t *counts);
 
 /*
  * Streams of the CPU device. Each has a thread that runs its operations in order, so that one thread can launch for

@@ -146,21 +146,31 @@ static int no_address(struct ep_dev *dev, const void *ptr, void **out)
 	return MISSING(dev, "resolving an address");
 }
 
-static int no_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out)
+static int no_buffer_id(struct ep_dev *dev, const void *ptr, size_t bytes, struct ep_buffer *out)
 {
 	(void)ptr;
+	(void)bytes;
 	(void)out;
 	return MISSING(dev, "resolving the allocation of an address");
 }
 
 /* Not a failure, see dev.h. */
-static int no_user_export(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd)
+static int no_user_export(struct ep_dev *dev, const struct ep_buffer *user, uint32_t piece, struct ep_export *out,
+			  int *fd)
 {
 	(void)dev;
 	(void)user;
+	(void)piece;
 	(void)out;
 	(void)fd;
 	return -ENOTSUP;
+}
+
+/* A row that knows no buffers shares its windows only. */
+static int no_user_import(struct ep_dev *dev, const struct ep_export *from, const int *fd, uint32_t n,
+			  struct ep_mem *out)
+{
+	return n == 1 ? dev->ops->mem_import(dev, from, *fd, out) : -ENOTSUP;
 }
 
 #define FILL(op)                           \
@@ -193,4 +203,5 @@ void ep_dev_fill(struct ep_dev_ops *row)
 	FILL(address);
 	FILL(buffer_id);
 	FILL(user_export);
+	FILL(user_import);
 }

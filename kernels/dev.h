@@ -51,11 +51,13 @@ struct ep_export {
 	uint8_t blob[64];
 };
 
-/* The allocation an address belongs to; the driver never reuses an id, not even after a free. */
+/* The allocation an address belongs to, or the row of them that the bytes behind the address lie in; an id is never
+ * used again, not even after a free. */
 struct ep_buffer {
 	uint64_t id;
 	void *base;
 	size_t size;
+	uint32_t pieces; /* exports that another process needs to open it */
 };
 
 enum ep_kernel {
@@ -120,12 +122,16 @@ struct ep_dev_ops {
 	/* Where kernels access memory that the caller knows by ptr: the device's own, or host memory pinned for it.
 	 * -ENOENT, without a message, for pageable host memory. */
 	int (*address)(struct ep_dev *dev, const void *ptr, void **out);
-	bool knows_buffers; /* buffer_id and user_export work */
+	bool knows_buffers; /* the next three work */
 	/* -ENOENT, without a message, for memory the device does not know. */
-	int (*buffer_id)(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
-	/* Exports memory that the user allocated, as buffer_id describes it, for mem_import. fd as in mem_export.
-	 * -ENOTSUP, without a message, for memory that no other process can open: not a failure. */
-	int (*user_export)(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd);
+	int (*buffer_id)(struct ep_dev *dev, const void *ptr, size_t bytes, struct ep_buffer *out);
+	/* Exports a piece of memory that the user allocated, as buffer_id describes it. fd as in mem_export. -ENOTSUP,
+	 * without a message, for memory that no other process can open: not a failure. */
+	int (*user_export)(struct ep_dev *dev, const struct ep_buffer *user, uint32_t piece, struct ep_export *out,
+			   int *fd);
+	/* Maps the n pieces in a row; mem_free ends it. Without a message: the owner may have freed them. */
+	int (*user_import)(struct ep_dev *dev, const struct ep_export *from, const int *fd, uint32_t n,
+			   struct ep_mem *out);
 };
 
 /* Gives a row a stub for every operation it lacks (dev.c). */

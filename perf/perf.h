@@ -39,7 +39,7 @@ struct perf_opts {
 	int topk, experts;
 	int align, max_recv; /* HT; max_recv 0: room for the worst case */
 	bool eager, drop, bwd;
-	bool staged, graph, graph_update, windows, check;
+	bool staged, graph, graph_update, windows, separate, check;
 	bool memcpy, puts; /* run the reference too; puts: by the net, one rank per node */
 	int sms, iterations, warmup;
 	double bandwidth; /* memory bandwidth of the device in GB/s, for the limit */

@@ -7,7 +7,7 @@
 #include "test/oracle/world.h"
 
 /* Options without a letter. */
-enum { O_ALIGN = 256, O_BWD, O_DROP, O_EAGER, O_GRAPH_UPDATE, O_MAX_RECV, O_ZERO_COPY };
+enum { O_ALIGN = 256, O_BWD, O_DROP, O_EAGER, O_GRAPH_UPDATE, O_MAX_RECV, O_SEPARATE, O_ZERO_COPY };
 
 #define LL PERF_FOR_LL
 #define HT PERF_FOR_HT
@@ -31,6 +31,7 @@ static const struct perf_arg rows[] = {
 	{ "graph", 'G', EP, ARG_SWITCH, AT(graph), 0, 1, NULL, "dispatch and combine as a graph (0; GPU)" },
 	{ "graph-update", O_GRAPH_UPDATE, HT, ARG_SWITCH, AT(graph_update), 0, 1, NULL, "update in the graph (0)" },
 	{ "windows", 'z', EP, ARG_SWITCH, AT(windows), 0, 1, NULL, "tensors in registered windows (0)" },
+	{ "separate", O_SEPARATE, HT, ARG_SWITCH, AT(separate), 0, 1, NULL, "an allocation per tensor (0; GPU: one)" },
 	{ "zero-copy", O_ZERO_COPY, EP, ARG_WORD, AT(zero_copy), 0, 3, "auto off on", "auto, off or on (auto)" },
 	{ "bwd", O_BWD, HT, ARG_SWITCH, AT(bwd), 0, 1, NULL, "backward dispatch and combine too (0)" },
 	{ "align", O_ALIGN, HT, ARG_INT, AT(align), 0, 1 << 20, NULL, "pad rows per expert to a multiple (0)" },

@@ -7,6 +7,7 @@
 #include "kernels/host/stream.h"
 #include "plugin/check/check.h"
 #include "plugin/group/group.h"
+#include "plugin/ht/state.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -67,6 +68,32 @@ ncclResult_t anyEpGroupNetCounts(ncclEpGroup_t group, anyEpNetCounts_t *counts)
 					 counts->size, ANYEP_NET_COUNTS_V1_SIZE));
 	ep_link_counts(group->link, &sum);
 	all = (anyEpNetCounts_t){ counts->size, .puts = sum.puts, .bytes = sum.bytes, .signals = sum.signals };
+	memcpy(counts, &all, counts->size < sizeof(all) ? counts->size : sizeof(all));
+	return ncclSuccess;
+}
+
+ncclResult_t anyEpGroupReachCounts(ncclEpGroup_t group, anyEpReachCounts_t *counts)
+{
+	static const char fn[] = "anyEpGroupReachCounts";
+	struct ep_ht_counts ht = { 0 };
+	anyEpReachCounts_t all;
+	int rc;
+
+	if ((rc = ep_check_live(fn, "group", EP_LIVE_GROUP, group)) || (rc = ep_check_pointer(fn, "counts", counts)))
+		return result(rc);
+	if (counts->size < ANYEP_REACH_COUNTS_V1_SIZE)
+		return result(EP_BAD_ARG("%s: counts: size is %zu, less than %u; start from ANYEP_REACH_COUNTS_INIT",
+					 fn, counts->size, ANYEP_REACH_COUNTS_V1_SIZE));
+	if (ep_group_ht(group) && (rc = ep_ht_counts(group, &ht)))
+		return result(rc);
+	all = (anyEpReachCounts_t){ counts->size,
+				    .direct = ht.direct,
+				    .staged = ht.staged,
+				    .mapped = ht.reach.mappings,
+				    .peak = ht.reach.peak,
+				    .unmapped = ht.reach.ended,
+				    .refused = ht.reach.refused,
+				    .evicted = ht.reach.evicted };
 	memcpy(counts, &all, counts->size < sizeof(all) ? counts->size : sizeof(all));
 	return ncclSuccess;
 }

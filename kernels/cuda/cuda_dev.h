@@ -103,7 +103,10 @@ int ep_cuda_pin(struct ep_dev *dev, void *host, size_t size, struct ep_pinned *o
 void ep_cuda_unpin(struct ep_dev *dev, struct ep_pinned *mem);
 int ep_cuda_flush(struct ep_dev *dev);
 int ep_cuda_address(struct ep_dev *dev, const void *ptr, void **out);
-int ep_cuda_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
-int ep_cuda_user_export(struct ep_dev *dev, const struct ep_buffer *user, struct ep_export *out, int *fd);
+int ep_cuda_buffer_id(struct ep_dev *dev, const void *ptr, size_t bytes, struct ep_buffer *out);
+int ep_cuda_user_export(struct ep_dev *dev, const struct ep_buffer *user, uint32_t piece, struct ep_export *out,
+			int *fd);
+int ep_cuda_user_import(struct ep_dev *dev, const struct ep_export *from, const int *fd, uint32_t n,
+			struct ep_mem *out);
 
 #endif

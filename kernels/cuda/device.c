@@ -259,4 +259,5 @@ const struct ep_dev_ops ep_cuda_ops = {
 	.knows_buffers = true,
 	.buffer_id = ep_cuda_buffer_id,
 	.user_export = ep_cuda_user_export,
+	.user_import = ep_cuda_user_import,
 };

@@ -114,6 +114,11 @@ void ep_cuda_mem_release(const struct ep_mem *mem)
 			EP_CU_NOTE(cuMemRelease, (mem->priv[1]));
 		EP_CU_NOTE(cuMemAddressFree, (ptr, mem->priv[2]));
 		break;
+	case EP_CUDA_MEM_ROW:
+		for (uint64_t at = 0; at < mem->priv[2]; at += mem->priv[1])
+			EP_CU_NOTE(cuMemUnmap, (ptr + at, mem->priv[1]));
+		EP_CU_NOTE(cuMemAddressFree, (ptr, mem->priv[2]));
+		break;
 	case EP_CUDA_MEM_PLAIN:
 		EP_CU_NOTE(cuMemFree_v2, (ptr));
 		break;

@@ -7,15 +7,8 @@
 #include "kernels/cuda/memory.h"
 #include "util/error.h"
 
-/* The blob that accompanies a file descriptor. */
-struct vmm_blob {
-	uint64_t mapped;
-	uint8_t uuid[16]; /* of the owner's GPU; zero if unknown */
-};
-_Static_assert(sizeof(struct vmm_blob) <= sizeof(((struct ep_export *)0)->blob), "fits");
+_Static_assert(sizeof(struct ep_cuda_blob) <= sizeof(((struct ep_export *)0)->blob), "fits");
 _Static_assert(sizeof(struct ep_cu_ipc) == sizeof(((struct ep_export *)0)->blob), "fits");
-
-#define MAPPED_LIMIT ((uint64_t)1 << 47)
 
 static void uuid_of(int device, uint8_t uuid[16])
 {
@@ -24,10 +17,9 @@ static void uuid_of(int device, uint8_t uuid[16])
 		memset(uuid, 0, 16);
 }
 
-/* Completes an export whose descriptor the driver has created. */
-static int export_fd_fill(const struct ep_cuda_dev *dev, int one, uint64_t mapped, struct ep_export *out, int *fd)
+int ep_cuda_export_fill(const struct ep_cuda_dev *dev, int one, uint64_t mapped, struct ep_export *out, int *fd)
 {
-	struct vmm_blob blob = { .mapped = mapped };
+	struct ep_cuda_blob blob = { .mapped = mapped };
 
 	if (one < 0 || fcntl(one, F_SETFD, FD_CLOEXEC)) {
 		if (one >= 0)
@@ -47,7 +39,7 @@ static int export_fd(const struct ep_cuda_dev *dev, const struct ep_mem *mem, st
 	int one = -1, rc = EP_CU(cuMemExportToShareableHandle, (&one, mem->priv[1], EP_CU_HANDLE_POSIX_FD, 0),
 				 "for a window of %zu bytes on GPU %d", mem->size, dev->dev.ordinal);
 
-	return rc ? rc : export_fd_fill(dev, one, mem->priv[2], out, fd);
+	return rc ? rc : ep_cuda_export_fill(dev, one, mem->priv[2], out, fd);
 }
 
 static int export_ipc(const struct ep_cuda_dev *dev, const struct ep_mem *mem, struct ep_export *out, int *fd)
@@ -111,12 +103,12 @@ static int reach_check(const struct ep_cuda_dev *dev, const uint8_t owner[16])
  * is used. */
 static int import_fd(const struct ep_cuda_dev *dev, const struct ep_export *from, int fd, struct ep_mem *mem)
 {
-	struct vmm_blob blob;
+	struct ep_cuda_blob blob;
 	unsigned long long handle, ptr;
 	int rc;
 
 	memcpy(&blob, from->blob, sizeof(blob));
-	if (fd < 0 || blob.mapped < from->size || blob.mapped > MAPPED_LIMIT)
+	if (fd < 0 || blob.mapped < from->size || blob.mapped > EP_CUDA_MAPPED_LIMIT)
 		return EP_FAIL(EP_DEV, EP_EREMOTE,
 			       "a peer's window of %llu bytes claims a mapping of %llu, descriptor %d",
 			       (unsigned long long)from->size, (unsigned long long)blob.mapped, fd);
@@ -184,7 +176,7 @@ int ep_cuda_mem_import(struct ep_dev *base, const struct ep_export *from, int fd
 	return rc;
 }
 
-static bool is_vmm(const void *ptr)
+bool ep_cuda_is_vmm(const void *ptr)
 {
 	unsigned long long handle;
 
@@ -248,7 +240,7 @@ int ep_cuda_peer_open(struct ep_dev *base, int peer_ordinal, const struct ep_mem
 			goto leave;
 		}
 	}
-	rc = is_vmm(mem->ptr) ? peer_open_vmm(dev, mem->ptr) : peer_open_plain(dev, mem->ptr);
+	rc = ep_cuda_is_vmm(mem->ptr) ? peer_open_vmm(dev, mem->ptr) : peer_open_plain(dev, mem->ptr);
 leave:
 	ep_cuda_leave(&scope);
 	return rc;
@@ -292,91 +284,4 @@ int ep_cuda_flush(struct ep_dev *base)
 		   base->ordinal);
 	ep_cuda_leave(&scope);
 	return rc;
-}
-
-/*
- * Mapped memory can change behind a reserved address (torch's expandable segments unmap and remap), so there the id is
- * that of the physical block, where the driver reports it. The top bit keeps the two kinds of ids apart.
- */
-#define BLOCK_ID (1ull << 63)
-
-int ep_cuda_buffer_id(struct ep_dev *base, const void *ptr, struct ep_buffer *out)
-{
-	unsigned long long id = 0, block = 0, start = 0, address = (unsigned long long)(uintptr_t)ptr;
-	struct ep_cuda_scope scope;
-	size_t size = 0;
-	int rc = ep_cuda_enter(ep_cuda(base), &scope);
-
-	if (rc)
-		return rc;
-	if (ep_cu.cuPointerGetAttribute(&id, EP_CU_PTR_BUFFER_ID, address) || !id) {
-		rc = -ENOENT; /* plain memory: not a failure */
-		goto leave;
-	}
-	if (is_vmm(ptr) && !ep_cu.cuPointerGetAttribute(&block, EP_CU_PTR_MEMORY_BLOCK_ID, address) && block)
-		id = block | BLOCK_ID;
-	/* cuMemGetAddressRange knows the mapping around a pointer but not pinned host memory; the attributes do. */
-	if (ep_cu.cuMemGetAddressRange_v2(&start, &size, address) &&
-	    ((rc = pointer_attribute(ptr, EP_CU_PTR_RANGE_START, &start)) ||
-	     (rc = pointer_attribute(ptr, EP_CU_PTR_RANGE_SIZE, &size))))
-		goto leave;
-	*out = (struct ep_buffer){ .id = id, .base = (void *)(uintptr_t)start, .size = size };
-leave:
-	ep_cuda_leave(&scope);
-	return rc;
-}
-
-/*
- * A mapping that covers only part of its reservation belongs to something larger (torch's expandable segments map many
- * handles in a row): a tensor may continue in the next mapping, which would need another export. And without the
- * physical block's id, a remapping of the address would go unnoticed.
- */
-static unsigned user_fd(unsigned long long handle, const struct ep_buffer *user, int *fd)
-{
-	unsigned long long start = 0, base = (unsigned long long)(uintptr_t)user->base;
-	size_t size = 0;
-	unsigned result = ep_cu.cuPointerGetAttribute(&start, EP_CU_PTR_RANGE_START, base);
-
-	if (!result)
-		result = ep_cu.cuPointerGetAttribute(&size, EP_CU_PTR_RANGE_SIZE, base);
-	if (!result && (start != base || size != user->size || !(user->id & BLOCK_ID)))
-		result = EP_CU_NOT_SUPPORTED;
-	return result ? result : ep_cu.cuMemExportToShareableHandle(fd, handle, EP_CU_HANDLE_POSIX_FD, 0);
-}
-
-/* What the driver refuses (memory of a pool, managed or pinned memory, handles created without a descriptor type) is
- * logged at INFO: such tensors work, through the window. */
-int ep_cuda_user_export(struct ep_dev *base, const struct ep_buffer *user, struct ep_export *out, int *fd)
-{
-	struct ep_export export = { .share = EP_SHARE_BLOB, .kind = EP_DEV_CUDA, .size = user->size };
-	struct ep_cuda_dev *dev = ep_cuda(base);
-	struct ep_cuda_scope scope;
-	unsigned long long handle;
-	struct ep_cu_ipc ipc;
-	unsigned result;
-	int one = -1, rc = ep_cuda_enter(dev, &scope);
-
-	if (rc)
-		return rc;
-	if (!ep_cu.cuMemRetainAllocationHandle(&handle, user->base)) {
-		result = user_fd(handle, user, &one);
-		EP_CU_NOTE(cuMemRelease, (handle));
-		if (!result)
-			rc = export_fd_fill(dev, one, user->size, &export, &one);
-	} else {
-		result = ep_cu.cuIpcGetMemHandle(&ipc, (unsigned long long)(uintptr_t)user->base);
-		if (!result)
-			memcpy(export.blob, ipc.bytes, sizeof(ipc.bytes));
-	}
-	ep_cuda_leave(&scope);
-	if (result) {
-		EP_INFO(EP_DEV, "GPU %d: %zu bytes at %p cannot be exported to other processes: %s", base->ordinal,
-			user->size, user->base, ep_cu_name(result));
-		return -ENOTSUP;
-	}
-	if (rc)
-		return rc;
-	*out = export;
-	*fd = one;
-	return 0;
 }

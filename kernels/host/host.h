@@ -27,6 +27,6 @@ int host_pinned_alloc(struct ep_dev *dev, size_t size, struct ep_pinned *out);
 void host_pinned_free(struct ep_dev *dev, struct ep_pinned *mem);
 int host_pin(struct ep_dev *dev, void *host, size_t size, struct ep_pinned *out);
 void host_unpin(struct ep_dev *dev, struct ep_pinned *mem);
-int host_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out);
+int host_buffer_id(struct ep_dev *dev, const void *ptr, size_t bytes, struct ep_buffer *out);
 
 #endif

@@ -70,7 +70,7 @@ static int buffer_add(struct host_dev *host, void *base, size_t size)
 	if (!buffer)
 		return -ENOMEM;
 	pthread_mutex_lock(&host->lock);
-	buffer->info = (struct ep_buffer){ .id = ++host->last_id, .base = base, .size = size };
+	buffer->info = (struct ep_buffer){ .id = ++host->last_id, .base = base, .size = size, .pieces = 1 };
 	buffer->next = host->buffers;
 	host->buffers = buffer;
 	pthread_mutex_unlock(&host->lock);
@@ -92,11 +92,12 @@ static void buffer_remove(struct host_dev *host, const void *base)
 	free(found);
 }
 
-int host_buffer_id(struct ep_dev *dev, const void *ptr, struct ep_buffer *out)
+int host_buffer_id(struct ep_dev *dev, const void *ptr, size_t bytes, struct ep_buffer *out)
 {
 	struct host_dev *host = (struct host_dev *)dev;
 	const struct host_buffer *b;
 
+	(void)bytes;
 	pthread_mutex_lock(&host->lock);
 	for (b = host->buffers; b; b = b->next)
 		if ((uintptr_t)ptr - (uintptr_t)b->info.base < b->info.size)

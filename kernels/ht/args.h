@@ -38,21 +38,26 @@ enum ep_ht_flag {
  * allocation that they may have mapped. */
 struct ep_place {
 	uint64_t address;
-	uint64_t id; /* of the allocation; 0: cannot be mapped by other ranks */
+	uint64_t id; /* of the owner's offer of the allocation; 0: cannot be mapped by other ranks */
 	uint64_t offset;
 };
 EP_SIZE_IS(ep_place, 24);
 
-/* Other ranks' allocations that this rank has mapped, in pinned memory. The host adds entries (count last, release) and
- * never changes one; kernels request more in wanted[], a ring of EP_REACH_WANTED that the device produces. */
-#define EP_REACH_ENTRIES 256u
+/*
+ * Other ranks' allocations that this rank has mapped, in pinned memory. A rank offers at most EP_REACH_SLOTS
+ * allocations at a time: an offer's slot is its id % EP_REACH_SLOTS, and an id is never used again. So an offer has one
+ * place in the table, and a kernel reads that one. Every change by the host is a new version (release, T1). The mapping
+ * of an entry that was taken away stays until no kernel uses it: one that has seen a version after it (seen), or none
+ * at all. Kernels request more in wanted[], a ring of EP_REACH_WANTED that the device produces.
+ */
+#define EP_REACH_SLOTS 256u
 #define EP_REACH_WANTED 64u
 #define EP_REACH_CAPTURED UINT32_MAX
 struct ep_reach_entry {
-	uint64_t id;
-	uint64_t base; /* address on this rank's device */
+	uint64_t id;   /* written last (release); 0: none */
+	uint64_t base; /* address on this rank's device; 0: cannot be mapped here, do not request it again */
 	uint64_t size;
-	uint32_t owner;
+	uint32_t since; /* the first version that has it */
 	uint32_t pad;
 };
 EP_SIZE_IS(ep_reach_entry, 32);
@@ -63,18 +68,23 @@ struct ep_reach_want {
 };
 EP_SIZE_IS(ep_reach_want, 16);
 struct ep_reach_table {
-	uint32_t count; /* valid entries (release) */
-	uint32_t pad[15];
-	struct ep_reach_entry entry[EP_REACH_ENTRIES];
+	uint32_t version;
+	uint32_t pad1[15];
+	uint32_t seen; /* by the kernels: version at the start of an operation, when every earlier one had ended */
+	uint32_t pad2[15];
 	struct ep_reach_want wanted[EP_REACH_WANTED];
+	struct ep_reach_entry entry[]; /* [nranks][EP_REACH_SLOTS] */
 };
 
-/* The kernels' cache of the table, in device memory: reading it over PCIe takes a microsecond per entry. */
-#define EP_REACH_MEMO 8u /* per rank; the oldest is replaced */
+/* The kernels' cache of the table, in device memory: an entry is read over PCIe once per version, which takes a
+ * microsecond. */
+#define EP_REACH_MEMO 32u /* per rank, at id % EP_REACH_MEMO */
 struct ep_reach_memo {
 	uint64_t id, base, size;
+	uint32_t version; /* of the table when it was read */
+	uint32_t pad;
 };
-EP_SIZE_IS(ep_reach_memo, 24);
+EP_SIZE_IS(ep_reach_memo, 32);
 
 /* The words of one source rank in another's control page, written by the source. In cache lines of their own. */
 struct ep_ht_line {
@@ -98,17 +108,19 @@ EP_SIZE_IS(ep_ht_line, 320);
 struct ep_ht_state {
 	uint64_t epoch;	  /* operations begun */
 	uint64_t settled; /* the last operation that every rank was seen to be done with */
+	/* Not reset: tensors of other ranks that were accessed in place, and through the window. */
+	uint64_t direct, staged;
 	/* Zero between launches: */
 	uint32_t opened, ready; /* blocks that tried to open the operation; the opener's result: HT_GO or HT_STOP */
 	uint32_t ticket[4], finished[4];
 	uint32_t left;
-	uint32_t errors; /* not reset: the first failure is kept */
-	uint32_t wants;	 /* not reset: requests made to the host */
-	uint32_t memos;	 /* not reset: entries of the memo used so far */
-	uint32_t mapped; /* not reset: entries of the reach table when the last operation began */
-	uint32_t ended;	 /* not reset: number of the last counted launch that has ended */
+	uint32_t errors;  /* not reset: the first failure is kept */
+	uint32_t wants;	  /* not reset: requests made to the host */
+	uint32_t version; /* not reset: of the reach table when the last operation began */
+	uint32_t ended;	  /* not reset: number of the last counted launch that has ended */
+	uint32_t pad;
 };
-EP_SIZE_IS(ep_ht_state, 80);
+EP_SIZE_IS(ep_ht_state, 96);
 
 /* The head of handle_mem. */
 struct ep_ht_handle {
@@ -178,7 +190,7 @@ struct ep_ht_args {
 	float *out_weights;
 	int64_t *out_idx;
 	struct ep_place place[2]; /* of tensors that other ranks access: dispatch out and out_scales, combine in */
-	uint32_t mapped;	  /* entries of the reach table at the launch, or EP_REACH_CAPTURED */
+	uint32_t mapped;	  /* version of the reach table at the launch, or EP_REACH_CAPTURED */
 	uint32_t tokens;
 	uint32_t topk;			 /* 0: the handle's */
 	uint32_t limit;			 /* rows of the tensor that other ranks access */

@@ -48,6 +48,8 @@ struct ht {
 	uint32_t *flat;	    /* expert-major: the flat row, at each expert */
 	uint32_t ticket;    /* of the next token, in lane 0 */
 	uint32_t ahead;	    /* that token's row and routing are being loaded */
+	/* of the reach table, in the opener: its version, and the last version whose mappings this launch may use */
+	uint32_t version, mapped;
 	/* after the state */
 	struct ep_reach_memo *memo;
 	uint64_t *to;	 /* [nranks][2]: addresses of each peer's tensors; 0: through the window */
@@ -243,6 +245,7 @@ GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, u
 	ht->a = a;
 	ht->topk = topk < a->shape.room ? topk : a->shape.room; /* the caller may have overwritten handle_mem */
 	ht->ticket = ht->ahead = 0;
+	ht->version = ht->mapped = 0;
 	ht_arrays(ht, shared);
 	ht->op.rank = a->shape.rank;
 	ht->op.nranks = a->shape.nranks;
@@ -305,7 +308,8 @@ GX_DEV void ht_close(const struct ht *ht, uint32_t settled)
 	if (gx_tid() == 0) {
 		for (uint32_t i = 0; i < 4; i++)
 			state->ticket[i] = state->finished[i] = 0;
-		state->opened = state->ready = state->left = 0;
+		state->ready = state->left = 0;
+		gx_st_relaxed_u32(&state->opened, 0); /* the host polls it */
 		state->epoch = ht->op.epoch;
 		if (settled)
 			state->settled = ht->op.epoch;

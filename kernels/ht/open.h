@@ -20,27 +20,23 @@ GX_DEV void ht_want(const struct ht *ht, uint32_t owner, uint64_t id)
 /* One thread per owner. Where another process's allocation is mapped here; base 0: it is not. */
 GX_DEV struct ep_reach_memo ht_mapped(const struct ht *ht, uint32_t owner, uint64_t id)
 {
-	struct ep_reach_memo none = { 0, 0, 0 };
-	struct ep_reach_memo *memo = ht->memo + (uint64_t)owner * EP_REACH_MEMO;
-	struct ep_reach_table *table = ht->a->reach;
-	uint32_t mapped = ht->a->mapped == EP_REACH_CAPTURED ? ht->a->state->mapped : ht->a->mapped;
+	struct ep_reach_memo found = { id, 0, 0, ht->version, 0 };
+	struct ep_reach_memo *memo = ht->memo + (uint64_t)owner * EP_REACH_MEMO + id % EP_REACH_MEMO;
+	const struct ep_reach_entry *e = ht->a->reach->entry + (uint64_t)owner * EP_REACH_SLOTS + id % EP_REACH_SLOTS;
 
-	for (uint32_t i = 0; i < EP_REACH_MEMO; i++)
-		if (memo[i].id == id)
-			return memo[i];
-	for (uint32_t i = 0; i < mapped && i < EP_REACH_ENTRIES; i++) {
-		const struct ep_reach_entry *e = &table->entry[i];
-
-		if (gx_ld_relaxed_u64(&e->id) != id || gx_ld_relaxed_u32(&e->owner) != owner)
-			continue;
-		memo += gx_dev_add_relaxed_u32(&ht->a->state->memos, 1) % EP_REACH_MEMO;
-		memo->id = id;
-		memo->base = gx_ld_relaxed_u64(&e->base);
-		memo->size = gx_ld_relaxed_u64(&e->size);
+	if (memo->id == id && memo->version == ht->version)
 		return *memo;
+	if (gx_ld_acquire_u64(&e->id) != id) {
+		ht_want(ht, owner, id);
+		return found;
 	}
-	ht_want(ht, owner, id);
-	return none;
+	/* Made after this launch: the next one may use it. */
+	if ((int32_t)(gx_ld_relaxed_u32(&e->since) - ht->mapped) > 0)
+		return found;
+	found.base = gx_ld_relaxed_u64(&e->base);
+	found.size = gx_ld_relaxed_u64(&e->size);
+	*memo = found;
+	return found;
 }
 
 /* One thread per owner: the address of the owner's tensor of so many bytes on this device, or 0. What is not near is
@@ -89,6 +85,8 @@ GX_DEV void ht_choose(const struct ht *ht, uint32_t peer)
 		to[1] = ht_resolve(ht, &line->tensor[1], peer, (uint64_t)rows * ht->a->scale_bytes);
 	if (to[1] == 0)
 		to[0] = 0;
+	if (peer != ht->op.rank)
+		gx_dev_add_relaxed_u64(to[0] ? &ht->a->state->direct : &ht->a->state->staged, 1);
 	ht->rows[peer] = to[0] ? rows : ht->a->stage_rows;
 	gx_st_release_u64(&ht_line(ht, peer)->way, ht->op.epoch * 2 + (to[0] == 0)); /* R2 */
 }
@@ -138,10 +136,30 @@ GX_DEV uint32_t ht_wait_ways(struct ht *ht, uint32_t combine)
 	return gx_ballot((int)bad) == 0;
 }
 
+/* All lanes, before any mapping is used; now: the table's version. A mapping is used only by kernels launched after it
+ * was made; the host does not see the launches of a graph, so there the operation before must have found it. */
+GX_DEV void ht_version(struct ht *ht, uint32_t now)
+{
+	struct ep_ht_state *state = ht->a->state;
+	uint32_t before = state->version;
+
+	ht->mapped = ht->a->mapped == EP_REACH_CAPTURED ? before : ht->a->mapped;
+	if (gx_lane() == 0 && now != before) {
+		now = gx_ld_acquire_u32(&ht->a->reach->version); /* T1 */
+		/* T4: what earlier versions had is no longer used: earlier operations have ended, and this one finds
+		 * it no more. Pairs with the host's acquire. */
+		gx_st_release_u32(&ht->a->reach->seen, now);
+	}
+	ht->version = gx_shfl_u32(now, 0);
+	gx_syncwarp();
+	if (gx_lane() == 0)
+		state->version = ht->version;
+}
+
 /* One warp of one block. HT_GO or HT_STOP. */
 GX_DEV uint32_t ht_agree(struct ht *ht)
 {
-	uint32_t bad = 0, n = ht->op.nranks, settled = ht->a->state->settled == ht->op.epoch - 1;
+	uint32_t bad = 0, n = ht->op.nranks, settled = ht->a->state->settled == ht->op.epoch - 1, version = 0;
 
 	if (gx_lane() == 0)
 		bad = ht_dead(ht) || !ht_routed(ht);
@@ -152,16 +170,16 @@ GX_DEV uint32_t ht_agree(struct ht *ht)
 	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
 		ht_show(ht, r);
 	gx_syncwarp();
+	/* After opened, which the host polls. Used only after the wait, which hides most of its time. */
+	if (gx_lane() == 0 && ht->a->reach)
+		version = gx_ld_relaxed_u32(&ht->a->reach->version);
 	if (!HT_WAIT_ALL(ht, entered, ht->op.epoch, EP_KPHASE_START) || !ht_alike(ht)) /* A1 */
 		return HT_STOP;
+	if (ht->a->reach)
+		ht_version(ht, version);
 	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
 		ht_choose(ht, r);
 	gx_syncwarp();
-	/* For the next operation. A mapping is used only by kernels launched after it was made; the host does not see
-	 * the launches of a graph, so there the operation before must have found it. Pairs with the host's release of
-	 * count. */
-	if (gx_lane() == 0 && ht->a->reach)
-		ht->a->state->mapped = gx_ld_acquire_u32(&ht->a->reach->count);
 	bad = !ht_wait_ways(ht, ht->op.kind == EP_KIND_COMBINE);
 	gx_syncwarp();
 	return bad ? HT_STOP : HT_GO;

@@ -105,17 +105,19 @@ static int args_common(const char *fn, struct ncclEpHandle *handle, struct ep_ht
 	return 0;
 }
 
-/* Which tensors of other processes this launch may touch: memory mapped after a launch is not guaranteed to it. */
-static int args_mapped(struct ncclEpGroup *group, struct ep_ht_args *a, void *stream)
+/* Where other processes find the tensors of this launch, and which of theirs it may touch: memory mapped after a launch
+ * is not guaranteed to it. */
+static int args_reach(struct ncclEpGroup *group, const void *tokens, struct ep_ht_args *a, void *stream)
 {
+	struct ep_reach *reach = ep_ht_reach(group);
 	bool capturing = false;
 	int rc;
 
-	if (!ep_ht_reach(group))
-		return 0;
-	if ((rc = group->dev->ops->capturing(group->dev, stream, &capturing)))
+	if (reach && (rc = group->dev->ops->capturing(group->dev, stream, &capturing)))
 		return rc;
-	a->mapped = capturing ? EP_REACH_CAPTURED : ep_reach_count(ep_ht_reach(group));
+	ep_reach_place(reach, tokens, (size_t)a->limit * a->row_bytes, capturing, &a->place[0]);
+	ep_reach_place(reach, a->out_scales, (size_t)a->limit * a->scale_bytes, capturing, &a->place[1]);
+	a->mapped = capturing ? EP_REACH_CAPTURED : ep_reach_version(reach);
 	return 0;
 }
 
@@ -268,8 +270,6 @@ static int dispatch_tensors(struct ncclEpGroup *group, const struct ep_dispatch 
 	    (rc = ep_tensor_pointer(group, op->out.topk_weights, &a->out_weights)) ||
 	    (rc = ep_tensor_pointer(group, op->out.topk_idx, &a->out_idx)))
 		return rc;
-	ep_reach_place(ep_ht_reach(group), a->out, &a->place[0]);
-	ep_reach_place(ep_ht_reach(group), a->out_scales, &a->place[1]);
 	return 0;
 }
 
@@ -292,7 +292,7 @@ static int ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 	if ((rc = args_common("ncclEpDispatch", handle, &a)) ||
 	    (!group->cfg.max_recv && (rc = eager_check(handle, op, stream))))
 		return rc;
-	if ((rc = dispatch_tensors(group, op, &a)) || (rc = args_mapped(group, &a, stream)))
+	if ((rc = dispatch_tensors(group, op, &a)))
 		return rc;
 	counters_give(&a, &counters);
 	a.tokens = (uint32_t)op->t;
@@ -306,6 +306,8 @@ static int ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 	}
 	a.row_bytes = row_bytes(op->in.tokens);
 	a.scale_bytes = row_bytes(op->in.scales);
+	if ((rc = args_reach(group, a.out, &a, stream)))
+		return rc;
 	args_stage(handle, &a, ep_ht_head(&a.shape, expert_major(handle)));
 	a.stage = ep_launch_stage(EP_K_ht_dispatch, a.row_bytes, false);
 	a.lane_bytes = lists(handle, &a);
@@ -326,12 +328,11 @@ static int ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, 
 	if (rc)
 		return rc;
 	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
-	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)) || (rc = args_mapped(group, &a, stream)))
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)))
 		return rc;
 	if (backward && ((rc = ep_tensor_pointer(group, op->in.topk_weights, &a.in_weights)) ||
 			 (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.out_weights))))
 		return rc;
-	ep_reach_place(ep_ht_reach(group), a.in, &a.place[0]);
 	a.tokens = (uint32_t)op->t;
 	a.topk = handle->k > 0 ? (uint32_t)handle->k : backward ? (uint32_t)op->out.topk_weights->sizes[1] : 0;
 	a.limit = smaller(op->in.tokens->sizes[0], UINT32_MAX);
@@ -340,6 +341,8 @@ static int ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, 
 	a.hidden = (uint32_t)op->h;
 	a.dtype = ep_tensor_num(op->in.tokens->datatype);
 	a.row_bytes = row_bytes(op->in.tokens);
+	if ((rc = args_reach(group, a.in, &a, stream)))
+		return rc;
 	args_stage(handle, &a, 0);
 	a.stage = ep_launch_stage(EP_K_ht_combine, a.row_bytes, false);
 	a.lane_bytes = lists(handle, &a);

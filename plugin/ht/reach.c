@@ -7,269 +7,46 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "plugin/ht/maps.h"
+#include "plugin/ht/own.h"
 #include "util/clock.h"
 #include "util/error.h"
 
 /*
  * A kernel cannot wake a thread, so the thread polls. Requests come when a rank uses new memory, and then mostly all
  * ranks do: an allocation that is new here makes the naps short, and they double from there. They stay bounded, because
- * replayed graphs ask for mappings without any API call.
+ * replayed graphs ask for mappings, and callers free memory, without any call of ours.
  */
 #define NAP_MIN_NS 100000ull
 #define NAP_MAX_NS 51200000ull
-/* Of one request to an owner; ep_reach_close may have to wait as long. */
-#define FETCH_MS 2000
-/* Each holds a descriptor. Torch's allocator has tens of segments, not hundreds. */
-#define OWN_MAX 256u
-/* Old allocations checked per new one: a check costs a driver call or two. */
-#define SWEEP 8u
-#define REFUSED_MAX 256u
-
-/* An allocation of this rank's caller. */
-struct own {
-	uint64_t id;
-	void *base;
-	bool offered; /* else it is known not to be exportable */
-};
-
-struct want {
-	uint64_t id;
-	uint32_t owner;
-};
+/* While the caller launches operations: each of them may be the first to need an allocation. */
+#define NAP_BUSY_NS 1600000ull
 
 struct ep_reach {
 	struct ep_reach_ctx ctx;
 	pid_t pid; /* a forked child has no service thread */
-	struct ep_pinned mem;
+	struct ep_own *own;
+	struct ep_maps *maps;
 
 	pthread_t thread;
-	pthread_mutex_t lock; /* all down to sweep */
+	pthread_mutex_t lock; /* all below */
 	pthread_cond_t cond;
 	bool stop, fresh;
-	bool full; /* has been logged */
-	struct own own[OWN_MAX];
-	unsigned owned, sweep;
-
-	/* The service thread's alone. */
-	struct ep_mem import[EP_REACH_ENTRIES];
-	unsigned imported;
-	struct want refused[REFUSED_MAX];
-	unsigned refusals;
+	unsigned launched; /* the service thread's: the last launch it has noticed */
 };
 
-/* ---- allocations: by the device, else by the library that owns the communicator ---- */
-
-/* Plain host memory cannot be opened by other processes; what the stand-in's ncclMemAlloc returns is a file. */
-static int buffer_find(const struct ep_reach *reach, const void *ptr, struct ep_buffer *out)
+void ep_reach_place(struct ep_reach *reach, const void *ptr, size_t bytes, bool captured, struct ep_place *out)
 {
-	struct ep_dev *dev = reach->ctx.dev;
-
-	if (dev->ops->knows_buffers)
-		return dev->ops->buffer_id(dev, ptr, out);
-	if (!reach->ctx.calls->mem_find || !reach->ctx.calls->mem_export)
-		return -ENOENT;
-	return reach->ctx.calls->mem_find(ptr, &out->base, &out->size, &out->id);
-}
-
-static int buffer_export(const struct ep_reach *reach, const struct ep_buffer *user, struct ep_export *out, int *fd)
-{
-	struct ep_dev *dev = reach->ctx.dev;
-	uint64_t offset, size;
-	int rc;
-
-	if (dev->ops->knows_buffers)
-		return dev->ops->user_export(dev, user, out, fd);
-	rc = reach->ctx.calls->mem_export(user->base, fd, &offset, &size);
-	if (!rc)
-		*out = (struct ep_export){ .share = EP_SHARE_FD, .kind = dev->ops->kind, .size = size };
-	return rc;
-}
-
-/* ---- the owner's side ---- */
-
-static void own_drop(struct ep_reach *reach, unsigned i)
-{
-	if (reach->own[i].offered)
-		ep_boot_note_withdraw(reach->ctx.boot, reach->own[i].id);
-	reach->own[i] = reach->own[--reach->owned];
-}
-
-/* Drops what the caller has freed, and with it the memory that the offered descriptor still holds. */
-static void own_sweep(struct ep_reach *reach)
-{
-	struct ep_buffer now;
-
-	for (unsigned n = 0; n < SWEEP && n < reach->owned; n++) {
-		unsigned i = reach->sweep++ % reach->owned;
-
-		if (buffer_find(reach, reach->own[i].base, &now) || now.id != reach->own[i].id)
-			own_drop(reach, i);
-	}
-}
-
-/* The offer is there before anybody can read the id: the kernel that publishes it is launched later. */
-static bool own_offer(struct ep_reach *reach, const struct ep_buffer *user)
-{
-	struct ep_export export;
-	int fd = -1, rc = buffer_export(reach, user, &export, &fd);
-
-	if (!rc)
-		rc = ep_boot_note_offer(reach->ctx.boot, user->id, &export, sizeof(export), fd);
-	if (fd >= 0)
-		close(fd);
-	return !rc;
-}
-
-static struct own *own_add(struct ep_reach *reach, const struct ep_buffer *user)
-{
-	struct own *own;
-
-	own_sweep(reach);
-	if (reach->owned == OWN_MAX) {
-		if (!reach->full)
-			EP_INFO(EP_GROUP,
-				"rank %d: its tensors lie in more than %u allocations: staging the rest through the "
-				"window for other processes",
-				reach->ctx.rank, OWN_MAX);
-		reach->full = true;
-		return NULL;
-	}
-	own = &reach->own[reach->owned++];
-	*own = (struct own){ .id = user->id, .base = user->base, .offered = own_offer(reach, user) };
+	*out = (struct ep_place){ .address = (uint64_t)(uintptr_t)ptr };
+	if (!reach || !ptr || !ep_own_place(reach->own, ptr, bytes, captured, out))
+		return;
+	pthread_mutex_lock(&reach->lock);
 	reach->fresh = true;
 	pthread_cond_signal(&reach->cond);
-	return own;
-}
-
-static bool own_offered(struct ep_reach *reach, const struct ep_buffer *user)
-{
-	const struct own *own = NULL;
-	bool offered;
-
-	pthread_mutex_lock(&reach->lock);
-	for (unsigned i = 0; i < reach->owned && !own; i++)
-		if (reach->own[i].id == user->id)
-			own = &reach->own[i];
-	if (!own)
-		own = own_add(reach, user);
-	offered = own && own->offered;
 	pthread_mutex_unlock(&reach->lock);
-	return offered;
 }
 
-void ep_reach_place(struct ep_reach *reach, const void *ptr, struct ep_place *out)
-{
-	struct ep_place place = { .address = (uint64_t)(uintptr_t)ptr };
-	struct ep_buffer user;
-
-	if (reach && ptr && !buffer_find(reach, ptr, &user) && user.id && own_offered(reach, &user)) {
-		place.id = user.id;
-		place.offset = (uint64_t)((uintptr_t)ptr - (uintptr_t)user.base);
-	}
-	*out = place;
-}
-
-/* ---- the reader's side: the service thread ---- */
-
-static bool peer_maps(const struct ep_topo *topo, int rank, uint32_t owner)
-{
-	const struct ep_topo_rank *me = &topo->rank[rank], *other;
-
-	if (owner >= (uint32_t)topo->nranks)
-		return false;
-	other = &topo->rank[owner];
-	return other->node == me->node && other->pid_rank != me->pid_rank && other->dev_kind == me->dev_kind;
-}
-
-static bool want_settled(const struct ep_reach *reach, const struct want *want)
-{
-	const struct ep_reach_table *table = reach->mem.host;
-	unsigned refused = reach->refusals < REFUSED_MAX ? reach->refusals : REFUSED_MAX;
-
-	for (unsigned i = 0; i < reach->imported; i++)
-		if (table->entry[i].id == want->id && table->entry[i].owner == want->owner)
-			return true;
-	for (unsigned i = 0; i < refused; i++)
-		if (reach->refused[i].id == want->id && reach->refused[i].owner == want->owner)
-			return true;
-	return false;
-}
-
-static void want_refuse(struct ep_reach *reach, const struct want *want, const char *why)
-{
-	EP_INFO(EP_GROUP, "rank %d: not mapping allocation %#llx of rank %u: %s; staging its rows through the window",
-		reach->ctx.rank, (unsigned long long)want->id, want->owner, why);
-	reach->refused[reach->refusals++ % REFUSED_MAX] = *want;
-}
-
-static int want_map(struct ep_reach *reach, const struct want *want, struct ep_mem *out)
-{
-	struct ep_export export;
-	int fd, rc;
-
-	rc = ep_boot_note_fetch(reach->ctx.boot, &reach->ctx.topo->rank[want->owner].fds, want->id,
-				ep_deadline_ms(FETCH_MS), &export, sizeof(export), &fd);
-	if (rc)
-		return rc;
-	rc = reach->ctx.dev->ops->mem_import(reach->ctx.dev, &export, fd, out);
-	if (fd >= 0)
-		close(fd);
-	return rc;
-}
-
-static void want_add(struct ep_reach *reach, const struct want *want, const struct ep_mem *mem)
-{
-	struct ep_reach_table *table = reach->mem.host;
-	struct ep_reach_entry *entry = &table->entry[reach->imported];
-
-	reach->import[reach->imported++] = *mem;
-	entry->id = want->id;
-	entry->base = (uint64_t)(uintptr_t)mem->ptr;
-	entry->size = mem->size;
-	entry->owner = want->owner;
-	/* T1: pairs with the kernels' acquire of count: who sees it sees the entry and the mapping. */
-	__atomic_store_n(&table->count, reach->imported, __ATOMIC_RELEASE);
-}
-
-static void want_serve(struct ep_reach *reach, const struct want *want)
-{
-	struct ep_mem mem = { .ptr = NULL };
-	int rc;
-
-	if (want_settled(reach, want))
-		return;
-	if (!peer_maps(reach->ctx.topo, reach->ctx.rank, want->owner)) {
-		want_refuse(reach, want, "its owner is no rank of another process on this node");
-	} else if (reach->imported == EP_REACH_ENTRIES) {
-		want_refuse(reach, want, "the table is full");
-	} else if (!(rc = want_map(reach, want, &mem))) {
-		want_add(reach, want, &mem);
-		EP_INFO(EP_GROUP, "rank %d: mapped allocation %#llx of rank %u, %zu bytes", reach->ctx.rank,
-			(unsigned long long)want->id, want->owner, mem.size);
-	} else if (rc != -ETIMEDOUT) { /* an owner that was only slow is asked again at the next request */
-		want_refuse(reach, want, rc == -ENOENT ? "not offered by its owner" : strerror(-rc));
-	}
-}
-
-/* Returns how many there were. */
-static unsigned wants_take(struct ep_reach *reach, struct want *out)
-{
-	struct ep_reach_table *table = reach->mem.host;
-	unsigned n = 0;
-
-	for (unsigned i = 0; i < EP_REACH_WANTED; i++) {
-		struct ep_reach_want *slot = &table->wanted[i];
-		/* T2: pairs with the kernels' release of id: the owner beside it is the one it was written with. */
-		uint64_t id = __atomic_load_n(&slot->id, __ATOMIC_ACQUIRE);
-
-		if (!id)
-			continue;
-		out[n++] = (struct want){ .id = id, .owner = __atomic_load_n(&slot->owner, __ATOMIC_RELAXED) };
-		/* T3: release, so that the owner is read before the slot may be written again. */
-		__atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
-	}
-	return n;
-}
+/* ---- the service thread ---- */
 
 static void nap(struct ep_reach *reach, uint64_t ns)
 {
@@ -278,8 +55,9 @@ static void nap(struct ep_reach *reach, uint64_t ns)
 	pthread_cond_timedwait(&reach->cond, &reach->lock, &until);
 }
 
-static bool stopped(struct ep_reach *reach)
+static bool stopped(void *arg)
 {
+	struct ep_reach *reach = arg;
 	bool stop;
 
 	pthread_mutex_lock(&reach->lock);
@@ -288,20 +66,29 @@ static bool stopped(struct ep_reach *reach)
 	return stop;
 }
 
+/* The nap after one of ns. */
+static uint64_t nap_next(struct ep_reach *reach, uint64_t ns, bool served)
+{
+	unsigned launched = reach->ctx.launched ? atomic_load(reach->ctx.launched) : 0;
+	uint64_t most = launched == reach->launched ? NAP_MAX_NS : NAP_BUSY_NS;
+
+	reach->launched = launched;
+	return served || reach->fresh ? NAP_MIN_NS : ns * 2 < most ? ns * 2 : most;
+}
+
 static void *service(void *arg)
 {
 	struct ep_reach *reach = arg;
-	struct want want[EP_REACH_WANTED];
 	uint64_t ns = NAP_MIN_NS;
 
 	pthread_setname_np(pthread_self(), "ep-reach");
 	while (!stopped(reach)) {
-		unsigned n = wants_take(reach, want);
+		unsigned n = ep_maps_serve(reach->maps, stopped, reach);
 
-		for (unsigned i = 0; i < n && !stopped(reach); i++)
-			want_serve(reach, &want[i]);
+		ep_own_sweep(reach->own);
+		ep_maps_tidy(reach->maps);
 		pthread_mutex_lock(&reach->lock);
-		ns = n || reach->fresh ? NAP_MIN_NS : ns * 2 < NAP_MAX_NS ? ns * 2 : NAP_MAX_NS;
+		ns = nap_next(reach, ns, n > 0);
 		reach->fresh = false;
 		if (!reach->stop)
 			nap(reach, ns);
@@ -317,7 +104,7 @@ static bool needed(const struct ep_reach_ctx *ctx)
 	bool any = false;
 
 	for (int r = 0; r < ctx->topo->nranks; r++)
-		any |= peer_maps(ctx->topo, ctx->rank, (uint32_t)r);
+		any |= ep_maps_peer(ctx->topo, ctx->rank, (uint32_t)r);
 	return any;
 }
 
@@ -370,6 +157,14 @@ static struct ep_reach *reach_new(const struct ep_reach_ctx *ctx)
 	return reach;
 }
 
+static void reach_drop(struct ep_reach *reach)
+{
+	ep_own_free(reach->own);
+	pthread_cond_destroy(&reach->cond);
+	pthread_mutex_destroy(&reach->lock);
+	free(reach);
+}
+
 int ep_reach_open(const struct ep_reach_ctx *ctx, struct ep_reach **out)
 {
 	struct ep_reach *reach;
@@ -382,19 +177,15 @@ int ep_reach_open(const struct ep_reach_ctx *ctx, struct ep_reach **out)
 	reach = reach_new(ctx);
 	if (!reach)
 		return -ENOMEM;
-	rc = reach->ctx.dev->ops->pinned_alloc(reach->ctx.dev, sizeof(struct ep_reach_table), &reach->mem);
-	if (rc)
-		goto abandon;
-	rc = thread_start(reach);
-	if (rc)
-		goto free_table;
+	if ((rc = ep_own_open(ctx, &reach->own)) || (rc = ep_maps_open(ctx, &reach->maps)) ||
+	    (rc = thread_start(reach))) {
+		ep_own_close(reach->own);
+		ep_maps_free(reach->maps);
+		reach_drop(reach);
+		return rc;
+	}
 	*out = reach;
 	return 0;
-free_table:
-	reach->ctx.dev->ops->pinned_free(reach->ctx.dev, &reach->mem);
-abandon:
-	ep_reach_abandon(reach);
-	return rc;
 }
 
 void ep_reach_close(struct ep_reach *reach)
@@ -406,8 +197,7 @@ void ep_reach_close(struct ep_reach *reach)
 	pthread_cond_signal(&reach->cond);
 	pthread_mutex_unlock(&reach->lock);
 	pthread_join(reach->thread, NULL);
-	while (reach->owned)
-		own_drop(reach, reach->owned - 1);
+	ep_own_close(reach->own);
 }
 
 void ep_reach_abandon(struct ep_reach *reach)
@@ -415,29 +205,38 @@ void ep_reach_abandon(struct ep_reach *reach)
 	/* In a forked child the parent's thread still counts as a waiter: pthread_cond_destroy would never return. */
 	if (!reach || reach->pid != getpid())
 		return;
-	pthread_cond_destroy(&reach->cond);
-	pthread_mutex_destroy(&reach->lock);
-	free(reach);
+	ep_maps_abandon(reach->maps);
+	reach_drop(reach);
 }
 
 void ep_reach_free(struct ep_reach *reach)
 {
 	if (!reach)
 		return;
-	for (unsigned i = 0; i < reach->imported; i++)
-		reach->ctx.dev->ops->mem_free(reach->ctx.dev, &reach->import[i]);
-	reach->ctx.dev->ops->pinned_free(reach->ctx.dev, &reach->mem);
-	ep_reach_abandon(reach);
+	ep_maps_free(reach->maps);
+	if (reach->pid == getpid())
+		reach_drop(reach);
 }
 
-uint32_t ep_reach_count(const struct ep_reach *reach)
+uint32_t ep_reach_version(const struct ep_reach *reach)
 {
-	const struct ep_reach_table *table = reach ? reach->mem.host : NULL;
-
-	return table ? __atomic_load_n(&table->count, __ATOMIC_ACQUIRE) : 0; /* T1 */
+	return reach ? ep_maps_version(reach->maps) : 0;
 }
 
 struct ep_reach_table *ep_reach_device(const struct ep_reach *reach)
 {
-	return reach ? reach->mem.dev : NULL;
+	return reach ? ep_maps_device(reach->maps) : NULL;
+}
+
+void ep_reach_counts(const struct ep_reach *reach, struct ep_reach_counts *out)
+{
+	struct ep_maps_counts maps = { 0 };
+
+	if (reach)
+		ep_maps_counts(reach->maps, &maps);
+	*out = (struct ep_reach_counts){ .mappings = maps.now,
+					 .peak = maps.peak,
+					 .ended = maps.ended,
+					 .refused = maps.refused,
+					 .evicted = reach ? ep_own_evicted(reach->own) : 0 };
 }

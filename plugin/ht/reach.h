@@ -1,28 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tensors that ranks of other processes access in place. The owner names a tensor's allocation in what its kernel
- * publishes (struct ep_place) and offers a note on how to open it; a kernel that has no mapping of an allocation asks
- * for it in its pinned table (struct ep_reach_table) and stages through the window meanwhile; the service thread
- * fetches the note, maps the allocation and adds it to the table.
+ * publishes (struct ep_place) and offers notes on how to open it (plugin/ht/own.h); a kernel that has no mapping of an
+ * allocation asks for it in its pinned table (struct ep_reach_table) and stages through the window meanwhile; the
+ * service thread fetches the notes, maps the allocation and adds it to the table (plugin/ht/maps.h). When the owner
+ * frees the memory, or needs the slot for another allocation, it withdraws the offer, and the mappings end.
  */
 #ifndef EP_PLUGIN_REACH_H
 #define EP_PLUGIN_REACH_H
 
-#include "kernels/args.h"
-#include "kernels/dev.h"
-#include "plugin/boot/boot.h"
-#include "plugin/boot/topo.h"
-#include "plugin/group/comm.h"
+#include "plugin/ht/offer.h"
 
 struct ep_reach;
 
-/* Pointers stay valid until ep_reach_free or ep_reach_abandon. */
-struct ep_reach_ctx {
-	struct ep_dev *dev;
-	struct ep_boot *boot;
-	const struct ep_topo *topo;
-	const struct ep_comm_calls *calls; /* for memory that the device does not know */
-	int rank;
+struct ep_reach_counts {
+	uint32_t mappings, peak;
+	uint64_t ended, refused; /* see struct ep_maps_counts */
+	uint64_t evicted;	 /* own offers that ended for lack of room */
 };
 
 /* Local. NULL in *out, and 0, when all ranks of the node are threads of this process. */
@@ -40,11 +34,14 @@ void ep_reach_abandon(struct ep_reach *reach);
 /* The table as kernels see it. */
 struct ep_reach_table *ep_reach_device(const struct ep_reach *reach);
 
-/* Entries of the table so far. */
-uint32_t ep_reach_count(const struct ep_reach *reach);
+/* Of the table, now. */
+uint32_t ep_reach_version(const struct ep_reach *reach);
 
-/* The place of ptr for other processes; id 0 where they cannot map it. Local, and quick for a known allocation. Asks
- * the driver each time: an address that was freed and allocated again has another id. */
-void ep_reach_place(struct ep_reach *reach, const void *ptr, struct ep_place *out);
+void ep_reach_counts(const struct ep_reach *reach, struct ep_reach_counts *out);
+
+/* The place of bytes at ptr for other processes; id 0 where they cannot map it. Local, and quick for a known
+ * allocation. Asks the driver each time: an address that was freed and allocated again has another id. captured: the
+ * place goes into a graph. */
+void ep_reach_place(struct ep_reach *reach, const void *ptr, size_t bytes, bool captured, struct ep_place *out);
 
 #endif

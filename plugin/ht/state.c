@@ -93,11 +93,15 @@ static int window_known(const struct ncclEpGroup *group, size_t *bytes)
 
 int ep_ht_reach_open(struct ncclEpGroup *group, struct ep_reach **out)
 {
+	const struct ep_ht_state *state = group->state.ptr;
 	struct ep_reach_ctx ctx = { .dev = group->dev,
 				    .boot = group->boot,
 				    .topo = &group->topo,
 				    .calls = &group->comm.calls,
-				    .rank = group->rank };
+				    .rank = group->rank,
+				    .opened = &state->opened,
+				    .ended = &state->ended,
+				    .launched = &group->launched };
 
 	*out = NULL;
 	return group->cfg.zero_copy == NCCL_EP_ZERO_COPY_OFF ? 0 : ep_reach_open(&ctx, out);
@@ -146,4 +150,35 @@ int ep_ht_clear(struct ncclEpGroup *group)
 	if (!rc)
 		rc = ops->fill(group->dev, group->control.mine.ptr, 0, sizeof(uint64_t), group->stream);
 	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
+}
+
+/* By halves, the upper one until it stays: a peek reads a word, and waits for no stream. */
+static int count_read(struct ncclEpGroup *group, const uint64_t *count, uint64_t *out)
+{
+	const struct ep_dev_ops *ops = group->dev->ops;
+	const uint32_t *half = (const uint32_t *)count;
+	uint64_t deadline = ep_deadline_ms(SETUP_MS);
+	uint32_t low, high, again = 0;
+	int rc;
+
+	do {
+		high = again;
+		if ((rc = ops->peek(group->dev, half, deadline, &low)) ||
+		    (rc = ops->peek(group->dev, half + 1, deadline, &again)))
+			return rc;
+	} while (high != again);
+	*out = (uint64_t)high << 32 | low;
+	return 0;
+}
+
+int ep_ht_counts(struct ncclEpGroup *group, struct ep_ht_counts *out)
+{
+	const struct ep_ht_state *state = group->state.ptr;
+	int rc;
+
+	if ((rc = count_read(group, &state->direct, &out->direct)) ||
+	    (rc = count_read(group, &state->staged, &out->staged)))
+		return rc;
+	ep_reach_counts(ep_ht_reach(group), &out->reach);
+	return 0;
 }

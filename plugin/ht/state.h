@@ -23,6 +23,13 @@ struct ep_ht {
 	struct ep_ht_line *near[]; /* [nranks]: the table at ep_ht_near_at */
 };
 
+struct ep_ht_counts {
+	uint64_t direct, staged; /* of struct ep_ht_state */
+	struct ep_reach_counts reach;
+};
+
+int ep_ht_counts(struct ncclEpGroup *group, struct ep_ht_counts *out);
+
 static inline struct ep_reach *ep_ht_reach(const struct ncclEpGroup *group)
 {
 	const struct ep_ht *ht = group->algo_state;

@@ -131,12 +131,19 @@ Test(abi, ext_structs)
 		AT(anyEpNetCounts_t, signals, 24),   IS(ANYEP_NET_COUNTS_V1_SIZE, 32),
 		SIZE(ncclEpNetCounts_t, 64),	     AT(ncclEpNetCounts_t, puts, 0),
 		AT(ncclEpNetCounts_t, bytes, 8),     AT(ncclEpNetCounts_t, signals, 16),
-		AT(ncclEpNetCounts_t, reserved, 24),
+		AT(ncclEpNetCounts_t, reserved, 24), SIZE(anyEpReachCounts_t, 64),
+		AT(anyEpReachCounts_t, size, 0),     AT(anyEpReachCounts_t, direct, 8),
+		AT(anyEpReachCounts_t, staged, 16),  AT(anyEpReachCounts_t, mapped, 24),
+		AT(anyEpReachCounts_t, peak, 32),    AT(anyEpReachCounts_t, unmapped, 40),
+		AT(anyEpReachCounts_t, refused, 48), AT(anyEpReachCounts_t, evicted, 56),
+		IS(ANYEP_REACH_COUNTS_V1_SIZE, 64),
 	};
 	anyEpNetCounts_t made = ANYEP_NET_COUNTS_INIT;
+	anyEpReachCounts_t reach = ANYEP_REACH_COUNTS_INIT;
 
 	CHECK(rows);
 	cr_expect(made.size == 32 && !made.puts && !made.bytes && !made.signals);
+	cr_expect(reach.size == 64 && !reach.direct && !reach.evicted);
 }
 
 /* The table of transports, which plugins are compiled against: a published struct never changes. */

@@ -414,6 +414,21 @@ Test(bad_args_group, host_streams)
 	EXPECT_OK(anyEpHostStreamDestroy(stream));
 }
 
+static void reach_counts_check(struct ncclEpGroup *group)
+{
+	anyEpReachCounts_t two[2];
+
+	EXPECT_ARG(anyEpGroupReachCounts(NULL, two), "anyEpGroupReachCounts", "group");
+	EXPECT_ARG(anyEpGroupReachCounts(group, NULL), "anyEpGroupReachCounts", "counts");
+	two[0].size = 63;
+	EXPECT_ARG(anyEpGroupReachCounts(group, two), "anyEpGroupReachCounts", "size");
+	memset(two, 0xff, sizeof(two));
+	two[0].size = sizeof(two);
+	EXPECT_OK(anyEpGroupReachCounts(group, two));
+	cr_expect(two[0].size == sizeof(two) && !two[0].direct && !two[0].mapped && !two[0].evicted);
+	cr_expect_eq(two[1].size, SIZE_MAX);
+}
+
 static void net_counts_check(struct ncclEpGroup *group)
 {
 	anyEpNetCounts_t two[2];
@@ -450,4 +465,5 @@ Test(bad_args_group, extensions)
 	cr_expect_eq(bytes, 5);
 	EXPECT_OK(anyEpGroupWindowBytes(&f.group, &bytes));
 	net_counts_check(&f.group);
+	reach_counts_check(&f.group);
 }

@@ -164,9 +164,11 @@ int main(void)
 		int status = -1;
 
 		if (!pid) {
-			struct rlimit limit = { cases[i].limit, cases[i].limit };
+			struct rlimit limit = { cases[i].limit, RLIM_INFINITY }, none = { RLIM_INFINITY, RLIM_INFINITY };
+			int bad = setrlimit(RLIMIT_FSIZE, &limit) || cases[i].fn() || (cases[i].fn != enough && !named);
 
-			_exit(setrlimit(RLIMIT_FSIZE, &limit) || cases[i].fn() || (cases[i].fn != enough && !named));
+			/* ./run coverage writes its counts at exit. */
+			_exit(setrlimit(RLIMIT_FSIZE, &none) || bad);
 		}
 		waitpid(pid, &status, 0);
 		printf("%s %s%s\n", status ? "not ok" : "ok", cases[i].name,

@@ -26,7 +26,7 @@ static void unsafe_work(struct ep_dev *dev)
 	void *stream;
 
 	CHECK(dev->ops->mem_alloc(dev, 4096, &mem) == 0, "window");
-	CHECK(dev->ops->buffer_id(dev, mem.ptr, &id) == 0, "id");
+	CHECK(dev->ops->buffer_id(dev, mem.ptr, 1, &id) == 0, "id");
 	CHECK(dev->ops->pinned_alloc(dev, 4096, &pin) == 0, "pinned");
 	CHECK(dev->ops->stream_create(dev, &stream) == 0, "stream");
 	CHECK(dev->ops->copy(dev, mem.ptr, pin.host, 4096, stream) == 0, "copy");

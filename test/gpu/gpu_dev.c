@@ -135,16 +135,17 @@ static void buffers(struct ep_dev *dev)
 
 	REQUIRE(dev->ops->mem_alloc(dev, 1000, &one) == 0 && dev->ops->mem_alloc(dev, 1000, &two) == 0, "windows");
 	REQUIRE(dev->ops->pinned_alloc(dev, 1000, &pin) == 0, "pinned");
-	CHECK(dev->ops->buffer_id(dev, one.ptr, &a) == 0 && dev->ops->buffer_id(dev, two.ptr, &b) == 0, "ids");
+	CHECK(dev->ops->buffer_id(dev, one.ptr, 1, &a) == 0 && dev->ops->buffer_id(dev, two.ptr, 1, &b) == 0, "ids");
 	CHECK(a.id && b.id && a.id != b.id, "ids %llx and %llx", (unsigned long long)a.id, (unsigned long long)b.id);
 	CHECK(a.base == one.ptr && a.size >= 1000, "base %p, size %zu", a.base, a.size);
-	CHECK(dev->ops->buffer_id(dev, (char *)one.ptr + 999, &c) == 0 && c.id == a.id && c.base == a.base, "inside");
-	CHECK(dev->ops->buffer_id(dev, pin.host, &c) == 0 && c.id && c.id != a.id && c.base == pin.host, "pinned");
-	CHECK(dev->ops->buffer_id(dev, &local, &c) == -ENOENT, "not device memory");
+	CHECK(dev->ops->buffer_id(dev, (char *)one.ptr + 999, 1, &c) == 0 && c.id == a.id && c.base == a.base,
+	      "inside");
+	CHECK(dev->ops->buffer_id(dev, pin.host, 1, &c) == 0 && c.id && c.id != a.id && c.base == pin.host, "pinned");
+	CHECK(dev->ops->buffer_id(dev, &local, 1, &c) == -ENOENT, "not device memory");
 	for (int i = 0; i < 4; i++) {
 		dev->ops->mem_free(dev, &one);
 		REQUIRE(dev->ops->mem_alloc(dev, 1000, &one) == 0, "again");
-		REQUIRE(dev->ops->buffer_id(dev, one.ptr, &c) == 0, "id");
+		REQUIRE(dev->ops->buffer_id(dev, one.ptr, 1, &c) == 0, "id");
 		seen[i] = c.id;
 		CHECK(c.id != a.id && c.id != b.id, "an id came back");
 		for (int j = 0; j < i; j++)

@@ -73,6 +73,10 @@ rows=(
 	'ht-procs|ht-groups-mps|120|mps|t_ht_groups -g 4 -n 1000'
 	'ht-procs|ht-bits-mps|60|mps|t_ht_bits -g -x 0x8134d6cb9cbf2ca3'
 	'ht-procs|ht-graph-mps|300|mps|t_ht_graph -g'
+	'ht-procs|ht-churn-mps|120|mps|t_ht_churn -g 4 -n 60'
+	'ht-procs|ht-churn-plain-mps|120|mps|t_ht_churn -g 4 -n 60 -p'
+	'torch|torch-segments|300|mps|torch_churn.py'
+	'torch|torch-expandable|300|mps|torch_churn.py --expandable'
 	'memcheck|ll-memcheck-1|120|memcheck|t_ll_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'memcheck|ll-memcheck-2|120|memcheck|t_ll_matrix -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,staged=2'
 	'memcheck|ll-memcheck-4|120|memcheck|t_ll_matrix -r ranks=4,sms=4,layout=rm,hidden=512,quant=ds,topk=3,tmax=5,handles=nest'
@@ -107,6 +111,7 @@ rows=(
 	'perf|ht-4-graph|120|table|ep_perf -a ht -D cuda -t 4 -m 24 -z -G --graph-update -n 50 -w 10'
 	'perf|ht-4-windows-mps|120|table-mps|ep_perf -a ht -D cuda -g 4 -m 24 -z -n 50 -w 10'
 	'perf|ht-4-plain-mps|120|table-mps|ep_perf -a ht -D cuda -g 4 -m 24 -n 50 -w 10'
+	'perf|ht-4-separate-mps|120|table-mps|ep_perf -a ht -D cuda -g 4 -m 24 --separate -n 50 -w 10'
 	'perf|ht-8-windows|120|table|ep_perf -a ht -D cuda -t 8 -m 16 -z -n 50 -w 10'
 	'perf|ht-8-plain|120|table|ep_perf -a ht -D cuda -t 8 -m 16 -n 50 -w 10'
 	'perf|ht-2-plain|120|table|ep_perf -a ht -D cuda -t 2 -m 24 -n 50 -w 10'
@@ -134,7 +139,7 @@ rows=(
 	'callers|nccl-extensions-mps|180|mps|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2 --ranks 2'
 	'cpu|cpu-suite|600|suite|cpu'
 )
-default=(cpu dev threads nccl procs ll ll-procs ll-nodes ht ht-procs callers perf memcheck memcheck-procs racecheck)
+default=(cpu dev threads nccl procs ll ll-procs ll-nodes ht ht-procs callers torch perf memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
@@ -211,7 +216,7 @@ real_nccl() {
 nccl=$(real_nccl)
 nccl=${nccl:-libnccl-not-found.so.2}
 
-program() { for d in "$build"/test/* "$build"/perf test/callers; do [ ! -x "$d/$1" ] || { echo "$d/$1"; return; }; done; echo "$build/test/gpu/$1"; }
+program() { for d in "$build"/test/* "$build"/perf test/callers test/gpu; do [ ! -x "$d/$1" ] || { echo "$d/$1"; return; }; done; echo "$build/test/gpu/$1"; }
 
 # run_one NAME SECONDS HOW COMMAND...: 0 passed, 77 skipped, else failed
 run_one() {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* More allocations than the tables hold, and requests that cannot be served: those are skipped, the rest works. */
+/* More allocations than a rank may offer, which then replace each other, and requests that cannot be served. */
 #include <nccl.h>
 
 #include "reach_ranks.h"
 
-enum { EACH = 200, MANY = 300, OWN = 256 };
+enum { EACH = 200, MANY = EP_REACH_SLOTS + 20, FEW = 5 };
 
 static void *memory(struct reach_rank *me, size_t bytes)
 {
@@ -53,27 +53,21 @@ static void nonsense(struct reach_rank *me)
 	ncclMemFree(mine);
 }
 
-/* Requests everything the others have, which is more than a table holds. */
+/* Requests everything the others have: a table has room for all that is on offer. */
 static void want_all(struct reach_rank *me, const uint64_t *ids)
 {
-	unsigned slot = 0, found = 0;
+	unsigned slot = 0, all = (unsigned)(me->world->n - 1) * EACH;
 
 	for (int r = 1; r < me->world->n; r++)
 		for (int i = 0; i < EACH; i++)
 			EXPECT(me, UNTIL(want_put(me, slot++, (uint32_t)r, ids[r * EACH + i])));
-	EXPECT(me, UNTIL(table_count(me) == EP_REACH_ENTRIES));
-	for (unsigned i = 0; i < EP_REACH_WANTED; i++) /* all taken, and the last of them twice around */
-		EXPECT(me, UNTIL(want_put(me, i, 1, ids[EACH])));
-	EXPECT(me, UNTIL(want_put(me, 0, 1, ids[EACH])));
-	EXPECT(me, table_count(me) == EP_REACH_ENTRIES);
+	EXPECT(me, UNTIL(table_count(me) == all));
 	for (int r = 1; r < me->world->n; r++)
 		for (int i = 0; i < EACH; i++) {
 			const uint8_t *p = table_find(me, r, ids[r * EACH + i]);
 
-			found += p != NULL;
-			EXPECT(me, !p || (p[0] == r && p[1] == i));
+			EXPECT(me, p && p[0] == r && p[1] == i);
 		}
-	EXPECT(me, found == EP_REACH_ENTRIES);
 }
 
 static void crowd(struct reach_rank *me)
@@ -87,7 +81,7 @@ static void crowd(struct reach_rank *me)
 		mine[i] = memory(me, 4096);
 		mine[i][0] = (uint8_t)me->rank;
 		mine[i][1] = (uint8_t)i;
-		ep_reach_place(me->reach, mine[i], &place);
+		ep_reach_place(me->reach, mine[i], 1, false, &place);
 		ids[i] = place.id;
 		EXPECT(me, place.id);
 	}
@@ -102,33 +96,52 @@ static void crowd(struct reach_rank *me)
 		ncclMemFree(mine[i]);
 }
 
-/* One file descriptor per allocation, up to a limit; freed allocations make room. */
-static void hoarder(struct reach_rank *me)
+static uint64_t id_of(struct reach_rank *me, const void *memory, bool captured)
 {
 	struct ep_place place;
-	void *mine[MANY], *one;
-	int named = 0, fds = count_fds();
+
+	ep_reach_place(me->reach, memory, 1, captured, &place);
+	EXPECT(me, place.address == (uintptr_t)memory);
+	return place.id;
+}
+
+static uint64_t evicted(const struct reach_rank *me)
+{
+	struct ep_reach_counts counts;
+
+	ep_reach_counts(me->reach, &counts);
+	return counts.evicted;
+}
+
+/* With all slots taken a new allocation replaces the one unused for longest, not too often, and never one that a graph
+ * uses. Ids are not used again. */
+static void hoarder(struct reach_rank *me)
+{
+	uint64_t id[MANY];
+	void *mine[MANY];
+	int fds = count_fds();
 
 	EXPECT(me, ep_ht_reach_open(&me->group, &me->reach) == 0 && me->reach);
 	for (int i = 0; i < MANY; i++) {
 		mine[i] = memory(me, 4096);
-		ep_reach_place(me->reach, mine[i], &place);
-		EXPECT(me, place.address == (uintptr_t)mine[i]);
-		EXPECT(me, !place.id == (i >= OWN));
-		named += place.id != 0;
+		if (i >= (int)EP_REACH_SLOTS)
+			nap_ms(11);
+		id[i] = id_of(me, mine[i], i == 1);
+		EXPECT(me, id[i]);
+		EXPECT(me, id_of(me, mine[0], false) == id[0]); /* in use all the time */
+		EXPECT(me, count_fds() <= fds + i + (int)EP_REACH_SLOTS + 30);
 	}
-	EXPECT(me, named == OWN);
-	ep_reach_place(me->reach, mine[0], &place);
-	EXPECT(me, place.id);
+	EXPECT(me, evicted(me) == MANY - EP_REACH_SLOTS);
+	EXPECT(me, id_of(me, mine[1], false) == id[1]); /* captured */
+	for (int i = 0; i < FEW; i++) {
+		nap_ms(11);
+		EXPECT(me, id_of(me, mine[2 + i], false) > id[MANY - 1]); /* was replaced, and is offered anew */
+	}
+	id_of(me, mine[2 + FEW], false);
+	EXPECT(me, !id_of(me, mine[3 + FEW], false)); /* at once after another: staged */
 	for (int i = 0; i < MANY; i++)
 		EXPECT(me, ncclMemFree(mine[i]) == ncclSuccess);
-	for (int i = 0; i < 2 * OWN; i++) {
-		one = memory(me, 4096);
-		ep_reach_place(me->reach, one, &place);
-		EXPECT(me, place.id);
-		EXPECT(me, ncclMemFree(one) == ncclSuccess);
-	}
-	EXPECT(me, count_fds() < fds + 20); /* offers of freed memory are withdrawn */
+	EXPECT(me, UNTIL(count_fds() < fds + 20)); /* offers of freed memory are withdrawn without a call */
 	ep_reach_close(me->reach);
 	barrier(me);
 	ep_reach_free(me->reach);

@@ -15,9 +15,9 @@ static void none(struct reach_rank *me)
 	EXPECT(me, count_service() == 0);
 	EXPECT(me, !ep_reach_device(me->reach));
 	EXPECT(me, ncclMemAlloc(&memory, 4096) == ncclSuccess);
-	ep_reach_place(me->reach, memory, &place);
+	ep_reach_place(me->reach, memory, 1, false, &place);
 	EXPECT(me, place.address == (uintptr_t)memory && !place.id && !place.offset);
-	ep_reach_place(me->reach, NULL, &place);
+	ep_reach_place(me->reach, NULL, 1, false, &place);
 	EXPECT(me, !place.address);
 	ep_reach_close(NULL);
 	ep_reach_abandon(NULL);

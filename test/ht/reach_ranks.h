@@ -95,7 +95,10 @@ static inline struct ep_reach_table *table_of(const struct reach_rank *me)
 
 static inline unsigned table_count(const struct reach_rank *me)
 {
-	return reach_count(table_of(me));
+	struct ep_reach_counts counts;
+
+	ep_reach_counts(me->reach, &counts);
+	return counts.mappings;
 }
 
 static inline uint8_t *table_find(const struct reach_rank *me, int owner, uint64_t id)
@@ -124,7 +127,7 @@ static inline void barrier(struct reach_rank *me)
 static inline void places_exchange(struct reach_rank *me, const void *tensor, struct ep_place *mine,
 				   struct ep_place *all)
 {
-	ep_reach_place(me->reach, tensor, mine);
+	ep_reach_place(me->reach, tensor, 1, false, mine);
 	EXPECT(me, ep_boot_allgather(me->group.boot, mine, sizeof(*mine), all) == 0);
 }
 
@@ -140,7 +143,8 @@ static inline int rank_open(struct reach_rank *me)
 	g->nranks = me->world->n;
 	g->comm.calls.mem_find = q->mem_find;
 	g->comm.calls.mem_export = q->mem_export;
-	if (ep_dev_row(EP_DEV_HOST)->open(0, &g->dev) || ep_boot_open(&opts, &g->boot))
+	if (ep_dev_row(EP_DEV_HOST)->open(0, &g->dev) || ep_boot_open(&opts, &g->boot) ||
+	    g->dev->ops->mem_alloc(g->dev, sizeof(struct ep_ht_state), &g->state))
 		return -1;
 	return ep_topo_build(g->boot, me->rank, me->world->n, EP_DEV_HOST, 0, &g->topo);
 }
@@ -149,6 +153,7 @@ static inline void rank_close(struct reach_rank *me)
 {
 	ep_boot_close(me->group.boot);
 	ep_topo_free(&me->group.topo);
+	me->group.dev->ops->mem_free(me->group.dev, &me->group.state);
 	me->group.dev->ops->close(me->group.dev);
 }
 

@@ -27,18 +27,19 @@ static inline void nap_ms(int ms)
 		holds_;                                            \
 	})
 
-static inline unsigned reach_count(const struct ep_reach_table *t)
+static inline const struct ep_reach_entry *reach_entry(const struct ep_reach_table *t, int owner, uint64_t id)
 {
-	return __atomic_load_n(&t->count, __ATOMIC_ACQUIRE);
+	return &t->entry[(size_t)owner * EP_REACH_SLOTS + id % EP_REACH_SLOTS];
 }
 
 /* NULL: not mapped. */
 static inline uint8_t *reach_find(const struct ep_reach_table *t, int owner, uint64_t id)
 {
-	for (unsigned i = 0; i < reach_count(t); i++)
-		if (t->entry[i].id == id && t->entry[i].owner == (uint32_t)owner)
-			return (uint8_t *)(uintptr_t)t->entry[i].base;
-	return NULL;
+	const struct ep_reach_entry *e = reach_entry(t, owner, id);
+
+	if (__atomic_load_n(&e->id, __ATOMIC_ACQUIRE) != id)
+		return NULL;
+	return (uint8_t *)(uintptr_t)__atomic_load_n(&e->base, __ATOMIC_RELAXED);
 }
 
 /* False: the slot is taken. */

@@ -146,13 +146,13 @@ Test(host_mem, buffer_ids_are_never_used_again, .init = setup, .fini = teardown)
 	int here;
 
 	cr_assert(eq(int, ops->mem_alloc(dev, 4096, &mem), 0));
-	cr_assert(eq(int, ops->buffer_id(dev, (char *)mem.ptr + 4095, &first), 0));
+	cr_assert(eq(int, ops->buffer_id(dev, (char *)mem.ptr + 4095, 1, &first), 0));
 	cr_assert(first.base == mem.ptr && first.size >= 4096);
-	cr_assert(eq(int, ops->buffer_id(dev, &here, &second), -ENOENT));
+	cr_assert(eq(int, ops->buffer_id(dev, &here, 1, &second), -ENOENT));
 	ops->mem_free(dev, &mem);
-	cr_assert(eq(int, ops->buffer_id(dev, first.base, &second), -ENOENT));
+	cr_assert(eq(int, ops->buffer_id(dev, first.base, 1, &second), -ENOENT));
 	cr_assert(eq(int, ops->mem_alloc(dev, 4096, &mem), 0));
-	cr_assert(eq(int, ops->buffer_id(dev, mem.ptr, &second), 0));
+	cr_assert(eq(int, ops->buffer_id(dev, mem.ptr, 1, &second), 0));
 	cr_assert(ne(u64, first.id, second.id));
 	ops->mem_free(dev, &mem);
 }

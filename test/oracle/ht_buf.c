@@ -220,7 +220,7 @@ int ht_bufs_open(struct ht_rig *rig, int handle)
 	struct ht_handle *h = &rig->handle[handle];
 	const struct buf_env env = ht_env(rig);
 	enum ht_where where = rig->cfg.where;
-	bool gpu = shim_is_gpu(&rig->shim);
+	bool carve = shim_is_gpu(&rig->shim) && !rig->cfg.separate;
 	size_t total = 0;
 
 	for (int id = 0; id < HT_BUFS; id++) {
@@ -231,7 +231,7 @@ int ht_bufs_open(struct ht_rig *rig, int handle)
 	if (where != HT_PLAIN && slab_open(&env, &h->window, where == HT_POINTER ? SLAB_NCCL : SLAB_WINDOW, total))
 		return -1;
 	/* On the CPU every plain tensor is a separate allocation, for sanitizers. */
-	if (gpu && (where == HT_PLAIN || where == HT_MIXED) && slab_open(&env, &h->slab, SLAB_PLAIN, total))
+	if (carve && (where == HT_PLAIN || where == HT_MIXED) && slab_open(&env, &h->slab, SLAB_PLAIN, total))
 		return -1;
 	for (int id = 0; id < HT_BUFS; id++) {
 		struct buf *buf = &h->buf[id];
@@ -245,8 +245,8 @@ int ht_bufs_open(struct ht_rig *rig, int handle)
 		else if (h->kind[id] != SLAB_PLAIN)
 			rc = buf_carve(&env, buf, &h->window, 0);
 		else
-			rc = gpu ? buf_carve(&env, buf, &h->slab, skew_of(rig, id))
-				 : buf_open(&env, buf, SLAB_PLAIN, skew_of(rig, id));
+			rc = carve ? buf_carve(&env, buf, &h->slab, skew_of(rig, id))
+				   : buf_open(&env, buf, SLAB_PLAIN, skew_of(rig, id));
 		if (rc)
 			return -1;
 	}

@@ -28,6 +28,7 @@ struct ht_cfg {
 	enum ht_init init;
 	enum ht_twin twin; /* needs caller_mem */
 	bool caller_mem;
+	bool separate;	 /* GPU: every plain tensor is an allocation of its own, as on the CPU */
 	bool skew;	 /* plain tokens are aligned to their elements only */
 	bool own_stream; /* CPU: a host stream instead of the calling thread */
 	bool stall;	 /* before some operations one rank sleeps up to 3 ms */
