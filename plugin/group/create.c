@@ -245,6 +245,31 @@ static int far_reserve(struct ncclEpGroup *group, size_t buffer)
 			       buffer / ep_group_far(group) / EP_PLAN_ALIGN * EP_PLAN_ALIGN);
 }
 
+/* Kernels of ranks that share a GPU wait for each other, so all must be resident at once; the CPU runs any number. */
+static int topo_find(struct ncclEpGroup *group)
+{
+	const struct ep_dev *dev = group->dev;
+	const char *bus = strrchr(dev->pci, '/');
+	struct ep_topo_dev mine = {
+		.kind = (int32_t)dev->ops->kind, .ordinal = dev->ordinal, .sms = dev->sms, .sms_all = dev->sms_all
+	};
+	int sharers = 0, rc;
+
+	memcpy(mine.uuid, dev->uuid, sizeof(mine.uuid));
+	snprintf(mine.pci, sizeof(mine.pci), "%s", bus ? bus + 1 : "");
+	if ((rc = ep_topo_build(group->boot, group->rank, group->nranks, &mine, &group->topo)))
+		return rc;
+	group->resident = dev->sms;
+	if (dev->ops->kind == EP_DEV_HOST)
+		return 0;
+	group->resident = ep_topo_blocks(&group->topo, group->rank);
+	for (int r = 0; r < group->nranks; r++)
+		sharers += ep_topo_shares(&group->topo, group->rank, r);
+	EP_INFO(EP_GROUP, "rank %d: ranks on its GPU %s: %d, multiprocessors it sees: %u of %u, blocks of a launch: %u",
+		group->rank, mine.pci, sharers, dev->sms, dev->sms_all, group->resident);
+	return 0;
+}
+
 /* With the mesh up the caller tells the others of a failure, which they would otherwise learn by their deadline. */
 static int group_furnish(struct ncclEpGroup *group)
 {
@@ -254,8 +279,7 @@ static int group_furnish(struct ncclEpGroup *group)
 
 	if ((rc = cfg_agree(group)))
 		return rc;
-	if ((rc = ep_topo_build(group->boot, group->rank, group->nranks, group->dev->ops->kind, group->dev->ordinal,
-				&group->topo)))
+	if ((rc = topo_find(group)))
 		return rc;
 	if ((rc = ep_window_open(&ctx, group->algo->control_size(group), &group->control)))
 		return rc;

@@ -52,6 +52,7 @@ struct ncclEpGroup {
 	struct ep_boot *boot;
 	struct ep_topo topo;
 	struct ep_dev *dev;
+	unsigned resident; /* blocks of a launch that fit beside those of the ranks that share the GPU */
 	void *stream; /* for set-up; one per group: streams that share one of a GPU's few queues wait for each other */
 	struct ep_window control;      /* never moves */
 	struct ep_window_list payload; /* grows; old ones stay until the end */

@@ -90,14 +90,14 @@ static int import_one(const struct ep_window_ctx *ctx, struct ep_window *win, in
 	const struct ep_dev_ops *ops = ctx->dev->ops;
 	int fd = -1, rc;
 
-	if (other->node != me->node || other->dev_kind != me->dev_kind)
+	if (other->node != me->node || other->dev.kind != me->dev.kind)
 		return 0;
 	if (other->pid_rank == me->pid_rank) {
 		struct ep_mem mem = { .size = win->size };
 
 		if ((rc = ep_boot_ptr_find(ctx->boot, peer, &other->fds, offer->key, win->size, &mem.ptr)))
 			return rc;
-		if (other->dev_ordinal != me->dev_ordinal && (rc = ops->peer_open(ctx->dev, other->dev_ordinal, &mem)))
+		if (other->dev.ordinal != me->dev.ordinal && (rc = ops->peer_open(ctx->dev, other->dev.ordinal, &mem)))
 			return rc;
 		win->peer[peer] = mem.ptr;
 		return 0;

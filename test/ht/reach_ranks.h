@@ -142,7 +142,7 @@ static inline int rank_open(struct reach_rank *me)
 	g->comm.calls.mem_export = q->mem_export;
 	if (ep_dev_row(EP_DEV_HOST)->open(0, &g->dev) || ep_boot_open(&opts, &g->boot))
 		return -1;
-	return ep_topo_build(g->boot, me->rank, me->world->n, EP_DEV_HOST, 0, &g->topo);
+	return ep_topo_build(g->boot, me->rank, me->world->n, &(struct ep_topo_dev){ .kind = EP_DEV_HOST }, &g->topo);
 }
 
 static inline void rank_close(struct reach_rank *me)
