@@ -30,6 +30,7 @@ rows=(
 	'procs|reach-mps|240|mps|gpu_reach'
 	'procs|rowsig-mps|240|mps|gpu_rowsig_procs cuda'
 	'procs|rowsig-ipc|240|ipc|gpu_rowsig_procs cuda'
+	'mps|mps-shares|300|table-mps|mps_shares.sh @../perf/ep_perf'
 	'll|ll-matrix|300|plain|t_ll_matrix -f @ll/ll_cells_2.txt'
 	'll|ll-staged|120|plain|t_ll_staged'
 	'll|ll-graph|300|plain|t_ll_staged -G 1000'
@@ -118,7 +119,7 @@ rows=(
 	'racecheck|launch-racecheck|120|racecheck|gpu_launch'
 	'cpu|cpu-suite|600|suite|cpu'
 )
-default=(cpu dev threads nccl procs ll ll-procs ll-nodes ht ht-procs perf memcheck memcheck-procs racecheck)
+default=(cpu dev threads nccl procs mps ll ll-procs ll-nodes ht ht-procs perf memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
@@ -195,7 +196,7 @@ real_nccl() {
 nccl=$(real_nccl)
 nccl=${nccl:-libnccl-not-found.so.2}
 
-program() { for d in "$build"/test/* "$build"/perf; do [ ! -x "$d/$1" ] || { echo "$d/$1"; return; }; done; echo "$build/test/gpu/$1"; }
+program() { for d in "$build"/test/* "$build"/perf test/gpu; do [ ! -x "$d/$1" ] || { echo "$d/$1"; return; }; done; echo "$build/test/gpu/$1"; }
 
 # run_one NAME SECONDS HOW COMMAND...: 0 passed, 77 skipped, else failed
 run_one() {
