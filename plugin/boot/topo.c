@@ -189,6 +189,7 @@ static void number(const struct card *card, const int *home, int rank, struct ep
 		for (int q = 0; q < r; q++)
 			me->local += topo->rank[q].node == me->node;
 	}
+	topo->alone = card[0].alone;
 	topo->node = topo->rank[rank].node;
 	topo->local = topo->rank[rank].local;
 	for (int r = 0; r < topo->nranks; r++)

@@ -24,11 +24,13 @@ struct ep_topo_rank {
 	int home;     /* lowest rank of its physical node, whatever NCCL_EP_RANKS_PER_NODE says */
 	int pid_rank; /* lowest rank of the same process: if equal, pointers are valid in both */
 	struct ep_topo_dev dev;
+	bool apart; /* of this node or not, its device's memory is out of reach here; known once a window is open */
 	struct ep_fd_token fds; /* for ep_boot_fd_fetch */
 };
 
 struct ep_topo {
 	int nranks, nodes;
+	bool alone;		   /* NCCL_EP_P2P_DISABLE: ranks of a host are nodes though nothing parts them */
 	int node, local, locals;   /* of this rank */
 	struct ep_topo_rank *rank; /* [nranks] */
 };

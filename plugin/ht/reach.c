@@ -178,7 +178,8 @@ static bool peer_maps(const struct ep_topo *topo, int rank, uint32_t owner)
 	if (owner >= (uint32_t)topo->nranks)
 		return false;
 	other = &topo->rank[owner];
-	return other->node == me->node && other->pid_rank != me->pid_rank && other->dev.kind == me->dev.kind;
+	return other->node == me->node && other->pid_rank != me->pid_rank && other->dev.kind == me->dev.kind &&
+	       !other->apart;
 }
 
 static bool want_settled(const struct ep_reach *reach, const struct want *want)

@@ -69,6 +69,8 @@ rows=(
 	'ht-procs|ht-groups-mps|120|mps|t_ht_groups -g 4 -n 1000'
 	'ht-procs|ht-bits-mps|60|mps|t_ht_bits -g -x 0x8134d6cb9cbf2ca3'
 	'ht-procs|ht-graph-mps|300|mps|t_ht_graph -g'
+	'ht|ht-host-memory|300|plain|NCCL_EP_P2P_DISABLE=1 t_ht_matrix -n 60 -s 7'
+	'ht-procs|ht-host-memory-mps|300|mps|NCCL_EP_P2P_DISABLE=1 t_ht_matrix -g -n 60 -s 7'
 	'memcheck|ll-memcheck-1|120|memcheck|t_ll_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'memcheck|ll-memcheck-2|120|memcheck|t_ll_matrix -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,staged=2'
 	'memcheck|ll-memcheck-4|120|memcheck|t_ll_matrix -r ranks=4,sms=4,layout=rm,hidden=512,quant=ds,topk=3,tmax=5,handles=nest'
