@@ -16,11 +16,13 @@ struct ep_dev_ops;
 /* An open device. Rows extend it with their own members. */
 struct ep_dev {
 	const struct ep_dev_ops *ops;
-	int ordinal;
+	int ordinal;	   /* of this process: others may know the device by another number */
 	unsigned warp;	   /* lanes of a warp */
-	unsigned sms;	   /* blocks that can be resident at once, one per multiprocessor */
+	unsigned sms;	   /* multiprocessors this process may use: that many blocks are resident at once */
+	unsigned sms_all;  /* of the whole device or MIG slice: MPS or a green context may leave fewer; 0: unknown */
 	size_t shared_max; /* bytes of shared memory a block may ask for */
-	char pci[64];	   /* its directory in sysfs; "": unknown */
+	uint8_t uuid[16];  /* of the device or MIG slice; zeros: unknown */
+	char pci[64];	   /* its directory in sysfs; "": unknown. Slices of a GPU share it */
 };
 
 /* Memory that peers can map: allocated here, or imported from a peer. */

@@ -33,6 +33,32 @@ static void print_devices(void)
 	}
 }
 
+/* What tells GPUs apart between processes, and how much of each this one may use. */
+static void print_gpus(enum ep_dev_kind kind)
+{
+	const struct ep_dev_ops *row = ep_dev_row(kind);
+	struct ep_dev *dev;
+	int count = 0;
+
+	if (kind == EP_DEV_HOST || row->count(&count) || !count)
+		return;
+	printf("#\n# %-8s %-32s %-14s %8s %8s\n", row->name, "UUID", "PCI address", "SMs seen", "of");
+	for (int i = 0; i < count; i++) {
+		const char *bus;
+
+		if (row->open(i, &dev)) {
+			printf("  %-8d %s\n", i, ep_last_error());
+			continue;
+		}
+		bus = strrchr(dev->pci, '/');
+		printf("  %-8d ", i);
+		for (size_t b = 0; b < sizeof(dev->uuid); b++)
+			printf("%02x", dev->uuid[b]);
+		printf(" %-14s %8u %8u\n", bus ? bus + 1 : "?", dev->sms, dev->sms_all);
+		row->close(dev);
+	}
+}
+
 /* The address at which other processes would reach the bootstrap of this one. */
 static void print_addresses(void)
 {
@@ -132,6 +158,8 @@ int main(int argc, char **argv)
 		ep_info_listen();
 	print_version();
 	print_devices();
+	for (int k = 0; k < EP_DEV_KINDS; k++)
+		print_gpus((enum ep_dev_kind)k);
 	print_addresses();
 	print_params(all);
 	if (nets)

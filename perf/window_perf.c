@@ -81,7 +81,7 @@ static int rank_open(struct rank *r)
 		return -1;
 	run->result[r->rank].meet_ms = (double)(ep_now_ns() - start) / 1e6;
 	if (ep_dev_row(EP_DEV_HOST)->open(0, &r->dev) ||
-	    ep_topo_build(r->boot, r->rank, run->nranks, EP_DEV_HOST, 0, &r->topo))
+	    ep_topo_build(r->boot, r->rank, run->nranks, &(struct ep_topo_dev){ .kind = EP_DEV_HOST }, &r->topo))
 		return -1;
 	ctx = (struct ep_window_ctx){
 		.dev = r->dev, .boot = r->boot, .topo = &r->topo, .rank = r->rank, .tables = &r->tables

@@ -23,7 +23,7 @@ EP_PARAM(HOST_ISA, "NCCL_EP_HOST_ISA", EP_T_STR, "auto", 0, 0, "",
 EP_PARAM(RANKS_PER_NODE, "NCCL_EP_RANKS_PER_NODE", EP_T_INT, "0", 0, 1048576, "",
 	 "Splits a machine into nodes of this many ranks (the last may be smaller), to run multi-node paths on it.")
 EP_PARAM(P2P_DISABLE, "NCCL_EP_P2P_DISABLE", EP_T_BOOL, "0", 0, 0, "NCCL_P2P_DISABLE",
-	 "1: every rank is a node of its own, so that the network is used inside a node too.")
+	 "1: no rank maps another's memory: LL uses the network inside a node too, HT goes through host memory.")
 EP_PARAM(COMM_SMS, "NCCL_EP_COMM_SMS", EP_T_INT, "0", 0, 65536, "NCCL_EP_MAX_SMS",
 	 "SMs (blocks) of every operation, before the group's configuration; unset: dispatch_num_sms, combine_num_sms, "
 	 "max_num_sms, else automatic.")

@@ -58,6 +58,9 @@ static inline struct ep_cuda_dev *ep_cuda(struct ep_dev *dev)
 	return (struct ep_cuda_dev *)dev;
 }
 
+/* device.c: zeros where the driver does not say. In MIG mode that of the slice. */
+void ep_cuda_uuid(int device, uint8_t uuid[16]);
+
 struct ep_cuda_scope {
 	unsigned mode;
 };

@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/cuda_dev.h"
+#include "kernels/cuda/nvml.h"
 #include "util/error.h"
 #include "util/param.h"
 
@@ -92,6 +94,35 @@ static void pci_find(struct ep_cuda_dev *dev)
 	snprintf(dev->dev.pci, sizeof(dev->dev.pci), "/sys/bus/pci/devices/%s", id);
 }
 
+void ep_cuda_uuid(int device, uint8_t uuid[16])
+{
+	memset(uuid, 0, 16);
+	if (ep_cu.cuDeviceGetUuid_v2 && ep_cu.cuDeviceGetUuid_v2((struct CUuuid_st *)uuid, device))
+		memset(uuid, 0, 16);
+}
+
+/* With the context current. The attribute is already what an MPS percentage or a MIG slice leaves this process; what a
+ * green context leaves only the context knows. */
+static void sms_find(struct ep_cuda_dev *dev)
+{
+	const char *bus = strrchr(dev->dev.pci, '/'), *why;
+	struct ep_nvml_query query = { .uuid = dev->dev.uuid,
+				       .bus = bus ? bus + 1 : "",
+				       .major = attribute(dev, EP_CU_DEV_CC_MAJOR),
+				       .minor = attribute(dev, EP_CU_DEV_CC_MINOR) };
+	struct ep_cu_resource part = { .sms = 0 };
+	unsigned all = ep_nvml_sms(&query, &why);
+
+	if (ep_cu.cuCtxGetDevResource && !ep_cu.cuCtxGetDevResource(dev->ctx, &part, EP_CU_RESOURCE_SM) && part.sms &&
+	    part.sms < dev->dev.sms)
+		dev->dev.sms = part.sms;
+	if (all >= dev->dev.sms)
+		dev->dev.sms_all = all;
+	else
+		EP_INFO(EP_DEV, "GPU %d: the number of its multiprocessors is not known (%s): taking the %u seen here",
+			dev->dev.ordinal, all ? "NVML counts fewer than CUDA" : why, dev->dev.sms);
+}
+
 static int device_find(struct ep_cuda_dev *dev)
 {
 	int count, ordinal = dev->dev.ordinal, rc = cuda_count(&count);
@@ -119,6 +150,7 @@ static int device_find(struct ep_cuda_dev *dev)
 	dev->flush_by_host = ep_cu.cuFlushGPUDirectRDMAWrites &&
 			     (attribute(dev, EP_CU_DEV_RDMA_FLUSH_OPTIONS) & EP_CU_RDMA_FLUSH_BY_HOST);
 	pci_find(dev);
+	ep_cuda_uuid(dev->device, dev->dev.uuid);
 	return 0;
 }
 
@@ -159,10 +191,10 @@ static void device_log(const struct ep_cuda_dev *dev)
 	ep_cu.cuDeviceGetName(name, sizeof(name), dev->device);
 	ep_cu.cuDriverGetVersion(&version);
 	EP_INFO(EP_DEV,
-		"GPU %d: %s, compute capability %d.%d, driver for CUDA %d.%d, %u multiprocessors, %zu bytes of shared "
-		"memory",
+		"GPU %d: %s, compute capability %d.%d, driver for CUDA %d.%d, %u of %u multiprocessors, %zu bytes of "
+		"shared memory",
 		dev->dev.ordinal, name, attribute(dev, EP_CU_DEV_CC_MAJOR), attribute(dev, EP_CU_DEV_CC_MINOR),
-		version / 1000, version % 1000 / 10, dev->dev.sms, dev->dev.shared_max);
+		version / 1000, version % 1000 / 10, dev->dev.sms, dev->dev.sms_all, dev->dev.shared_max);
 	EP_INFO(EP_DEV, "GPU %d: %s context, windows by %s, NIC writes %s", dev->dev.ordinal,
 		dev->primary ? "primary" : "the caller's", dev->vmm ? "virtual memory handles" : "CUDA IPC",
 		!dev->flush_needed   ? "in order"
@@ -191,6 +223,7 @@ static int cuda_open(int ordinal, struct ep_dev **out)
 	if ((rc = ep_cuda_code_get(dev, &dev->code)))
 		goto close_stage;
 	dev->dev.shared_max = (size_t)dev->code->shared_max;
+	sms_find(dev);
 	ep_cuda_leave(&scope);
 	device_log(dev);
 	*out = &dev->dev;

@@ -48,6 +48,14 @@ struct ep_cu_ipc {
 	char bytes[64];
 };
 
+/* A context's share of the device; type says which member counts, and all of it is the driver's to write. */
+struct ep_cu_resource {
+	unsigned type;
+	unsigned char unused[92];
+	unsigned sms;
+	unsigned char room[156]; /* newer drivers have written more than the 144 bytes of the first version */
+};
+
 struct ep_cu_api {
 #define EP_CU_SYM(needed, symbol, parameters) unsigned(*symbol) parameters;
 #include "kernels/cuda/symbols.h"

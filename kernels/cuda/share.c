@@ -10,13 +10,6 @@
 _Static_assert(sizeof(struct ep_cuda_blob) <= sizeof(((struct ep_export *)0)->blob), "fits");
 _Static_assert(sizeof(struct ep_cu_ipc) == sizeof(((struct ep_export *)0)->blob), "fits");
 
-static void uuid_of(int device, uint8_t uuid[16])
-{
-	memset(uuid, 0, 16);
-	if (ep_cu.cuDeviceGetUuid_v2 && ep_cu.cuDeviceGetUuid_v2((struct CUuuid_st *)uuid, device))
-		memset(uuid, 0, 16);
-}
-
 int ep_cuda_export_fill(const struct ep_cuda_dev *dev, int one, uint64_t mapped, struct ep_export *out, int *fd)
 {
 	struct ep_cuda_blob blob = { .mapped = mapped };
@@ -27,7 +20,7 @@ int ep_cuda_export_fill(const struct ep_cuda_dev *dev, int one, uint64_t mapped,
 		return EP_FAIL(EP_DEV, EP_EDEVICE, "GPU %d: the driver exported no valid file descriptor",
 			       dev->dev.ordinal);
 	}
-	uuid_of(dev->device, blob.uuid);
+	memcpy(blob.uuid, dev->dev.uuid, sizeof(blob.uuid));
 	out->share = EP_SHARE_FD;
 	memcpy(out->blob, &blob, sizeof(blob));
 	*fd = one;
@@ -89,7 +82,7 @@ static int reach_check(const struct ep_cuda_dev *dev, const uint8_t owner[16])
 	for (int i = 0; i < count; i++) {
 		if (ep_cu.cuDeviceGet(&device, i))
 			continue;
-		uuid_of(device, uuid);
+		ep_cuda_uuid(device, uuid);
 		if (memcmp(uuid, owner, 16) || device == dev->device)
 			continue;
 		if (!ep_cu.cuDeviceCanAccessPeer(&can, dev->device, device) && !can)

@@ -25,6 +25,7 @@ EP_CU_SYM(true, cuCtxPushCurrent_v2, (struct CUctx_st *ctx))
 EP_CU_SYM(true, cuCtxPopCurrent_v2, (struct CUctx_st **out))
 EP_CU_SYM(true, cuCtxGetCurrent, (struct CUctx_st **out))
 EP_CU_SYM(true, cuCtxGetDevice, (int *device))
+EP_CU_SYM(false, cuCtxGetDevResource, (struct CUctx_st *ctx, struct ep_cu_resource *out, unsigned type))
 EP_CU_SYM(true, cuCtxEnablePeerAccess, (struct CUctx_st *peer, unsigned flags))
 
 EP_CU_SYM(true, cuModuleLoadData, (struct CUmod_st **out, const void *image))

@@ -24,7 +24,7 @@ struct card {
 	uint8_t probe[PROBE_SIZE];
 	struct ep_fd_token fds;
 	int32_t pid;
-	int32_t dev_kind, dev_ordinal;
+	struct ep_topo_dev dev;
 	int32_t ranks_per_node;
 	int32_t alone;
 	int32_t local; /* set by the receiver: the rank is in its process */
@@ -184,22 +184,22 @@ static void number(const struct card *card, const int *home, int rank, struct ep
 		me->node = first == r ? topo->nodes++ : topo->rank[first].node;
 		me->home = home[r];
 		me->pid_rank = process_of(card, r);
-		me->dev_kind = card[r].dev_kind;
-		me->dev_ordinal = card[r].dev_ordinal;
+		me->dev = card[r].dev;
 		me->fds = card[r].fds;
 		for (int q = 0; q < r; q++)
 			me->local += topo->rank[q].node == me->node;
 	}
+	topo->alone = card[0].alone;
 	topo->node = topo->rank[rank].node;
 	topo->local = topo->rank[rank].local;
 	for (int r = 0; r < topo->nranks; r++)
 		topo->locals += topo->rank[r].node == topo->node;
 }
 
-int ep_topo_build(struct ep_boot *boot, int rank, int nranks, int dev_kind, int dev_ordinal, struct ep_topo *out)
+int ep_topo_build(struct ep_boot *boot, int rank, int nranks, const struct ep_topo_dev *dev, struct ep_topo *out)
 {
 	struct ep_topo topo = { .nranks = nranks };
-	struct card mine = { .pid = (int32_t)getpid(), .dev_kind = dev_kind, .dev_ordinal = dev_ordinal };
+	struct card mine = { .pid = (int32_t)getpid(), .dev = *dev };
 	struct card *card = EP_CALLOC(EP_COMM, (size_t)nranks, sizeof(*card), "the topology");
 	int *home = EP_CALLOC(EP_COMM, (size_t)nranks, sizeof(*home), "the topology");
 	int rc = -ENOMEM;
@@ -247,6 +247,51 @@ bool ep_topo_near(const struct ep_topo *topo, int a, int b)
 {
 	const struct ep_topo_rank *one = &topo->rank[a], *other = &topo->rank[b];
 
-	return one->node == other->node && one->pid_rank == other->pid_rank && one->dev_kind == other->dev_kind &&
-	       one->dev_ordinal == other->dev_ordinal;
+	/* Of one process: there the ordinal names the device. */
+	return one->node == other->node && one->pid_rank == other->pid_rank && one->dev.kind == other->dev.kind &&
+	       one->dev.ordinal == other->dev.ordinal;
+}
+
+/* Of a field that is zero where nothing is known. */
+static bool known(const void *field, size_t size)
+{
+	static const uint8_t none[32];
+
+	return memcmp(field, none, size) != 0;
+}
+
+bool ep_topo_shares(const struct ep_topo *topo, int a, int b)
+{
+	const struct ep_topo_rank *one = &topo->rank[a], *other = &topo->rank[b];
+	const struct ep_topo_dev *x = &one->dev, *y = &other->dev;
+
+	if (x->kind != y->kind)
+		return false;
+	/* Unique in the world, so it also joins containers of a host that cannot reach each other. */
+	if (known(x->uuid, sizeof(x->uuid)) && known(y->uuid, sizeof(y->uuid)))
+		return !memcmp(x->uuid, y->uuid, sizeof(x->uuid));
+	if (one->home != other->home)
+		return false;
+	if (known(x->pci, sizeof(x->pci)) && known(y->pci, sizeof(y->pci)))
+		return !memcmp(x->pci, y->pci, sizeof(x->pci));
+	/* Nothing tells them apart: blocks that wait for each other must be resident, so they count as sharers. */
+	return one->pid_rank != other->pid_rank || x->ordinal == y->ordinal;
+}
+
+unsigned ep_topo_blocks(const struct ep_topo *topo, int rank)
+{
+	uint64_t seen = topo->rank[rank].dev.sms, sum = 0, all = 0, n;
+
+	for (int r = 0; r < topo->nranks; r++) {
+		const struct ep_topo_dev *dev = &topo->rank[r].dev;
+		uint32_t has = dev->sms_all > dev->sms ? dev->sms_all : dev->sms;
+
+		if (!ep_topo_shares(topo, rank, r))
+			continue;
+		sum += dev->sms;
+		all = has > all ? has : all;
+	}
+	n = sum ? all * seen / sum : 0;
+	n = n < seen ? n : seen;
+	return n ? (unsigned)n : 1;
 }

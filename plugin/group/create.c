@@ -164,7 +164,9 @@ static struct ep_window_ctx window_ctx(struct ncclEpGroup *group)
 				       .topo = &group->topo,
 				       .rank = group->rank,
 				       .stream = group->stream,
-				       .tables = &group->tables };
+				       .tables = &group->tables,
+				       .host = group->host,
+				       .like = group->control.peer ? &group->control : NULL };
 }
 
 static int payload_mapped(const struct ncclEpGroup *group, const struct ep_window *win);
@@ -197,14 +199,53 @@ static int payload_add(struct ncclEpGroup *group, size_t bytes)
 	return rc;
 }
 
+/* Nothing but the reach of their devices parts these ranks: all share a host's memory. */
+static bool one_host(const struct ncclEpGroup *group)
+{
+	const struct ep_topo *topo = &group->topo;
+
+	for (int r = 0; r < group->nranks; r++)
+		if (topo->rank[r].home != topo->rank[0].home || topo->rank[r].dev.kind != topo->rank[0].dev.kind)
+			return false;
+	return topo->nodes == 1 || topo->alone;
+}
+
+/* Where an algorithm needs all ranks to map each other, and GPUs of the host do not, its windows are in host memory:
+ * slower, but right. The net of the other algorithms goes through it, too. */
+static int control_open(struct ncclEpGroup *group)
+{
+	struct ep_window_ctx ctx = window_ctx(group);
+	size_t bytes = group->algo->control_size(group);
+	int rc = ep_window_open(&ctx, bytes, &group->control);
+
+	for (int r = 0; !rc && r < group->nranks; r++)
+		group->topo.rank[r].apart = !group->control.peer[r];
+	if (rc || group->algo->crosses_nodes || group->control.whole || !one_host(group))
+		return rc;
+	if ((rc = ep_dev_row(EP_DEV_HOST)->open(0, &group->host)))
+		return rc;
+	EP_LOG(group->rank || group->topo.alone ? EP_LOG_INFO : EP_LOG_WARN, EP_GROUP,
+	       "rank %d: some GPUs of this node do not reach each other's memory: %s goes through host memory",
+	       group->rank, group->algo->name);
+	group->tried = group->control; /* closed at the end: the others may not have let go of it */
+	group->control = (struct ep_window){ 0 };
+	ctx = window_ctx(group);
+	return ep_window_open(&ctx, bytes, &group->control);
+}
+
 static int all_mapped(const struct ncclEpGroup *group)
 {
 	for (int r = 0; r < group->nranks; r++)
-		if (!group->control.peer[r])
+		if (!group->control.peer[r] && group->host)
+			return EP_FAIL(EP_GROUP, EP_EDEVICE,
+				       "ncclEpCreateGroup: rank %d cannot map host memory of rank %d: let the ranks of "
+				       "a node share its memory (one IPC namespace), and leave enough of it to pin",
+				       group->rank, r);
+		else if (!group->control.peer[r])
 			return EP_FAIL(EP_GROUP, EP_EUSAGE,
-				       "ncclEpCreateGroup: rank %d cannot map the memory of rank %d (another node, or "
-				       "NCCL_EP_RANKS_PER_NODE or NCCL_EP_P2P_DISABLE is set), and %s does not cross "
-				       "nodes yet: use NCCL_EP_ALGO_LOW_LATENCY",
+				       "ncclEpCreateGroup: rank %d cannot map the memory of rank %d (another node, "
+				       "another kind of device, or NCCL_EP_RANKS_PER_NODE is set), and %s does not "
+				       "cross nodes yet: use NCCL_EP_ALGO_LOW_LATENCY",
 				       group->rank, r, group->algo->name);
 	return 0;
 }
@@ -245,19 +286,42 @@ static int far_reserve(struct ncclEpGroup *group, size_t buffer)
 			       buffer / ep_group_far(group) / EP_PLAN_ALIGN * EP_PLAN_ALIGN);
 }
 
+/* Kernels of ranks that share a GPU wait for each other, so all must be resident at once; the CPU runs any number. */
+static int topo_find(struct ncclEpGroup *group)
+{
+	const struct ep_dev *dev = group->dev;
+	const char *bus = strrchr(dev->pci, '/');
+	struct ep_topo_dev mine = {
+		.kind = (int32_t)dev->ops->kind, .ordinal = dev->ordinal, .sms = dev->sms, .sms_all = dev->sms_all
+	};
+	int sharers = 0, rc;
+
+	memcpy(mine.uuid, dev->uuid, sizeof(mine.uuid));
+	snprintf(mine.pci, sizeof(mine.pci), "%s", bus ? bus + 1 : "");
+	if ((rc = ep_topo_build(group->boot, group->rank, group->nranks, &mine, &group->topo)))
+		return rc;
+	group->resident = dev->sms;
+	if (dev->ops->kind == EP_DEV_HOST)
+		return 0;
+	group->resident = ep_topo_blocks(&group->topo, group->rank);
+	for (int r = 0; r < group->nranks; r++)
+		sharers += ep_topo_shares(&group->topo, group->rank, r);
+	EP_INFO(EP_GROUP, "rank %d: ranks on its GPU %s: %d, multiprocessors it sees: %u of %u, blocks of a launch: %u",
+		group->rank, mine.pci, sharers, dev->sms, dev->sms_all, group->resident);
+	return 0;
+}
+
 /* With the mesh up the caller tells the others of a failure, which they would otherwise learn by their deadline. */
 static int group_furnish(struct ncclEpGroup *group)
 {
-	struct ep_window_ctx ctx = window_ctx(group);
 	size_t bytes = group->cfg.rdma_buffer_size;
 	int rc;
 
 	if ((rc = cfg_agree(group)))
 		return rc;
-	if ((rc = ep_topo_build(group->boot, group->rank, group->nranks, group->dev->ops->kind, group->dev->ordinal,
-				&group->topo)))
+	if ((rc = topo_find(group)))
 		return rc;
-	if ((rc = ep_window_open(&ctx, group->algo->control_size(group), &group->control)))
+	if ((rc = control_open(group)))
 		return rc;
 	if ((rc = group->algo->crosses_nodes ? link_open(group) : all_mapped(group)))
 		return rc;
@@ -286,6 +350,8 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 		for (int i = 0; i < group->payload.count; i++)
 			ep_window_close(&ctx, group->payload.win[i]);
 		ep_window_close(&ctx, &group->control);
+		ctx.host = NULL;
+		ep_window_close(&ctx, &group->tried);
 		ep_window_tables_close(&ctx);
 		ep_pool_close(&group->pool);
 		group->algo->close(group);
@@ -304,6 +370,8 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 	ep_topo_free(&group->topo);
 	if (group->stream && quiet)
 		group->dev->ops->stream_destroy(group->dev, group->stream);
+	if (group->host && quiet)
+		group->host->ops->close(group->host);
 	if (group->dev && quiet)
 		group->dev->ops->close(group->dev);
 	pthread_mutex_destroy(&group->lock);

@@ -58,8 +58,11 @@ struct ncclEpGroup {
 	struct ep_boot *boot;
 	struct ep_topo topo;
 	struct ep_dev *dev;
+	unsigned resident; /* blocks of a launch that fit beside those of the ranks that share the GPU */
 	void *stream; /* for set-up; one per group: streams that share one of a GPU's few queues wait for each other */
+	struct ep_dev *host;	       /* of windows that are in host memory; NULL: they are in the device's */
 	struct ep_window control;      /* never moves */
+	struct ep_window tried;	       /* a control window in the device's memory that not all ranks reach */
 	struct ep_window_list payload; /* grows; old ones stay until the end */
 	struct ep_window_tables tables;
 

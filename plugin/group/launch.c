@@ -78,24 +78,9 @@ uint32_t ep_launch_stage(enum ep_kernel kernel, size_t row_bytes, bool whole)
 	return whole || stage < shapes[kernel].stage ? (uint32_t)stage : shapes[kernel].stage;
 }
 
-/* Ranks that share this rank's GPU: their kernels wait for each other, so all must be resident at once. */
-static unsigned sharers(const struct ncclEpGroup *group)
-{
-	const struct ep_topo *topo = &group->topo;
-	const struct ep_topo_rank *me = &topo->rank[group->rank];
-	unsigned n = 0;
-
-	if (me->dev_kind == EP_DEV_HOST)
-		return 1;
-	for (int r = 0; r < topo->nranks; r++)
-		n += topo->rank[r].home == me->home && topo->rank[r].dev_kind == me->dev_kind &&
-		     topo->rank[r].dev_ordinal == me->dev_ordinal;
-	return n;
-}
-
 static unsigned blocks(const struct ncclEpGroup *group, enum ep_kernel kernel)
 {
-	unsigned limit = group->sms[shapes[kernel].sms], n = group->dev->sms / sharers(group);
+	unsigned limit = group->sms[shapes[kernel].sms], n = group->resident;
 
 	if (!limit)
 		limit = group->algo->sms;

@@ -13,7 +13,9 @@ struct ep_window {
 	size_t size;
 	int rank, nranks;
 	struct ep_mem mine;
-	struct ep_mem *imported; /* [nranks]; ptr NULL where nothing was imported */
+	struct ep_mem *imported;  /* [nranks]; ptr NULL where nothing was imported */
+	struct ep_pinned *pinned; /* [nranks], of windows in host memory: as this rank's device sees them */
+	bool whole;		  /* every rank maps every other; the same on all of them */
 	void **peer;	 /* [nranks]: base of each rank's window as this rank's device sees it; NULL on other nodes */
 	void **peer_dev; /* the same table in device memory that no other rank maps (struct ep_window_tables) */
 };
@@ -36,8 +38,12 @@ struct ep_window_ctx {
 	struct ep_boot *boot;
 	const struct ep_topo *topo;
 	int rank;
-	void *stream; /* for the table; nothing else runs on it */
+	void *stream; /* for set-up; nothing else runs on it */
 	struct ep_window_tables *tables;
+	struct ep_dev *host; /* windows in its memory, which every device of the node reaches; NULL: the device's own */
+	/* An earlier window: only ranks that are mapped in it are mapped. NULL: mappings are tested before they are
+	 * trusted, as PCIe with ACS or an IOMMU may lose what GPUs write to each other, without an error. */
+	const struct ep_window *like;
 };
 
 /* Collective, the same size on all ranks. If one rank fails all do, and nothing is left allocated. */

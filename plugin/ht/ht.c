@@ -62,7 +62,7 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 		.report = &page->report,
 		.async = page->async,
 		.abort = &page->abort,
-		.mine = group->control.mine.ptr,
+		.mine = group->control.peer[group->rank],
 		.control = (uint8_t *const *)group->control.peer_dev,
 		.window = (uint8_t *const *)win->peer_dev,
 		.near = (struct ep_ht_line *const *)((uint8_t *)group->state.ptr + ep_ht_near_at(group)),

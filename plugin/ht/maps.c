@@ -65,7 +65,8 @@ bool ep_maps_peer(const struct ep_topo *topo, int rank, uint32_t owner)
 	if (owner >= (uint32_t)topo->nranks)
 		return false;
 	other = &topo->rank[owner];
-	return other->node == me->node && other->pid_rank != me->pid_rank && other->dev_kind == me->dev_kind;
+	return other->node == me->node && other->pid_rank != me->pid_rank && other->dev.kind == me->dev.kind &&
+	       !other->apart;
 }
 
 /* ---- the table ---- */

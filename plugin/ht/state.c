@@ -148,7 +148,7 @@ int ep_ht_clear(struct ncclEpGroup *group)
 	int rc = ops->fill(group->dev, &state->errors, 0, sizeof(state->errors), group->stream);
 
 	if (!rc)
-		rc = ops->fill(group->dev, group->control.mine.ptr, 0, sizeof(uint64_t), group->stream);
+		rc = ops->fill(group->dev, group->control.peer[group->rank], 0, sizeof(uint64_t), group->stream);
 	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
 }
 

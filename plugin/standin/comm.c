@@ -279,8 +279,9 @@ static int lsa_find(struct ncclComm *comm)
 {
 	struct ep_topo topo;
 	int first = comm->rank, last = comm->rank;
-	int rc = ep_topo_build(comm->boot, comm->rank, comm->nranks, (int)comm->device.kind, comm->device.ordinal,
-			       &topo);
+	/* For the nodes only: the group describes its device itself. */
+	struct ep_topo_dev dev = { .kind = (int32_t)comm->device.kind, .ordinal = comm->device.ordinal };
+	int rc = ep_topo_build(comm->boot, comm->rank, comm->nranks, &dev, &topo);
 
 	if (rc)
 		return rc;

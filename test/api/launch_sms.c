@@ -35,7 +35,7 @@ static void gpu_init(struct fake *f, ncclEpAlgorithm_t algorithm, struct ask ask
 	f->dev.sms = SMS;
 	f->dev.warp = 32;
 	f->dev.shared_max = 1 << 17;
-	f->ranks[0].dev_kind = EP_DEV_CUDA; /* rank 1 is on another device */
+	f->group.resident = SMS; /* rank 1 is on another device */
 	f->group.cfg.max_num_sms = ask.all;
 	f->group.cfg.dispatch_num_sms = ask.dispatch;
 	f->group.cfg.combine_num_sms = ask.combine;
@@ -123,7 +123,7 @@ Test(launch_sms, shared)
 	struct fake f;
 
 	gpu_init(&f, NCCL_EP_ALGO_HIGH_THROUGHPUT, (struct ask){ 0, 100, 0 });
-	f.ranks[1] = f.ranks[0];
+	f.group.resident = SMS / 2;
 	cr_assert_eq(ep_launch_budget(&f.group), 0);
 	cr_expect_eq(grid_of(&f, EP_K_ht_dispatch), SMS / 2);
 	cr_expect_eq(grid_of(&f, EP_K_ht_combine), 24);

@@ -26,13 +26,14 @@ static void open_window(struct rank *me)
 {
 	struct ep_dev_ops little;
 	struct ep_window win;
+	struct ep_topo_dev is = { .kind = EP_DEV_HOST };
 	struct ep_topo topo;
 	struct ep_dev *dev;
 	struct ep_window_tables tables = { NULL };
 	struct ep_window_ctx ctx = { .boot = me->boot, .topo = &topo, .rank = me->rank, .tables = &tables };
 
 	RANK_EXPECT(me, ep_dev_row(EP_DEV_HOST)->open(0, &dev) == 0);
-	RANK_EXPECT(me, ep_topo_build(me->boot, me->rank, me->all->n, EP_DEV_HOST, 0, &topo) == 0);
+	RANK_EXPECT(me, ep_topo_build(me->boot, me->rank, me->all->n, &is, &topo) == 0);
 	little = *dev->ops;
 	little.mem_export = export_little;
 	if (me->rank == 0)

@@ -238,7 +238,7 @@ static void find_topology(struct rank *me)
 {
 	struct ep_topo topo;
 
-	if (rank_note(me, ep_topo_build(me->boot, me->rank, me->all->n, 0, 0, &topo)))
+	if (rank_note(me, ep_topo_build(me->boot, me->rank, me->all->n, &(struct ep_topo_dev){ 0 }, &topo)))
 		return;
 	me->stage = topo.rank[0].pid_rank == topo.rank[me->rank].pid_rank ? 1 : 2;
 	ep_topo_free(&topo);

@@ -56,6 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		MUST(rank[r].node >= 0 && rank[r].node < topo.nodes && rank[r].local >= 0 && rank[r].local < MOST);
 		MUST(rank[r].pid_rank >= 0 && rank[r].pid_rank <= r);
 		MUST((rank[r].pid_rank == rank[0].pid_rank) == (r == 0 || r == 2));
+		MUST(ep_topo_blocks(&topo, r) >= 1 &&
+		     (!rank[r].dev.sms || ep_topo_blocks(&topo, r) <= rank[r].dev.sms));
 	}
 	return 0;
 }

@@ -25,6 +25,9 @@ static void devices(const struct ep_dev_ops *row, int count)
 	dev = gpu_open(count - 1);
 	CHECK(dev->warp == 32 && dev->sms > 0 && dev->shared_max >= 40000, "warp %u, sms %u, shared %zu", dev->warp,
 	      dev->sms, dev->shared_max);
+	CHECK(memcmp(dev->uuid, (uint8_t[16]){ 0 }, 16) && strrchr(dev->pci, ':'), "neither UUID nor address: %s",
+	      dev->pci);
+	CHECK(dev->sms_all >= dev->sms, "%u of %u multiprocessors: is there no NVML?", dev->sms, dev->sms_all);
 	CHECK(dev->ordinal == count - 1 && dev->ops == row, "ordinal %d", dev->ordinal);
 	CHECK(!gpu_current_context(), "open left its context with the caller");
 	row->close(dev);

@@ -284,6 +284,7 @@ static void while_a_kernel_waits(const struct maker *how)
 
 static void set_up(const char *rank)
 {
+	struct ep_topo_dev is = { .kind = EP_DEV_CUDA };
 	struct ep_boot_id id;
 	struct ep_boot_opts opts = { .id = &id, .rank = atoi(rank), .nranks = RANKS, .timeout_ms = 60000 };
 
@@ -295,7 +296,7 @@ static void set_up(const char *rank)
 	group.nranks = RANKS;
 	group.dev = dev;
 	REQUIRE(ep_boot_open(&opts, &group.boot) == 0, "bootstrap");
-	REQUIRE(ep_topo_build(group.boot, group.rank, RANKS, EP_DEV_CUDA, 0, &group.topo) == 0, "topology");
+	REQUIRE(ep_topo_build(group.boot, group.rank, RANKS, &is, &group.topo) == 0, "topology");
 	REQUIRE(dev->ops->mem_alloc(dev, sizeof(struct ep_ht_state), &group.state) == 0, "state");
 	REQUIRE(ep_ht_reach_open(&group, &reach) == 0 && reach, "reach");
 }

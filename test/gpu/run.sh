@@ -31,6 +31,7 @@ rows=(
 	'procs|reach-mps|240|mps|gpu_reach'
 	'procs|rowsig-mps|240|mps|gpu_rowsig_procs cuda'
 	'procs|rowsig-ipc|240|ipc|gpu_rowsig_procs cuda'
+	'mps|mps-shares|300|table-mps|mps_shares.sh @../perf/ep_perf'
 	'll|ll-matrix|300|plain|t_ll_matrix -f @ll/ll_cells_2.txt'
 	'll|ll-staged|120|plain|t_ll_staged'
 	'll|ll-graph|300|plain|t_ll_staged -G 1000'
@@ -77,6 +78,8 @@ rows=(
 	'ht-procs|ht-churn-plain-mps|120|mps|t_ht_churn -g 4 -n 60 -p'
 	'torch|torch-segments|300|mps|torch_churn.py'
 	'torch|torch-expandable|300|mps|torch_churn.py --expandable'
+	'ht|ht-host-memory|300|plain|NCCL_EP_P2P_DISABLE=1 t_ht_matrix -n 60 -s 7'
+	'ht-procs|ht-host-memory-mps|300|mps|NCCL_EP_P2P_DISABLE=1 t_ht_matrix -g -n 60 -s 7'
 	'memcheck|ll-memcheck-1|120|memcheck|t_ll_matrix -r ranks=1,sms=4,hidden=7168,topk=8,local=8,tmax=16'
 	'memcheck|ll-memcheck-2|120|memcheck|t_ll_matrix -r ranks=2,sms=4,hidden=7168,topk=8,local=5,tmax=16,staged=2'
 	'memcheck|ll-memcheck-4|120|memcheck|t_ll_matrix -r ranks=4,sms=4,layout=rm,hidden=512,quant=ds,topk=3,tmax=5,handles=nest'
@@ -139,7 +142,7 @@ rows=(
 	'callers|nccl-extensions-mps|180|mps|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2 --ranks 2'
 	'cpu|cpu-suite|600|suite|cpu'
 )
-default=(cpu dev threads nccl procs ll ll-procs ll-nodes ht ht-procs callers torch perf memcheck memcheck-procs racecheck)
+default=(cpu dev threads nccl procs mps ll ll-procs ll-nodes ht ht-procs callers torch perf memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"

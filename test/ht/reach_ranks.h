@@ -146,7 +146,7 @@ static inline int rank_open(struct reach_rank *me)
 	if (ep_dev_row(EP_DEV_HOST)->open(0, &g->dev) || ep_boot_open(&opts, &g->boot) ||
 	    g->dev->ops->mem_alloc(g->dev, sizeof(struct ep_ht_state), &g->state))
 		return -1;
-	return ep_topo_build(g->boot, me->rank, me->world->n, EP_DEV_HOST, 0, &g->topo);
+	return ep_topo_build(g->boot, me->rank, me->world->n, &(struct ep_topo_dev){ .kind = EP_DEV_HOST }, &g->topo);
 }
 
 static inline void rank_close(struct reach_rank *me)

@@ -24,11 +24,14 @@ SAME_PLACE(ep_cu_mem_prop, location, CUmemAllocationProp, location);
 SAME_PLACE(ep_cu_mem_prop, unused, CUmemAllocationProp, win32HandleMetaData);
 SAME_PLACE(ep_cu_mem_prop, flags.rdma, CUmemAllocationProp, allocFlags.gpuDirectRDMACapable);
 SAME_PLACE(ep_cu_mem_prop, flags.usage, CUmemAllocationProp, allocFlags.usage);
+_Static_assert(sizeof(struct ep_cu_resource) >= sizeof(CUdevResource), "ep_cu_resource");
+SAME_PLACE(ep_cu_resource, sms, CUdevResource, sm.smCount);
 
 /* The vendor's enumerations are unsigned, so our prototypes have the same type once the structs have their names. */
 #define ep_cu_ipc CUipcMemHandle_st
 #define ep_cu_access CUmemAccessDesc_st
 #define ep_cu_mem_prop CUmemAllocationProp_st
+#define ep_cu_resource CUdevResource_st
 #define EP_CU_SYM(needed, symbol, parameters) \
 	_Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), unsigned(*) parameters), #symbol);
 #include "kernels/cuda/symbols.h"
