@@ -113,7 +113,7 @@ struct ep_dev_ops {
 	int (*copy)(struct ep_dev *dev, void *dst, const void *src, size_t n, void *stream);
 	int (*fill)(struct ep_dev *dev, void *dst, int byte, size_t n, void *stream);
 	int (*sync)(struct ep_dev *dev, void *stream, uint64_t deadline_ns); /* polls; -EP_ETIMEOUT past the deadline */
-	/* A word of own memory that kernels add to, with acquire, whatever streams run. -EP_ETIMEOUT as sync. */
+	/* A word of own memory that kernels add to, with acquire, whatever streams run. -EP_ETIMEOUT: no message. */
 	int (*peek)(struct ep_dev *dev, const uint32_t *word, uint64_t deadline_ns, uint32_t *out);
 	int (*stream_create)(struct ep_dev *dev, void **out); /* non-blocking, for the library's own work */
 	void (*stream_destroy)(struct ep_dev *dev, void *stream);

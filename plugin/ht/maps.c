@@ -10,7 +10,7 @@
 
 /* Of one allocation's requests to its owner; ep_reach_close may have to wait as long. */
 #define FETCH_MS 2000
-#define PEEK_MS 100
+#define PEEK_MS 20
 /* A kernel has counted itself in opened before it reads the version: by now one that read the old version shows. */
 #define SHOW_NS 2000000ull
 /* Closing may wait for every kernel of the GPU, and launches for it: when the group is idle, or after this long. */

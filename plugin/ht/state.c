@@ -178,7 +178,10 @@ int ep_ht_counts(struct ncclEpGroup *group, struct ep_ht_counts *out)
 
 	if ((rc = count_read(group, &state->direct, &out->direct)) ||
 	    (rc = count_read(group, &state->staged, &out->staged)))
-		return rc;
+		return rc != -EP_ETIMEOUT ? rc
+					  : EP_FAIL(EP_GROUP, EP_ETIMEOUT,
+						    "rank %d: its device did not copy a counter within %d s",
+						    group->rank, SETUP_MS / 1000);
 	ep_reach_counts(ep_ht_reach(group), &out->reach);
 	return 0;
 }

@@ -90,6 +90,7 @@ rows=(
 	'memcheck|ht-memcheck-count|120|memcheck|t_ht_matrix -r ranks=2,sms=4,layout=em,align=16,hidden=512,topk=3,tmax=16,quant=fwd,qtok=e4m3,qscale=uint8,back=fwd,pass=both,count=64,pinned=1'
 	'memcheck-procs|ht-memcheck-stage|180|memcheck-mps|t_ht_matrix -g -r ranks=2,sms=4,layout=em,hidden=64,quant=fwd,qtok=e4m3,qscale=fp32,zero_copy=off,recv=eager'
 	'memcheck-procs|ht-memcheck-mps|180|memcheck-mps|t_ht_matrix -g -r ranks=2,sms=4,hidden=512,topk=3,tmax=16,tensors=mixed'
+	'memcheck-procs|ht-churn-memcheck|180|memcheck-mps|t_ht_churn -n 5 -p'
 	'memcheck-procs|ht-graph-memcheck|240|memcheck-mps|t_ht_graph -g -w -n 3'
 	'memcheck-procs|ll-graph-memcheck|180|memcheck-mps|t_ll_staged -g -G 5'
 	'memcheck-procs|ll-nodes-memcheck-mps|180|memcheck-mps|t_ll_matrix -g -r ranks=4,nodes=2,net=unordered,sms=4,hidden=512,layout=rm,topk=3,tmax=5,staged=2'

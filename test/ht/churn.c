@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "nccl_ep_ext.h"
@@ -102,6 +103,69 @@ static int bounded(struct ht_rig *rig, int lives)
 	return 0;
 }
 
+/* Frees the slab of all tensors while kernels use it, and puts ordinary memory with the same bytes in its place. */
+static int swap(struct ht_rig *rig)
+{
+	struct slab *slab = &rig->handle[0].window;
+	uint8_t *copy = malloc(slab->size);
+
+	if (!copy)
+		return seat_fail(rig->seat, "out of memory");
+	memcpy(copy, slab->base, slab->size);
+	ncclMemFree(slab->base);
+	if (mmap(slab->base, slab->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+	    MAP_FAILED)
+		return seat_fail(rig->seat, "mmap");
+	memcpy(slab->base, copy, slab->size);
+	free(copy);
+	return 0;
+}
+
+static int unmapped(struct ht_rig *rig)
+{
+	double end = world_now() + 20;
+	anyEpReachCounts_t c;
+
+	do {
+		if (counts_of(rig, &c))
+			return -1;
+		nap_ms(5);
+	} while (c.mapped && world_now() < end);
+	return c.mapped ? seat_fail(rig->seat, "rank %d: still mapped", seat_rank(rig->seat)) : 0;
+}
+
+/* The last rank has published an allocation that it then withdraws, and the others have closed its mapping when their
+ * kernels read the line: they must not use it. */
+static int withdrawn(struct ht_rig *rig)
+{
+	bool last = seat_rank(rig->seat) == seat_ranks(rig->seat) - 1;
+	struct ht_args args[HT_OPS];
+
+	if (ht_round(rig, 0) || ht_load(rig, 0, HT_DISPATCH))
+		return -1;
+	ht_args(rig, 0, HT_UPDATE, &args[HT_UPDATE]);
+	ht_args(rig, 0, HT_DISPATCH, &args[HT_DISPATCH]);
+	if (ht_expect(rig, "ncclEpUpdateHandle", ht_call_with(rig, 0, HT_UPDATE, &args[HT_UPDATE])) || ht_sync(rig) ||
+	    seat_barrier(rig->seat))
+		return -1;
+	if (last &&
+	    (ht_expect(rig, "ncclEpDispatch", ht_call_with(rig, 0, HT_DISPATCH, &args[HT_DISPATCH])) || swap(rig)))
+		return -1;
+	if (!last &&
+	    (unmapped(rig) || ht_expect(rig, "ncclEpDispatch", ht_call_with(rig, 0, HT_DISPATCH, &args[HT_DISPATCH]))))
+		return -1;
+	if (ht_sync(rig) || ht_check(rig, 0, HT_DISPATCH) || seat_barrier(rig->seat))
+		return -1;
+	if (last) {
+		munmap(rig->handle[0].window.base, rig->handle[0].window.size);
+		rig->handle[0].window.base = NULL;
+	}
+	if (rig->verdict.wrong)
+		return seat_fail(rig->seat, "withdrawn: #wrong %llu: %s", (unsigned long long)rig->verdict.wrong,
+				 rig->verdict.first);
+	return 0;
+}
+
 static int churn_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
@@ -115,7 +179,8 @@ static int churn_job(struct seat *seat, const void *arg)
 	for (life = 1; life < job->lives; life++)
 		if (renew(rig) || life_play(rig))
 			goto close;
-	bounded(rig, job->lives);
+	if (!bounded(rig, job->lives) && seat_ranks(seat) == 2 && job->cfg.own_stream)
+		withdrawn(rig);
 close:
 	ht_close(rig);
 	free(rig);
@@ -124,8 +189,9 @@ close:
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ht_churn [-g RANKS] [-n LIVES] [-p]\n"
-		     "  -g  processes (2)   -n  times that all tensors are allocated (30)   -p  not by ncclMemAlloc\n");
+	fprintf(out, "usage: ht_churn [-g RANKS] [-n LIVES] [-p] [-s]\n"
+		     "  -g  processes (2)   -n  times that all tensors are allocated (30)   -p  not by ncclMemAlloc\n"
+		     "  -s  CPU: on host streams; two ranks: and one withdraws memory in the middle of an operation\n");
 	return status;
 }
 
@@ -134,18 +200,21 @@ int main(int argc, char **argv)
 	struct job job = { .lives = 30 };
 	struct world_opts opts = { .seats = 2, .processes = true, .board = sizeof(struct board) };
 	enum ht_where where = HT_POINTER;
+	bool own_stream = false;
 	struct world *world;
 	double start = world_now();
 	int c, rc;
 
 	_Static_assert(sizeof(struct job) <= WORLD_ARG, "a job must fit into the world's argument");
-	while ((c = getopt(argc, argv, "g:n:ph")) != -1) {
+	while ((c = getopt(argc, argv, "g:n:psh")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == 'g')
 			opts.seats = atoi(optarg);
 		else if (c == 'n')
 			job.lives = atoi(optarg);
+		else if (c == 's')
+			own_stream = true;
 		else if (c == 'p')
 			where = HT_PLAIN;
 		else
@@ -162,6 +231,7 @@ int main(int argc, char **argv)
 							.combine = NUM_BF16 } },
 				   .handles = 1,
 				   .where = where,
+				   .own_stream = own_stream,
 				   .spare = LL_ALL };
 	job.cfg.data.seed = 29;
 	job.cfg.shape.capacity = ht_bound(&job.cfg.shape);
