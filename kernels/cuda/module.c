@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_dev.h"
+#include "kernels/gx/both.h"
 #include "util/error.h"
 
 /* kernels.cu, compiled by nvcc and embedded by embed.sh. */
