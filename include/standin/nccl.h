@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The subset of NCCL's API that AnyEP's stand-in communicator implements, for machines without NCCL and for programs
- * that run several ranks on one GPU or none. Names, values and layouts are those of NCCL 2.28: a program built with
- * this header runs on NVIDIA's library and vice versa, only the library path decides. Comments say where the stand-in
- * does less.
+ * NCCL's API as AnyEP's stand-in communicator has it, for machines without NCCL and for programs that run several ranks
+ * on one GPU or none. Names, values and layouts are those of NCCL 2.30.7: a program built with this header runs on
+ * NVIDIA's library and vice versa, only the library path decides. Comments say where the stand-in does less; the calls
+ * at the end are declared, but answer ncclInvalidUsage. Teams are in nccl_device.h, as NCCL's are.
  */
 #ifndef NCCL_H_
 #define NCCL_H_
 
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
-#if __has_include(<cuda_runtime_api.h>)
-#include <cuda_runtime_api.h>
+/* What NCCL's header includes, where it is: callers rely on it. */
+#if __has_include(<cuda_runtime.h>)
+#include <cuda_runtime.h>
 #else
 typedef struct CUstream_st *cudaStream_t;
 typedef enum cudaError {
@@ -22,16 +24,26 @@ typedef enum cudaError {
 	cudaErrorUnknown = 999
 } cudaError_t;
 #endif
+#if __has_include(<cuda_fp16.h>)
+#include <cuda_fp16.h>
+#endif
+#if __has_include(<cuda_bf16.h>)
+#include <cuda_bf16.h>
+#endif
+#if defined(__cplusplus) && __has_include(<cuda_fp8.h>)
+#include <cuda_fp8.h>
+#endif
 
+#define ANYEP_STANDIN 1 /* this header, not NVIDIA's */
 #define NCCL_MAJOR 2
-#define NCCL_MINOR 28
-#define NCCL_PATCH 9
-#define NCCL_SUFFIX "standin"
+#define NCCL_MINOR 30
+#define NCCL_PATCH 7
+#define NCCL_SUFFIX ""
 
 /* Up to 2.8 the version code has one digit less. */
 #define NCCL_VERSION(major, minor, patch) \
 	((major) * ((major) <= 2 && (minor) <= 8 ? 1000 : 10000) + (minor) * 100 + (patch))
-#define NCCL_VERSION_CODE 22809
+#define NCCL_VERSION_CODE 23007
 
 #ifdef __cplusplus
 extern "C" {
@@ -91,17 +103,29 @@ typedef enum {
 	ncclMaxRedOp = INT_MAX
 } ncclRedOp_t;
 
+typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
+
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
-#define NCCL_CONFIG_MAGIC 0xcafebeefu
+#define NCCL_UNDEF_FLOAT -1.0f
+#define NCCL_API_MAGIC 0xcafebeefu
 #define NCCL_SPLIT_NOCOLOR -1
 
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
+#define NCCL_WIN_STRICT_ORDERING 0x02
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 
+#define NCCL_CTA_POLICY_DEFAULT 0x00
+#define NCCL_CTA_POLICY_EFFICIENCY 0x01
+#define NCCL_CTA_POLICY_ZERO 0x02
+#define NCCL_SHRINK_DEFAULT 0x00
+#define NCCL_SHRINK_ABORT 0x01
+#define NCCL_REVOKE_DEFAULT 0x00
+#define NCCL_SUSPEND_MEM 0x01
+
 /* The stand-in reads size, magic and blocking; calls block also with blocking = 0. */
-typedef struct ncclConfig_v22800 {
+typedef struct ncclConfig_v23000 {
 	size_t size;
 	unsigned int magic;
 	unsigned int version;
@@ -119,18 +143,44 @@ typedef struct ncclConfig_v22800 {
 	int nvlsCTAs;
 	int nChannelsPerNetPeer;
 	int nvlinkCentricSched;
+	int graphUsageMode;
+	int numRmaCtx;
+	int maxP2pPeers;
+	int graphStreamOrdering;
 } ncclConfig_t;
 
-#define NCCL_CONFIG_UNDEF_4 NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT
 #define NCCL_CONFIG_INITIALIZER                                                                       \
-	{ sizeof(ncclConfig_t),	 NCCL_CONFIG_MAGIC,	NCCL_VERSION_CODE,     NCCL_CONFIG_UNDEF_4,   \
-	  NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, \
-	  NCCL_CONFIG_UNDEF_4,	 NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+	{ sizeof(ncclConfig_t),	 NCCL_API_MAGIC,	NCCL_VERSION_CODE,     NCCL_CONFIG_UNDEF_INT, \
+	  NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, \
+	  NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, \
+	  NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
+	  NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, \
+	  NCCL_CONFIG_UNDEF_INT }
 
-/* nRanks ranks, stride apart, that can load from and store to each other's memory; rank is this rank's index. */
-typedef struct ncclTeam {
-	int nRanks, rank, stride;
-} ncclTeam_t;
+typedef struct ncclSimInfo_v22200 {
+	size_t size;
+	unsigned int magic;
+	unsigned int version;
+	float estimatedTime;
+} ncclSimInfo_t;
+
+#define NCCL_SIM_INFO_INITIALIZER { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION_CODE, NCCL_UNDEF_FLOAT }
+
+typedef enum {
+	ncclStatGpuMemSuspend = 0,
+	ncclStatGpuMemSuspended = 1,
+	ncclStatGpuMemPersist = 2,
+	ncclStatGpuMemTotal = 3
+} ncclCommMemStat_t;
+
+typedef struct {
+	int opCnt;
+	int peer;
+	int sigIdx;
+	int ctx;
+} ncclWaitSignalDesc_t;
+
+typedef struct ncclParamHandle *ncclParamHandle_t;
 
 ncclResult_t ncclGetVersion(int *version);
 const char *ncclGetErrorString(ncclResult_t result);
@@ -175,7 +225,56 @@ ncclResult_t ncclMemFree(void *ptr);
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags);
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUserPtr);
-ncclTeam_t ncclTeamLsa(ncclComm_t comm);
+
+/* Not in the stand-in: each answers ncclInvalidUsage, with a message that names it (plugin/standin/absent.c). */
+ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
+			  cudaStream_t stream);
+ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
+			ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root,
+			 ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op,
+			int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+		      cudaStream_t stream);
+ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+		      cudaStream_t stream);
+ncclResult_t ncclPutSignal(const void *localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
+			   size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
+			   cudaStream_t stream);
+ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
+				      ncclScalarResidence_t residence, ncclComm_t comm);
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *simInfo);
+
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
+ncclResult_t ncclCommShrink(ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm,
+			    ncclConfig_t *config, int shrinkFlags);
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *uniqueId);
+ncclResult_t ncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm,
+			  ncclConfig_t *config);
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, void **handle);
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+ncclResult_t ncclCommResume(ncclComm_t comm);
+ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
+
+ncclResult_t ncclParamBind(ncclParamHandle_t *out, const char *key);
+ncclResult_t ncclParamGetI8(ncclParamHandle_t h, int8_t *out);
+ncclResult_t ncclParamGetI16(ncclParamHandle_t h, int16_t *out);
+ncclResult_t ncclParamGetI32(ncclParamHandle_t h, int32_t *out);
+ncclResult_t ncclParamGetI64(ncclParamHandle_t h, int64_t *out);
+ncclResult_t ncclParamGetU8(ncclParamHandle_t h, uint8_t *out);
+ncclResult_t ncclParamGetU16(ncclParamHandle_t h, uint16_t *out);
+ncclResult_t ncclParamGetU32(ncclParamHandle_t h, uint32_t *out);
+ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t *out);
+ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char **out);
+ncclResult_t ncclParamGet(ncclParamHandle_t h, void *out, int maxLen, int *len);
+ncclResult_t ncclParamGetParameter(const char *key, const char **value, int *valueLen);
+ncclResult_t ncclParamGetAllParameterKeys(const char ***table, int *tableLen);
+void ncclParamDumpAll(void);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include <nccl.h>
+#include <nccl_device.h>
 
 #include "plugin/boot/boot.h"
 #include "plugin/standin/device.h"

@@ -7,16 +7,17 @@
 #include "plugin/standin/query.h"
 #include "util/error.h"
 
+/* NCCL's texts: programs and logs are searched for them. The message of a failure is ncclGetLastError's. */
 static const char *const result_texts[ncclNumResults] = {
 	[ncclSuccess] = "no error",
-	[ncclUnhandledCudaError] = "the CUDA driver reported an error; see ncclGetLastError and NCCL_DEBUG=WARN",
-	[ncclSystemError] = "a system call or a library failed; see ncclGetLastError and NCCL_DEBUG=WARN",
-	[ncclInternalError] = "internal error; see ncclGetLastError and NCCL_DEBUG=WARN",
-	[ncclInvalidArgument] = "invalid argument; see ncclGetLastError and NCCL_DEBUG=WARN",
-	[ncclInvalidUsage] = "invalid usage in this state; see ncclGetLastError and NCCL_DEBUG=WARN",
-	[ncclRemoteError] = "a remote rank failed or exited; see ncclGetLastError and NCCL_DEBUG=WARN",
-	[ncclInProgress] = "still in progress",
-	[ncclTimeout] = "a remote rank did not respond in time; see ncclGetLastError and NCCL_DEBUG=WARN",
+	[ncclUnhandledCudaError] = "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+	[ncclSystemError] = "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+	[ncclInternalError] = "internal error - please report this issue to the NCCL developers",
+	[ncclInvalidArgument] = "invalid argument (run with NCCL_DEBUG=WARN for details)",
+	[ncclInvalidUsage] = "invalid usage (run with NCCL_DEBUG=WARN for details)",
+	[ncclRemoteError] = "remote process exited or there was a network error",
+	[ncclInProgress] = "NCCL operation in progress",
+	[ncclTimeout] = "timeout",
 };
 
 const char *ncclGetErrorString(ncclResult_t result)

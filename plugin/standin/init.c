@@ -29,7 +29,7 @@ int ep_sc_config_check(const ncclConfig_t *config, const char *call)
 
 	if (!config)
 		return 0;
-	if (config->size < offsetof(ncclConfig_t, blocking) || config->magic != NCCL_CONFIG_MAGIC)
+	if (config->size < offsetof(ncclConfig_t, blocking) || config->magic != NCCL_API_MAGIC)
 		return EP_FAIL(EP_COMM, EP_EARG, "%s: config was not initialized with NCCL_CONFIG_INITIALIZER", call);
 	if (config->size >= end && config->blocking != NCCL_CONFIG_UNDEF_INT && (unsigned)config->blocking > 1)
 		return EP_FAIL(EP_COMM, EP_EARG, "%s: config.blocking is %d, must be 0 or 1", call, config->blocking);

@@ -60,7 +60,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommWindowRegister: invalid range of %zu bytes at %p", size, buff);
 	if (!rc && !win)
 		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommWindowRegister: win is NULL");
-	if (!rc && (winFlags & ~NCCL_WIN_COLL_SYMMETRIC))
+	if (!rc && (winFlags & ~(NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING)))
 		rc = EP_FAIL(EP_COMM, EP_EARG, "ncclCommWindowRegister: unknown flags %#x", (unsigned)winFlags);
 	if (win)
 		*win = NULL;
@@ -128,16 +128,4 @@ ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void **outUser
 		return (ncclResult_t)ep_result(window_unknown("ncclWinGetUserPtr", win));
 	*outUserPtr = base;
 	return ncclSuccess;
-}
-
-ncclTeam_t ncclTeamLsa(ncclComm_t comm)
-{
-	ncclTeam_t team = { .nRanks = 1, .stride = 1 }; /* the call cannot fail: at least the rank itself */
-	struct ncclComm *c = NULL;
-
-	if (ep_sc_get(comm, "ncclTeamLsa", &c))
-		return team;
-	team = c->lsa;
-	ep_sc_put(c);
-	return team;
 }

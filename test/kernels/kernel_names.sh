@@ -1,19 +1,18 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# kernel_names.sh PROGRAM CUOBJDUMP [CODE...]: PROGRAM (kernel_names.c) prints the kernels' names and is content with them;
-# every file of device code (fatbin, hsaco) has all of them.
+# kernel_names.sh PROGRAM [CODE...]: PROGRAM (kernel_names.c) prints the kernels' names and is content with them; every
+# file of device code (fatbin, hsaco) has all of them as symbols. An nvcc that compresses all it embeds hides them.
 set -u
-program=$1 cuobjdump=$2
-shift 2
-names=$($program) || exit 1
+names=$("$1") || exit 1
+shift
 failed=0
 for code; do
-	case $code in
-	*.fatbin) symbols=$($cuobjdump -symbols "$code") || { echo "not ok: $cuobjdump cannot read $code"; exit 1; } ;;
-	*) symbols=$(tr '\0' '\n' <"$code" | grep -a '^ep_') ;;
-	esac
+	symbols=$(tr '\0' '\n' <"$code" | grep -a '^ep_')
+	if [ -z "$symbols" ]; then
+		case $code in *.fatbin) echo "# $code is compressed" && continue ;; esac
+	fi
 	for name in $names; do
-		printf '%s\n' "$symbols" | grep -qaw "$name" && continue
+		printf '%s\n' "$symbols" | grep -qax "$name" && continue
 		failed=$((failed + 1))
 		echo "not ok: $code has no $name"
 	done

@@ -2,6 +2,8 @@
 /* Invalid arguments: an error code and a message that names the call; no crash, no hang. */
 #include <criterion/criterion.h>
 
+#include <nccl_device.h>
+
 #include "ranks.h"
 
 TestSuite(standin_args, .timeout = 30);
@@ -191,7 +193,7 @@ Test(standin_args, memory, .init = one_rank, .fini = no_rank)
 	REFUSED("ncclCommWindowRegister", ncclCommWindowRegister(comm, x, 0, &win, 0));
 	REFUSED("ncclCommWindowRegister", ncclCommWindowRegister(comm, x, SIZE_MAX, &win, 0));
 	REFUSED("ncclCommWindowRegister", ncclCommWindowRegister(comm, x, 16, NULL, 0));
-	REFUSED("ncclCommWindowRegister", ncclCommWindowRegister(comm, x, 16, &win, 2));
+	REFUSED("ncclCommWindowRegister", ncclCommWindowRegister(comm, x, 16, &win, 4));
 	REFUSED("ncclCommWindowDeregister", ncclCommWindowDeregister(comm, NULL));
 	cr_assert(ncclCommWindowRegister(comm, x, 16, &win, 0) == ncclSuccess);
 	REFUSED("ncclWinGetUserPtr", ncclWinGetUserPtr(comm, win, NULL));
@@ -199,4 +201,38 @@ Test(standin_args, memory, .init = one_rank, .fini = no_rank)
 	cr_assert(ncclCommWindowDeregister(comm, win) == ncclSuccess);
 	REFUSED("ncclCommWindowDeregister", ncclCommWindowDeregister(comm, win));
 	REFUSED("ncclWinGetUserPtr", ncclWinGetUserPtr(comm, win, &p));
+}
+
+#define ABSENT(name, call)                                                                                \
+	do {                                                                                              \
+		cr_expect((call) == ncclInvalidUsage, "%s", #call);                                       \
+		cr_expect(strstr(ncclGetLastError(NULL), name), "%s: %s", #call, ncclGetLastError(NULL)); \
+	} while (0)
+
+/* Calls of NCCL's that the stand-in has not: a clear error, and inside a group the group's. */
+Test(standin_args, calls_that_are_not_there, .init = one_rank, .fini = no_rank)
+{
+	ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+	ncclParamHandle_t param;
+	ncclUniqueId id;
+	ncclComm_t other;
+	uint64_t bytes;
+	char x[8] = { 0 };
+	void *p;
+
+	ABSENT("ncclSend", ncclSend(x, 1, ncclInt8, 0, comm, NULL));
+	ABSENT("ncclRecv", ncclRecv(x, 1, ncclInt8, 0, comm, NULL));
+	ABSENT("ncclAlltoAll", ncclAlltoAll(x, x, 1, ncclInt8, comm, NULL));
+	ABSENT("ncclReduce", ncclReduce(x, x, 1, ncclInt8, ncclSum, 0, comm, NULL));
+	ABSENT("ncclPutSignal", ncclPutSignal(x, 1, ncclInt8, 0, NULL, 0, 0, 0, 0, comm, NULL));
+	ABSENT("ncclCommShrink", ncclCommShrink(comm, NULL, 0, &other, NULL, NCCL_SHRINK_DEFAULT));
+	ABSENT("ncclCommGrow", ncclCommGrow(comm, 2, &id, -1, &other, NULL));
+	ABSENT("ncclCommRegister", ncclCommRegister(comm, x, 8, &p));
+	ABSENT("ncclCommMemStats", ncclCommMemStats(comm, ncclStatGpuMemTotal, &bytes));
+	ABSENT("ncclGroupSimulateEnd", ncclGroupSimulateEnd(&info));
+	ABSENT("ncclParamBind", ncclParamBind(&param, "DEBUG"));
+	cr_expect(ncclGroupStart() == ncclSuccess);
+	ABSENT("ncclSend", ncclSend(x, 1, ncclInt8, 0, comm, NULL));
+	cr_expect(ncclGroupEnd() == ncclInvalidUsage);
+	cr_expect(ncclAllGather(x, x, 1, ncclInt8, comm, NULL) == ncclSuccess, "the communicator is unharmed");
 }

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <nccl_device.h>
 #include <sys/mman.h>
 
 #include "plugin/standin/query.h"
@@ -133,6 +134,12 @@ static int team_of_two(struct rank *me)
 	int bad = 0;
 
 	EXPECT(team.nRanks == (me->rank < 4 ? 2 : 1) && team.rank == me->rank % 2 && team.stride == 1);
+	EXPECT(ncclTeamRankToWorld(me->comm, team, 0) == me->rank / 2 * 2);
+	EXPECT(ncclTeamRankToLsa(me->comm, ncclTeamWorld(me->comm), me->rank) == team.rank);
+	team = ncclTeamWorld(me->comm);
+	EXPECT(team.nRanks == me->n && team.rank == me->rank && team.stride == 1);
+	team = ncclTeamRail(me->comm);
+	EXPECT(me->rank == 4 || (team.nRanks == me->n / 2 && team.rank == me->rank / 2 && team.stride == 2));
 	return bad;
 }
 

@@ -11,7 +11,7 @@ OUTSIDE = {
     'net/': ('util/', 'nccl_ep_net.h'),
     'kernels/': ('util/',),
     'proxy/': ('net/', 'util/'),
-    'plugin/': ('kernels/', 'util/', 'nccl_ep', 'nccl.h'),
+    'plugin/': ('kernels/', 'util/', 'nccl_ep', 'nccl.h', 'nccl_device.h'),
     'plugin/boot/': ('util/',),
     'plugin/link/': ('proxy/', 'net/', 'kernels/', 'util/'),
     'include/': ('nccl.h', 'nccl_ep', 'ep_enums.h'),
