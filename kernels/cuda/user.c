@@ -27,6 +27,14 @@ static unsigned long long block_of(unsigned long long address)
 	return ep_cu.cuPointerGetAttribute(&block, EP_CU_PTR_MEMORY_BLOCK_ID, address) ? 0 : block;
 }
 
+/* Blocks are numbered: unmixed, the rows n, n + 1 and m, m + 1 would look alike. */
+static unsigned long long mixed(unsigned long long v)
+{
+	v = (v ^ v >> 33) * 0xff51afd7ed558ccdull;
+	v = (v ^ v >> 33) * 0xc4ceb9fe1a85ec53ull;
+	return v ^ v >> 33;
+}
+
 /* Adds the mappings that follow, up to end. One that is missing, or of another size, ends the row, and the kernels
  * stage what reaches beyond it. */
 static void row_extend(unsigned long long end, struct ep_buffer *row)
@@ -37,7 +45,7 @@ static void row_extend(unsigned long long end, struct ep_buffer *row)
 
 	while (at < end && (block = block_of(at)) && !ep_cu.cuMemGetAddressRange_v2(&start, &size, at) && start == at &&
 	       size == piece) {
-		hash = (hash ^ block) * 0x100000001b3ull;
+		hash = mixed(hash) + block;
 		row->id = BLOCK_ID | ROW_ID | (hash & ID_MASK);
 		row->size += piece;
 		row->pieces++;

@@ -99,6 +99,8 @@ static void board_set(struct ep_own *own, const struct slot *slot, uint64_t id)
 
 static void slot_drop(struct ep_own *own, struct slot *slot)
 {
+	EP_TRACE(EP_GROUP, "rank %d: withdraws allocation %#llx at %p", own->ctx.rank, (unsigned long long)slot->id,
+		 slot->at.base);
 	if (slot->offered) {
 		board_set(own, slot, 0);
 		for (uint32_t i = 0; i < slot->at.pieces; i++)
@@ -202,6 +204,9 @@ static struct slot *slot_add(struct ep_own *own, const struct ep_buffer *at)
 		*slot = (struct slot){ .id = ++own->generation * EP_REACH_SLOTS + (uint64_t)(slot - own->slot),
 				       .at = *at };
 		slot_offer(own, slot);
+		EP_TRACE(EP_GROUP, "rank %d: %s allocation %#llx: %zu bytes at %p in %u pieces", own->ctx.rank,
+			 slot->offered ? "offers" : "cannot offer", (unsigned long long)slot->id, at->size, at->base,
+			 at->pieces);
 		return slot;
 	}
 	if (!own->said_full)

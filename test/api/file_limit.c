@@ -164,7 +164,8 @@ int main(void)
 		int status = -1;
 
 		if (!pid) {
-			struct rlimit limit = { cases[i].limit, RLIM_INFINITY }, none = { RLIM_INFINITY, RLIM_INFINITY };
+			struct rlimit limit = { cases[i].limit, RLIM_INFINITY };
+			struct rlimit none = { RLIM_INFINITY, RLIM_INFINITY };
 			int bad = setrlimit(RLIMIT_FSIZE, &limit) || cases[i].fn() || (cases[i].fn != enough && !named);
 
 			/* ./run coverage writes its counts at exit. */

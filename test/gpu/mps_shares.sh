@@ -21,8 +21,8 @@ measure() {
 	[ "$(wc -l <<<"$said")" = "$1" ] || fail "not every one of $1 ranks told its blocks: $said"
 	[ "$(sort -u <<<"$said" | wc -l)" = 1 ] || fail "ranks at the same percentage differ: $said"
 	read -r seen all blocks <<<"$(head -n 1 <<<"$said")"
-	dispatch=$(awk '$2 == "dispatch" { print $4 }' "$dir/out")
-	combine=$(awk '$2 == "combine" { print $4 }' "$dir/out")
+	dispatch=$(awk '$1 ~ /^[0-9]/ && $2 == "dispatch" { print $4 }' "$dir/out")
+	combine=$(awk '$1 ~ /^[0-9]/ && $2 == "combine" { print $4 }' "$dir/out")
 }
 
 # An equal part of the GPU, or what the rank sees of it if that is less.

@@ -155,9 +155,23 @@ def iterate(me, tensors, i, keep):
     ranks = torch.stack([(idx // local == r).any(1) for r in range(RANKS)]).sum(0)
     me.sync()
     if not torch.equal(out[:len(want)], want):
-        raise RuntimeError(f'rank {me.rank}: iteration {i}: dispatch is wrong')
+        raise RuntimeError(f'rank {me.rank}: iteration {i}: dispatch is wrong: {wrong(me, everyone, out, want)}')
     if not torch.equal(sums, (values * ranks.view(-1, 1)).to(torch.bfloat16)):
         raise RuntimeError(f'rank {me.rank}: iteration {i}: combine is wrong')
+
+
+def wrong(me, everyone, out, want):
+    """How many rows of which source, and what the first one holds: 99 was never written."""
+    local, at, text = EXPERTS // RANKS, 0, [f'out at {out.data_ptr():#x}, {out.numel() * 2} bytes']
+    for source, (experts, _) in enumerate(everyone):
+        n = int((experts // local == me.rank).any(1).sum())
+        bad = (out[at:at + n] != want[at:at + n]).any(1).nonzero().flatten()
+        if len(bad):
+            row = int(bad[0]) + at
+            text.append(f'{len(bad)} of {n} rows of rank {source}, from row {row}: {out[row, :4].tolist()}, must be '
+                        f'{want[row, :4].tolist()}')
+        at += n
+    return '; '.join(text)
 
 
 def free_bytes(me, tensors, barrier, want):
