@@ -4,6 +4,7 @@
  * a third GPU found by UUID only, and a GPU that does not tell its cores.
  */
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -21,11 +22,15 @@ static const struct device devices[] = {
 };
 static int ready;
 
+struct attributes {
+	unsigned word[10]; /* the count first */
+};
+
 EXPORT unsigned nvmlInit_v2(void);
-EXPORT unsigned nvmlDeviceGetHandleByUUID(const char *uuid, const struct device **out);
-EXPORT unsigned nvmlDeviceGetHandleByPciBusId_v2(const char *bus, const struct device **out);
-EXPORT unsigned nvmlDeviceGetNumGpuCores(const struct device *device, unsigned *out);
-EXPORT unsigned nvmlDeviceGetAttributes_v2(const struct device *device, unsigned *out);
+EXPORT unsigned nvmlDeviceGetHandleByUUID(const char *uuid, void **out);
+EXPORT unsigned nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **out);
+EXPORT unsigned nvmlDeviceGetNumGpuCores(void *handle, unsigned *out);
+EXPORT unsigned nvmlDeviceGetAttributes_v2(void *handle, struct attributes *out);
 
 unsigned nvmlInit_v2(void)
 {
@@ -33,40 +38,44 @@ unsigned nvmlInit_v2(void)
 	return 0;
 }
 
-static unsigned find(const char *key, size_t member, const struct device **out)
+static unsigned find(const char *key, size_t member, void **out)
 {
 	for (size_t i = 0; ready && *key && i < sizeof(devices) / sizeof(devices[0]); i++)
 		if (!strcmp(key, *(const char *const *)((const char *)&devices[i] + member))) {
-			*out = &devices[i];
+			*out = (void *)(uintptr_t)&devices[i];
 			return 0;
 		}
 	return 6; /* NVML_ERROR_NOT_FOUND */
 }
 
-unsigned nvmlDeviceGetHandleByUUID(const char *uuid, const struct device **out)
+unsigned nvmlDeviceGetHandleByUUID(const char *uuid, void **out)
 {
 	return find(uuid, offsetof(struct device, uuid), out);
 }
 
-unsigned nvmlDeviceGetHandleByPciBusId_v2(const char *bus, const struct device **out)
+unsigned nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **out)
 {
 	return find(bus, offsetof(struct device, bus), out);
 }
 
-unsigned nvmlDeviceGetNumGpuCores(const struct device *device, unsigned *out)
+unsigned nvmlDeviceGetNumGpuCores(void *handle, unsigned *out)
 {
+	const struct device *device = handle;
+
 	if (!device->cores)
 		return 3; /* NVML_ERROR_NOT_SUPPORTED */
 	*out = device->cores;
 	return 0;
 }
 
-/* Of slices only, as NVML. 40 bytes, the count first. */
-unsigned nvmlDeviceGetAttributes_v2(const struct device *device, unsigned *out)
+/* Of slices only, as NVML. */
+unsigned nvmlDeviceGetAttributes_v2(void *handle, struct attributes *out)
 {
+	const struct device *device = handle;
+
 	if (!device->slice)
 		return 3;
-	memset(out, 0xff, 40);
-	out[0] = device->slice;
+	memset(out, 0xff, sizeof(*out));
+	out->word[0] = device->slice;
 	return 0;
 }
