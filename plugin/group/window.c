@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "util/clock.h"
 #include "util/error.h"
 #include "util/text.h"
 
@@ -223,7 +222,7 @@ static int marks_move(const struct ep_window_ctx *ctx, const struct ep_window *w
 					       ctx->stream);
 	if (!rc && !write)
 		rc = ops->copy(ctx->dev, staging + n, marks(win->peer[ctx->rank], win), (size_t)n * size, ctx->stream);
-	return rc ? rc : ops->sync(ctx->dev, ctx->stream, ep_deadline_ms(10000));
+	return rc ? rc : ops->sync(ctx->dev, ctx->stream, ep_boot_deadline(ctx->boot));
 }
 
 static void marks_judge(const struct ep_window_ctx *ctx, struct ep_window *win, const struct mark *staging,
@@ -301,7 +300,7 @@ static int table_fill(const struct ep_window_ctx *ctx, struct ep_window *win)
 	memcpy(staging.host, win->peer, size);
 	rc = ops->copy(ctx->dev, win->peer_dev, staging.host, size, ctx->stream);
 	if (!rc)
-		rc = ops->sync(ctx->dev, ctx->stream, ep_deadline_ms(10000));
+		rc = ops->sync(ctx->dev, ctx->stream, ep_boot_deadline(ctx->boot));
 	ops->pinned_free(ctx->dev, &staging);
 	return rc;
 }
