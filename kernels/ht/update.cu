@@ -274,6 +274,13 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 	return ok;
 }
 
+/* Of HT_BATCH ranks, all loads in flight together; 0 past the last rank. */
+GX_DEV void ht_load_counts(const struct ht *ht, uint32_t first, uint64_t bin, uint32_t *out)
+{
+	for (uint32_t u = 0; u < HT_BATCH; u++)
+		out[u] = first + u < ht->op.nranks ? ht_counts(ht, ht->a->mine, first + u)[bin] : 0;
+}
+
 /* base[]: rows of lower ranks; total[]: of all ranks. *go becomes 0 if a rank counts more rows than it can have: sums
  * of them would overflow. */
 GX_DEV void ht_sum_counts(struct ht *ht, uint32_t *go)
@@ -283,14 +290,17 @@ GX_DEV void ht_sum_counts(struct ht *ht, uint32_t *go)
 	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
 		uint32_t before = 0, all = 0, liar = EP_HT_NONE;
 
-		/* No branch: it would keep the loads of the next ranks behind this one's. */
-		for (uint32_t r = 0; r < ht->op.nranks; r++) {
-			uint32_t n = ht_counts(ht, ht->a->mine, r)[bin];
+		for (uint32_t r0 = 0; r0 < ht->op.nranks; r0 += HT_BATCH) {
+			uint32_t v[HT_BATCH];
 
-			liar = n > ht->a->shape.tmax ? r : liar;
-			n = n > ht->a->shape.tmax ? 0 : n;
-			before += r < ht->op.rank ? n : 0;
-			all += n;
+			ht_load_counts(ht, r0, bin, v);
+			for (uint32_t u = 0; u < HT_BATCH; u++) {
+				uint32_t bad = v[u] > ht->a->shape.tmax, n = bad ? 0 : v[u];
+
+				liar = bad ? r0 + u : liar;
+				before += r0 + u < ht->op.rank ? n : 0;
+				all += n;
+			}
 		}
 		if (liar != EP_HT_NONE) {
 			gx_op_fail(&ht->op, EP_KERR_COUNT, liar, EP_KPHASE_RECV);
@@ -334,13 +344,17 @@ GX_DEV void ht_zone(struct ht *ht, uint32_t e, uint64_t first, uint32_t length)
 	a->area[e].first = start;
 	a->area[e].count = end - start;
 	a->filled[e] = rows_end - start;
-	for (uint32_t r = 0; r < ht->op.nranks; r++) {
-		struct ep_ht_run *run = &a->zone[(uint64_t)r * a->shape.per_rank + e];
-		uint32_t n = ht_counts(ht, ht->a->mine, r)[bin];
+	for (uint32_t r0 = 0; r0 < ht->op.nranks; r0 += HT_BATCH) {
+		uint32_t v[HT_BATCH];
 
-		run->first = ht_run_end(first, rows_end);
-		run->count = ht_run_end(first + n, rows_end) - run->first;
-		first += n;
+		ht_load_counts(ht, r0, bin, v);
+		for (uint32_t u = 0; u < HT_BATCH && r0 + u < ht->op.nranks; u++) {
+			struct ep_ht_run *run = &a->zone[(uint64_t)(r0 + u) * a->shape.per_rank + e];
+
+			run->first = ht_run_end(first, rows_end);
+			run->count = ht_run_end(first + v[u], rows_end) - run->first;
+			first += v[u];
+		}
 	}
 }
 
