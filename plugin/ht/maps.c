@@ -28,12 +28,13 @@ enum state {
 struct map {
 	uint64_t id;
 	struct ep_mem mem;
+	bool borrowed;	  /* a thread's own pointer: nothing to unmap */
 	uint64_t ns;	  /* ENDING: since when */
 	uint32_t version; /* ENDING: the first that does not have it */
 	enum state state;
 };
 
-/* A rank of another process; map is NULL before its first allocation. */
+/* A rank of another process or on another device; map is NULL before its first allocation. */
 struct peer {
 	struct map *map; /* [EP_REACH_SLOTS] */
 	struct ep_mem board;
@@ -65,8 +66,8 @@ bool ep_maps_peer(const struct ep_topo *topo, int rank, uint32_t owner)
 	if (owner >= (uint32_t)topo->nranks)
 		return false;
 	other = &topo->rank[owner];
-	return other->node == me->node && other->pid_rank != me->pid_rank && other->dev.kind == me->dev.kind &&
-	       !other->apart;
+	return other->node == me->node && other->dev.kind == me->dev.kind && !other->apart &&
+	       !ep_topo_near(topo, rank, (int)owner);
 }
 
 /* ---- the table ---- */
@@ -124,7 +125,8 @@ static void map_close(struct ep_maps *maps, uint32_t owner, struct map *map)
 {
 	EP_TRACE(EP_GROUP, "rank %d: closed allocation %#llx of rank %u", maps->ctx.rank, (unsigned long long)map->id,
 		 owner);
-	maps->ctx.dev->ops->mem_free(maps->ctx.dev, &map->mem);
+	if (!map->borrowed)
+		maps->ctx.dev->ops->mem_free(maps->ctx.dev, &map->mem);
 	*map = (struct map){ 0 };
 	maps->peer[owner].ending--;
 	maps->ending--;
@@ -294,20 +296,43 @@ static int pieces_fetch(struct ep_maps *maps, const struct want *want, struct pi
 	}
 }
 
-static int want_map(struct ep_maps *maps, const struct want *want, struct ep_mem *out)
+/* Of a thread on another device: its pointer, piece by piece, as access is a property of each. */
+static int thread_open(struct ep_maps *maps, const struct want *want, const struct pieces *p, struct ep_mem *out)
 {
+	const struct ep_topo_rank *owner = &maps->ctx.topo->rank[want->owner];
+	struct ep_dev *dev = maps->ctx.dev;
+	struct ep_mem all = { .size = p->export->size * p->n };
+	int rc = ep_boot_ptr_find(maps->ctx.boot, (int)want->owner, &owner->fds, ep_pointer_key(want->id), all.size,
+				  &all.ptr);
+
+	for (uint32_t i = 0; !rc && i < p->n; i++) {
+		struct ep_mem piece = { .ptr = (uint8_t *)all.ptr + i * p->export->size, .size = p->export->size };
+
+		rc = dev->ops->peer_open(dev, owner->dev.ordinal, &piece);
+	}
+	if (!rc)
+		*out = all;
+	return rc;
+}
+
+static int want_map(struct ep_maps *maps, const struct want *want, struct map *map)
+{
+	const struct ep_topo_rank *rank = maps->ctx.topo->rank;
+	struct ep_dev *dev = maps->ctx.dev;
 	struct pieces p = { 0 };
 	int rc = pieces_fetch(maps, want, &p);
 
+	map->borrowed = rank[want->owner].pid_rank == rank[maps->ctx.rank].pid_rank;
 	if (!rc)
-		rc = maps->ctx.dev->ops->user_import(maps->ctx.dev, p.export, p.fd, p.n, out);
+		rc = map->borrowed ? thread_open(maps, want, &p, &map->mem)
+				   : dev->ops->user_import(dev, p.export, p.fd, p.n, &map->mem);
 	pieces_free(&p);
 	return rc;
 }
 
 static void want_added(struct ep_maps *maps, const struct want *want, struct map *map)
 {
-	*map = (struct map){ .id = want->id, .mem = map->mem, .state = MAPPED };
+	*map = (struct map){ .id = want->id, .mem = map->mem, .borrowed = map->borrowed, .state = MAPPED };
 	if (++maps->now > maps->peak)
 		maps->peak = maps->now;
 	entry_add(maps, want, &map->mem);
@@ -345,7 +370,7 @@ static void want_serve(struct ep_maps *maps, const struct want *want)
 			return;
 	}
 	peer_check(maps, want->owner); /* before ending is asked */
-	rc = want_map(maps, want, &map->mem);
+	rc = want_map(maps, want, map);
 	if (!rc)
 		want_added(maps, want, map);
 	/* CUDA IPC opens no allocation at the address of another one of the same process that is still open. */
@@ -432,7 +457,7 @@ void ep_maps_free(struct ep_maps *maps)
 		return;
 	for (int r = 0; r < maps->ctx.topo->nranks; r++)
 		for (unsigned i = 0; maps->peer[r].map && i < EP_REACH_SLOTS; i++)
-			if (maps->peer[r].map[i].mem.ptr)
+			if (maps->peer[r].map[i].mem.ptr && !maps->peer[r].map[i].borrowed)
 				dev->ops->mem_free(dev, &maps->peer[r].map[i].mem);
 	dev->ops->pinned_free(dev, &maps->table);
 	ep_maps_abandon(maps);

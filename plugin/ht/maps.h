@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Allocations of other processes that this rank has mapped, and the table in which its kernels find them. All functions
+ * Allocations of other ranks that this rank has mapped, or as a thread of their process may access, and the table in
+ * which its kernels find them. All functions
  * but ep_maps_counts, ep_maps_version and ep_maps_device are for the service thread alone.
  */
 #ifndef EP_PLUGIN_MAPS_H
@@ -16,7 +17,7 @@ struct ep_maps_counts {
 	uint64_t refused;   /* allocations that could not be mapped */
 };
 
-/* Whether rank maps memory of owner: another process of the node, on a device of the same kind. */
+/* Whether rank maps memory of owner: of the node, on a device of the same kind, but of another process or device. */
 bool ep_maps_peer(const struct ep_topo *topo, int rank, uint32_t owner);
 
 int ep_maps_open(const struct ep_reach_ctx *ctx, struct ep_maps **out);

@@ -47,4 +47,10 @@ static inline uint64_t ep_offer_key(uint64_t id, uint32_t piece)
 	return id * EP_OFFER_PIECES + piece;
 }
 
+/* Of the pointer, for threads on other devices; other keys of pointers are addresses and small numbers. */
+static inline uint64_t ep_pointer_key(uint64_t id)
+{
+	return ~id;
+}
+
 #endif

@@ -105,6 +105,7 @@ static void slot_drop(struct ep_own *own, struct slot *slot)
 		board_set(own, slot, 0);
 		for (uint32_t i = 0; i < slot->at.pieces; i++)
 			ep_boot_note_withdraw(own->ctx.boot, ep_offer_key(slot->id, i));
+		ep_boot_ptr_withdraw(own->ctx.boot, ep_pointer_key(slot->id));
 		own->fds -= slot->at.pieces;
 	}
 	*slot = (struct slot){ 0 };
@@ -138,6 +139,8 @@ static void slot_offer(struct ep_own *own, struct slot *slot)
 
 	while (done < slot->at.pieces && !(rc = piece_offer(own, slot->id, &slot->at, done)))
 		done++;
+	if (!rc)
+		rc = ep_boot_ptr_offer(own->ctx.boot, ep_pointer_key(slot->id), slot->at.base, slot->at.size);
 	slot->offered = !rc;
 	if (!rc) {
 		own->fds += slot->at.pieces;

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "kernels/dev.h"
+#include "nccl_ep_ext.h"
 #include "plugin/group/group.h"
 #include "test/oracle/ht_rig.h"
 #include "test/oracle/rig.h"
@@ -144,6 +145,19 @@ static int play_ll(struct seat *seat, const struct job *job)
 	return rig_tell(&rig);
 }
 
+/* Tensors are accessed in place once they are mapped, which is between two operations; threads by peer access. */
+static void play_direct(struct ht_rig *rig)
+{
+	anyEpReachCounts_t counts = ANYEP_REACH_COUNTS_INIT;
+
+	for (int i = 0; i < 40; i++)
+		ht_script(rig, "UA DA CA");
+	if (anyEpGroupReachCounts(rig->group, &counts) || !counts.direct)
+		seat_fail(rig->seat, "rank %d: %llu tensors in place, %llu staged, %llu mapped", seat_rank(rig->seat),
+			  (unsigned long long)counts.direct, (unsigned long long)counts.staged,
+			  (unsigned long long)counts.mapped);
+}
+
 static int play_ht(struct seat *seat, const struct job *job)
 {
 	struct ht_rig rig = { .seat = seat };
@@ -152,6 +166,8 @@ static int play_ht(struct seat *seat, const struct job *job)
 		int before = mapped;
 
 		ht_script(&rig, "UA DA CA EA BA UA DA CA EA BA");
+		if (job->fault == SOUND)
+			play_direct(&rig);
 		/* Tensors, too, are nothing to map where it did not work. */
 		if (job->fault != SOUND && (job->seat < 0 || job->seat == seat_rank(seat)) && mapped != before)
 			seat_fail(seat, "rank %d mapped tensors over a path that does not work", seat_rank(seat));
