@@ -6,6 +6,7 @@
 #define GX_WARP 32u
 #define GX_DEV static __device__ __forceinline__
 #define GX_SLOW static __device__ __noinline__
+#define GX_ROLL _Pragma("unroll 1")
 #define GX_SHARED __shared__
 #define GX_DYN_SHARED(name) extern __shared__ __align__(128) uint8_t name[]
 /* __grid_constant__: taking the address of the arguments does not copy them to local memory. */

@@ -15,6 +15,7 @@
  *						stand between the rest (a kernel's code is fetched anew at every
  *						launch). Pass values: a pointer to a local struct would force that
  *						struct into memory
+ *   GX_ROLL					before a loop: not unrolled, for the same reason
  *   GX_WARP, gx_lane, gx_warp, gx_warps	the warp: its width, this thread's lane, this warp's index in the block
  *   gx_tid, gx_threads, gx_block, gx_blocks	the block and the grid, both one-dimensional
  *   gx_syncthreads, gx_syncwarp		barriers; both order memory

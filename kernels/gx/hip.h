@@ -9,6 +9,7 @@
 #define GX_WARP 64u
 #define GX_DEV static __attribute__((device, always_inline)) inline
 #define GX_SLOW static __attribute__((device, noinline))
+#define GX_ROLL _Pragma("unroll 1")
 #define GX_SHARED __attribute__((shared))
 #define GX_DYN_SHARED(name) extern __attribute__((shared, aligned(128))) uint8_t name[]
 #define GX_ARGS(type) const type

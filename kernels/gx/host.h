@@ -11,6 +11,7 @@
 
 #define GX_DEV static inline __attribute__((always_inline, unused))
 #define GX_SLOW static __attribute__((noinline, unused))
+#define GX_ROLL
 /* A block runs in a thread of its own (simt) or in the caller's (scalar): per thread is per block. */
 #define GX_SHARED static _Thread_local
 #define GX_ARGS(type) const type

@@ -168,6 +168,7 @@ GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
 	uint32_t *hist = a->lane_bytes > used ? (uint32_t *)((uint8_t *)ht->list.dst + used) : out;
 	struct ht_sort sort = ht_sort_at(ht);
 
+	GX_ROLL
 	for (uint64_t i = gx_lane(); i < bins; i += GX_WARP)
 		hist[i] = 0;
 	gx_syncwarp();
@@ -221,6 +222,7 @@ GX_DEV void ht_scan_chunks(struct ht *ht)
 	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
 		uint32_t sum = 0;
 
+		GX_ROLL
 		for (uint32_t c = 0; c < EP_HT_CHUNKS; c += HT_SCAN) {
 			uint32_t v[HT_SCAN];
 
@@ -253,11 +255,11 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 	GX_SHARED uint32_t ok;
 	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
 
-	for (uint32_t r = 0; r < ht->op.nranks; r++) {
-		uint32_t *to = ht_counts(ht, ht_control(ht, r), ht->op.rank);
+	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
+		uint32_t n = ht->total[bin]; /* once: every load is a round trip to the L2 cache */
 
-		for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads())
-			to[bin] = ht->total[bin];
+		for (uint32_t r = 0; r < ht->op.nranks; r++)
+			ht_counts(ht, ht_control(ht, r), ht->op.rank)[bin] = n;
 	}
 	gx_syncthreads();
 	if (gx_warp() == 0) {
@@ -315,6 +317,7 @@ GX_DEV void ht_sum_counts(struct ht *ht, uint32_t *go)
 /* Inclusive prefix sum over the lanes. */
 GX_DEV uint64_t ht_scan(uint64_t v)
 {
+	GX_ROLL
 	for (uint32_t d = 1; d < GX_WARP; d *= 2) {
 		uint64_t low = gx_shfl_u64(v, gx_lane() >= d ? gx_lane() - d : gx_lane());
 
