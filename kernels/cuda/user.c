@@ -8,6 +8,7 @@
  * Nothing here is a failure: a tensor that cannot be shared works, through the window, and an owner may free at any
  * time what is being opened. So reasons are logged at INFO, and no message is set.
  */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels/cuda/memory.h"
@@ -100,6 +101,21 @@ static int refused(const struct ep_cuda_dev *dev, const struct ep_buffer *user, 
 	return -ENOTSUP;
 }
 
+/* IPC maps an allocation whose size is a multiple of this with large pages, any other with small ones. */
+#define LARGE_PAGE ((size_t)2 << 20)
+
+static void pages_note(const struct ep_cuda_dev *dev, const struct ep_buffer *user)
+{
+	static atomic_flag said = ATOMIC_FLAG_INIT;
+
+	if (user->size < LARGE_PAGE || user->size % LARGE_PAGE == 0 || atomic_flag_test_and_set(&said))
+		return;
+	EP_INFO(EP_DEV,
+		"GPU %d: an allocation of %zu bytes is mapped by other processes with small pages, and accessed at lower "
+		"speed. Allocate multiples of 2 MiB, as torch's allocator does",
+		dev->dev.ordinal, user->size);
+}
+
 /* What the driver refuses: memory of a pool, managed or pinned memory, handles created without a descriptor type. And
  * without the physical block's id, a remapping of the address would go unnoticed. */
 int ep_cuda_user_export(struct ep_dev *base, const struct ep_buffer *user, uint32_t piece, struct ep_export *out,
@@ -127,6 +143,7 @@ int ep_cuda_user_export(struct ep_dev *base, const struct ep_buffer *user, uint3
 		result = ep_cu.cuIpcGetMemHandle(&ipc, (unsigned long long)(uintptr_t)user->base);
 		if (!result)
 			memcpy(export.blob, ipc.bytes, sizeof(ipc.bytes));
+		pages_note(dev, user);
 	}
 	ep_cuda_leave(&scope);
 	if (result)
