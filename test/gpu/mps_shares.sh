@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Processes that share a GPU under MPS, each limited to a percentage of its SMs: the blocks of every rank, and HT's times
 # against those of unlimited processes with as many blocks. 15 runs of about 4 s. Needs a running MPS daemon.
+# Rows that are more than 3 % slower are marked; where the percentages add up to the whole GPU, MPS itself makes them up
+# to 15 % slower. Too few blocks made them 50 % and more slower, so the test fails at 25 %.
 # usage: mps_shares.sh PATH/ep_perf
 set -euo pipefail
 perf=$1
@@ -33,12 +35,12 @@ check_blocks() { # RANKS PERCENT
 	((blocks == want)) || fail "$1 ranks at $2 %: $blocks blocks, not $want of $seen seen and $all in all"
 }
 
-slower() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 1.03 * b) }'; }
+slower() { awk -v a="$1" -v b="$2" -v x="${3:-1.03}" 'BEGIN { exit !(a > x * b) }'; }
 
 # check_times RANKS PERCENT: until a run is not slower, at most three, as one may be disturbed
 declare -A unlimited=() # "dispatch combine" of ranks that see all of the GPU, by "ranks blocks"
 check_times() {
-	local n=$1 p=$2 b=$blocks try row ref
+	local n=$1 p=$2 b=$blocks try row ref mark
 	for try in 1 2 3; do
 		((try == 1)) || measure "$n" "$p" "$b"
 		row=("$dispatch" "$combine")
@@ -49,9 +51,11 @@ check_times() {
 		read -ra ref <<<"${unlimited[$n $b]}"
 		slower "${row[0]}" "${ref[0]}" || slower "${row[1]}" "${ref[1]}" || break
 	done
-	printf '%7d %8d %8d %8d %8d   %9.1f %9.1f   %9.1f %9.1f\n' "$n" "$p" "$part" "$all" "$b" "${row[@]}" "${ref[@]}"
-	! slower "${row[0]}" "${ref[0]}" || fail "$n ranks at $p %: dispatch takes ${row[0]} us, unlimited ${ref[0]}"
-	! slower "${row[1]}" "${ref[1]}" || fail "$n ranks at $p %: combine takes ${row[1]} us, unlimited ${ref[1]}"
+	mark=
+	! slower "${row[0]}" "${ref[0]}" && ! slower "${row[1]}" "${ref[1]}" || mark='  > 3 %'
+	printf '%7d %8d %8d %8d %8d   %9.1f %9.1f   %9.1f %9.1f%s\n' "$n" "$p" "$part" "$all" "$b" "${row[@]}" "${ref[@]}" "$mark"
+	! slower "${row[0]}" "${ref[0]}" 1.25 || fail "$n ranks at $p %: dispatch takes ${row[0]} us, unlimited ${ref[0]}"
+	! slower "${row[1]}" "${ref[1]}" 1.25 || fail "$n ranks at $p %: combine takes ${row[1]} us, unlimited ${ref[1]}"
 }
 
 echo '#                                               limited (us)         unlimited, same blocks (us)'

@@ -11,8 +11,8 @@ logs=$build/gpu-logs
 
 # shard|name|seconds|how|program and arguments
 #   how: plain, mps (processes share the GPU under our own MPS daemon), ipc (mps, windows by CUDA IPC), memcheck,
-#   racecheck, memcheck-mps, table and table-mps (the output is shown), nccl (with the real library), suite (of meson),
-#   te and te-mps (on the library as it is installed)
+#   racecheck, memcheck-mps, racecheck-mps, table and table-mps (the output is shown), nccl (with the real library),
+#   suite (of meson), te and te-mps (on the library as it is installed)
 #   @FILE: in the build's test folder; words of a cell are joined by commas; leading VARIABLE=value set the environment
 rows=(
 	'dev|devices|60|plain|gpu_dev'
@@ -97,7 +97,7 @@ rows=(
 	'memcheck-procs|ll-nodes-graph-memcheck|180|memcheck-mps|t_ll_staged -g -N 2 -G 3'
 	'racecheck|ll-nodes-racecheck|120|racecheck|t_ll_matrix -r ranks=2,nodes=2,net=loop,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ll-racecheck-1|120|racecheck|t_ll_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
-	'racecheck|ll-racecheck-2|120|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
+	'racecheck|ll-racecheck-2|120|racecheck-mps|t_ll_matrix -g -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ll-fp8-racecheck|120|racecheck|t_ll_matrix -r ranks=2,sms=4,hidden=1024,quant=ds,topk=2,tmax=5'
 	'racecheck|ht-racecheck-1|120|racecheck|t_ht_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ht-racecheck-2|120|racecheck|t_ht_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
@@ -137,8 +137,8 @@ rows=(
 	'callers|trtllm-pattern-mps|120|mps|t_trtllm_pattern -g @../plugin/libnccl_ep.so'
 	'callers|flashinfer-pattern|120|plain|t_flashinfer_pattern @../plugin/libnccl_ep.so'
 	'callers|flashinfer-pattern-mps|120|mps|t_flashinfer_pattern -g @../plugin/libnccl_ep.so'
-	'memcheck|trtllm-memcheck|120|memcheck|t_trtllm_pattern -n 2 @../plugin/libnccl_ep.so'
-	'memcheck|flashinfer-memcheck|180|memcheck|t_flashinfer_pattern -n 2 @../plugin/libnccl_ep.so'
+	'memcheck-procs|trtllm-memcheck|120|memcheck-mps|t_trtllm_pattern -g -n 2 @../plugin/libnccl_ep.so'
+	'memcheck-procs|flashinfer-memcheck|180|memcheck-mps|t_flashinfer_pattern -g -n 2 @../plugin/libnccl_ep.so'
 	'callers|nccl-extensions|120|plain|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2'
 	'callers|nccl-extensions-mps|180|mps|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2 --ranks 2'
 	'cpu|cpu-suite|600|suite|cpu'
@@ -209,6 +209,8 @@ mps_stop() {
 trap mps_stop EXIT
 trap 'exit 130' INT TERM
 
+# Rank threads that allocate while others run can wait for each other under a sanitizer, which makes such calls wait for
+# the GPU; processes (-mps) do not.
 # The tests provoke driver errors, so API errors are not reported; bad accesses are.
 sanitizer() { echo "compute-sanitizer --tool $1 --target-processes all --report-api-errors no --error-exitcode 99"; }
 
@@ -234,7 +236,7 @@ run_one() {
 	fi
 	while [[ $1 == [A-Z]*=* ]]; do settings+=("$1"); shift; done
 	case $how in
-	mps | ipc | memcheck-mps | table-mps | te-mps)
+	mps | ipc | memcheck-mps | racecheck-mps | table-mps | te-mps)
 		mps_start || { echo 'skipped: no MPS here' >"$logs/$name.log"; return 77; }
 		vars=("${mps_env[@]}" CUDA_DEVICE_MAX_CONNECTIONS=2 NCCL_EP_DEVICE=cuda)
 		;;&
@@ -244,14 +246,14 @@ run_one() {
 		[ -e "$nccl" ] || { echo 'skipped: no NCCL here' >"$logs/$name.log"; return 77; }
 		vars+=("LD_LIBRARY_PATH=$(dirname "$nccl"):${LD_LIBRARY_PATH:-}")
 		;;
-	memcheck | memcheck-mps | racecheck)
+	memcheck | memcheck-mps | racecheck | racecheck-mps)
 		have compute-sanitizer || { echo 'skipped: no compute-sanitizer here' >"$logs/$name.log"; return 77; }
 		read -ra wrap <<<"$(sanitizer "${how%-mps}")"
 		;;
 	esac
 	env "${vars[@]}" "${settings[@]}" timeout -k 5 "$seconds" "${wrap[@]}" "$(program "$1")" "${@:2}" >"$logs/$name.log" 2>&1 </dev/null || rc=$?
 	# A client that crashed can leave the daemon unusable for the next one.
-	case $how in mps | ipc | memcheck-mps | te-mps) [ $rc = 0 ] || mps_stop ;; esac
+	case $how in mps | ipc | memcheck-mps | racecheck-mps | te-mps) [ $rc = 0 ] || mps_stop ;; esac
 	return $rc
 }
 
