@@ -111,8 +111,8 @@ static void pages_note(const struct ep_cuda_dev *dev, const struct ep_buffer *us
 	if (user->size < LARGE_PAGE || user->size % LARGE_PAGE == 0 || atomic_flag_test_and_set(&said))
 		return;
 	EP_INFO(EP_DEV,
-		"GPU %d: an allocation of %zu bytes is mapped by other processes with small pages, and accessed at lower "
-		"speed. Allocate multiples of 2 MiB, as torch's allocator does",
+		"GPU %d: an allocation of %zu bytes is mapped by other processes with small pages, and accessed at "
+		"lower speed. Allocate multiples of 2 MiB, as torch's allocator does",
 		dev->dev.ordinal, user->size);
 }
 

@@ -232,8 +232,8 @@ int ht_bufs_open(struct ht_rig *rig, int handle)
 	}
 	if (where != HT_PLAIN && slab_open(&env, &h->window, where == HT_POINTER ? SLAB_NCCL : SLAB_WINDOW, total))
 		return -1;
-	/* On the CPU every plain tensor is a separate allocation, for sanitizers. On a GPU the slab's size is a multiple
-	 * of a large page, as a segment of torch's allocator: CUDA IPC maps other sizes with small pages. */
+	/* On the CPU every plain tensor is a separate allocation, for sanitizers. On a GPU the slab's size is a
+	 * multiple of a large page, as a segment of torch's allocator: CUDA IPC maps other sizes with small pages. */
 	total = (total + GPU_PAGE - 1) / GPU_PAGE * GPU_PAGE;
 	if (carve && (where == HT_PLAIN || where == HT_MIXED) && slab_open(&env, &h->slab, SLAB_PLAIN, total))
 		return -1;
