@@ -16,7 +16,8 @@ struct gx_op {
 	uint32_t *errors;	  /* device memory; 0: the report is free */
 	uint8_t *const *control;  /* [nranks]; NULL: a far rank */
 	const struct ep_far *far; /* NULL: no far ranks */
-	uint64_t failed_at;	  /* offset of the failed word in every control page */
+	uint64_t failed_at;	  /* offset of the failed word in every control page, */
+	uint64_t failed_afar;	  /* and where far ranks write it */
 };
 
 struct gx_blame {
@@ -56,7 +57,7 @@ GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
 		if (!op->far || op->control[r])
 			gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
 		else /* result ignored: if the ring does not take this, the ring is what failed */
-			far_signal(op->far, op->rank, r, op->failed_at, word, &op->limit);
+			far_signal(op->far, op->rank, r, op->failed_afar, word, &op->limit);
 }
 
 GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)
