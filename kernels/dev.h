@@ -21,6 +21,7 @@ struct ep_dev {
 	unsigned sms;	   /* multiprocessors this process may use: that many blocks are resident at once */
 	unsigned sms_all;  /* of the whole device or MIG slice: MPS or a green context may leave fewer; 0: unknown */
 	size_t shared_max; /* bytes of shared memory a block may ask for */
+	bool nic_ordered;  /* kernels see a NIC's writes to the device's memory in the order they were made */
 	uint8_t uuid[16];  /* of the device or MIG slice; zeros: unknown */
 	char pci[64];	   /* its directory in sysfs; "": unknown. Slices of a GPU share it */
 };

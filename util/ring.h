@@ -6,7 +6,8 @@
  * A command is 16 bytes, and no device guarantees that 16 bytes become visible at once: each 8-byte half carries the
  * phase of its lap. An entry is valid when both halves have the phase, so no separate count has to be published.
  *
- *   half 0   bit 0 phase   1-5 opcode   6-23 channel      24-63 destination, in units of 16 bytes
+ *   half 0   bit 0 phase   1-4 opcode   6-23 channel      24-63 destination, in units of 16 bytes
+ *	      bit 5: 8 bytes more, of a signal
  *   half 1   bit 0 phase   1-23 length in units of 16     24-63 source, in units of 16 bytes
  *            bit 0 phase   1-63 value, of a signal
  *
@@ -114,7 +115,7 @@ EP_CMD_FN int ep_cmd_fits(uint64_t channel, uint64_t window, uint64_t length)
 
 EP_CMD_FN uint64_t ep_cmd_half0(uint32_t op, uint32_t channel, uint64_t dst)
 {
-	return (uint64_t)(op & 31) << 1 | (uint64_t)(channel & (EP_CMD_CHANNELS - 1)) << 6 | dst / EP_CMD_UNIT << 24;
+	return (uint64_t)(op & 15) << 1 | (uint64_t)(channel & (EP_CMD_CHANNELS - 1)) << 6 | dst / EP_CMD_UNIT << 24;
 }
 
 /* Offsets and length in bytes, multiples of 16. */
@@ -131,7 +132,7 @@ EP_CMD_FN struct ep_cmd ep_cmd_signal(uint32_t channel, uint64_t dst, uint64_t v
 {
 	struct ep_cmd c;
 
-	c.half[0] = ep_cmd_half0(EP_CMD_SIGNAL, channel, dst);
+	c.half[0] = ep_cmd_half0(EP_CMD_SIGNAL, channel, dst) | (dst / 8 & 1) << 5;
 	c.half[1] = value << 1;
 	return c;
 }
@@ -147,7 +148,7 @@ EP_CMD_FN struct ep_cmd ep_cmd_nop(uint32_t channel)
 
 EP_CMD_FN uint32_t ep_cmd_op(const struct ep_cmd *c)
 {
-	return (uint32_t)(c->half[0] >> 1) & 31;
+	return (uint32_t)(c->half[0] >> 1) & 15;
 }
 
 EP_CMD_FN uint32_t ep_cmd_channel(const struct ep_cmd *c)
@@ -157,7 +158,7 @@ EP_CMD_FN uint32_t ep_cmd_channel(const struct ep_cmd *c)
 
 EP_CMD_FN uint64_t ep_cmd_dst(const struct ep_cmd *c)
 {
-	return (c->half[0] >> 24) * EP_CMD_UNIT;
+	return (c->half[0] >> 24) * EP_CMD_UNIT + (c->half[0] >> 5 & 1) * 8;
 }
 
 EP_CMD_FN uint64_t ep_cmd_src(const struct ep_cmd *c)

@@ -147,6 +147,7 @@ static int device_find(struct ep_cuda_dev *dev)
 	dev->vmm_rdma = attribute(dev, EP_CU_DEV_RDMA_WITH_VMM);
 	dev->dmabuf = ep_cu.cuMemGetHandleForAddressRange && attribute(dev, EP_CU_DEV_DMABUF);
 	dev->flush_needed = attribute(dev, EP_CU_DEV_RDMA_ORDERING) < EP_CU_RDMA_ORDER_OWNER;
+	dev->dev.nic_ordered = !dev->flush_needed;
 	dev->flush_by_host = ep_cu.cuFlushGPUDirectRDMAWrites &&
 			     (attribute(dev, EP_CU_DEV_RDMA_FLUSH_OPTIONS) & EP_CU_RDMA_FLUSH_BY_HOST);
 	pci_find(dev);

@@ -6,6 +6,7 @@
  *   combine   one row per slot: (token, position) at the token's home rank; with masks (writer, dispatch slot,
  *	       ordinal), so that a masked rank that resumes late writes to its own slots only
  *   control   64-byte lines: signal[source rank], ack[buffer][rank], failed, clean[source rank], jump[source rank]
+ *   far page  the same words of far ranks, packed (ep_ll_far_at)
  *   state     private to this rank, advanced by the kernels; the counters after it are zero between launches
  *   handle    what a dispatch leaves for its combine, and a send half for its receive half
  */
@@ -26,9 +27,12 @@ enum ep_ll_flag {
 	EP_LL_MASK = 1 << 7,	   /* a silent rank is masked instead of an error */
 };
 
-/* Words that the net writes may be across PCIe, and a hundred warps polling them leave no bandwidth for what they wait
- * for (a dispatch of one token took 1.4 ms): so few warps poll, and publish what they see in the own control page. */
-#define EP_LL_LOOKERS 4u
+/*
+ * Words that the net writes may be across PCIe, and a hundred warps polling them leave no bandwidth for what they wait
+ * for (a dispatch of one token took 1.4 ms). So of all warps that wait for words of one kind one at a time reads them,
+ * all of that kind at once, and publishes what has changed in the own control page, which the others poll.
+ */
+enum ep_ll_words { EP_LL_SIGNALS, EP_LL_ACKS_0, EP_LL_ACKS_1, EP_LL_CLEANS, EP_LL_WORDS };
 
 #define EP_LL_ALONE __attribute__((aligned(128)))
 
@@ -38,6 +42,8 @@ struct ep_ll_state {
 	uint64_t epoch;	  /* operations begun */
 	uint64_t used[2]; /* the last epoch that used each buffer */
 	uint32_t busy[2]; /* a staged operation holds the buffer */
+	/* Far ranks have sent no ack for the buffer's last operation: their next signal says as much. */
+	uint32_t implied[2];
 	/* Zero between launches, like the arrays after this struct (ll_arrays): */
 	uint32_t send_ticket EP_LL_ALONE;
 	uint32_t send_done EP_LL_ALONE;
@@ -48,8 +54,8 @@ struct ep_ll_state {
 	uint32_t errors;		 /* not reset: the first failure is kept */
 	uint32_t behind; /* with masks: the others continued without this rank; only a dispatch may follow */
 	uint64_t cleans; /* mask cleans this rank knows of */
-	uint32_t looking[EP_LL_LOOKERS]; /* locks: held while polling a word that the net writes */
-	uint32_t ended;			 /* not reset: number of the last counted launch that has ended */
+	uint32_t looking[EP_LL_WORDS]; /* locks: held while reading words that the net writes */
+	uint32_t ended;		       /* not reset: number of the last counted launch that has ended */
 };
 EP_SIZE_IS(ep_ll_state, 896);
 
@@ -190,6 +196,39 @@ EP_BOTH uint64_t ep_ll_control_size(uint32_t nranks)
 	return ep_ll_clean_at(nranks, 2 * nranks);
 }
 
+/* far page: 16 words to a line of 128 bytes, since a GPU reads it by lines across PCIe. Words of one kind begin a line.
+ */
+#define EP_LL_FAR_LINE 128u
+
+EP_BOTH uint64_t ep_ll_far_lines(uint64_t words)
+{
+	return (words * 8 + EP_LL_FAR_LINE - 1) / EP_LL_FAR_LINE * EP_LL_FAR_LINE;
+}
+
+/* Where the word at an offset of the control page is in the far page. */
+EP_BOTH uint64_t ep_ll_far_at(uint32_t nranks, uint64_t at)
+{
+	uint64_t line = at / EP_LL_LINE, kind = ep_ll_far_lines(nranks);
+
+	if (line <= 3ull * nranks)
+		return line / nranks * kind + line % nranks * 8;
+	/* Two words each. */
+	return 3 * kind + EP_LL_FAR_LINE + (line - 3ull * nranks - 1) * 16 + (at % EP_LL_LINE) / 2;
+}
+
+EP_BOTH uint64_t ep_ll_far_size(uint32_t nranks)
+{
+	return ep_ll_far_lines(ep_ll_far_at(nranks, ep_ll_control_size(nranks)) / 8);
+}
+
+/* The kind of a word that is waited for; only a clean's number is waited for, not its epoch. */
+EP_BOTH uint32_t ep_ll_words_of(uint32_t nranks, uint64_t at)
+{
+	uint64_t line = at / EP_LL_LINE;
+
+	return line < 3ull * nranks ? (uint32_t)(line / nranks) : EP_LL_CLEANS;
+}
+
 /* dispatch */
 EP_BOTH uint64_t ep_ll_source_head(const struct ep_ll_shape *s)
 {
@@ -216,7 +255,7 @@ EP_BOTH uint64_t ep_ll_combine_slots(const struct ep_ll_shape *s, uint32_t write
 /* state: the struct and the arrays after it, in 32-bit words (ll_arrays) */
 EP_BOTH uint64_t ep_ll_state_size(const struct ep_ll_shape *s)
 {
-	uint64_t words = 5 * (uint64_t)s->nranks + s->experts + s->per_rank + (uint64_t)s->nranks * s->per_rank;
+	uint64_t words = 6 * (uint64_t)s->nranks + s->experts + s->per_rank + (uint64_t)s->nranks * s->per_rank;
 
 	return sizeof(struct ep_ll_state) + words * 4;
 }

@@ -16,11 +16,11 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	const struct ep_ll_args *a = ll->a;
 	const uint8_t *src = a->in + (uint64_t)row * a->row_bytes;
 	uint64_t to = ll_slot_at(ll, ll_there(ll, home), slot), from = to;
-	uint32_t room = gx_bulk_room(&ll->bulk), ok = 0, far = ll_far(ll, home);
+	uint32_t room = gx_bulk_room(&ll->bulk), ok, far = ll_far(ll, home);
 	uint8_t *dst;
 
-	if (gx_lane() == 0)
-		ok = !ll_off(ll, home) && ll_wait_free(ll, home);
+	ok = gx_lane() == 0 && !ll_off(ll, home);
+	ok = ll_wait_free(ll, ok ? home : LL_NOBODY) && ok;
 	if (!gx_shfl_u32(ok, 0))
 		return;
 	if (far)
@@ -74,17 +74,17 @@ GX_DEV void ll_return(struct ll *ll)
 
 /* ---- receive ---- */
 
-/* The row that position k of a token adds, or NULL; waits for its rank. One thread. */
-GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t token, uint32_t k)
+/* The rank whose row position k of a token adds, and at: the first position with that row; LL_NOBODY: it adds none. */
+GX_DEV uint32_t ll_term_rank(struct ll *ll, uint32_t token, uint32_t k, uint32_t *at)
 {
 	const struct ep_ll_args *a = ll->a;
 	const struct ep_ll_shape *s = &a->shape;
 	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), first = k, peer;
 	int64_t id = ll_topk(a, token, k);
-	uint64_t at;
 
+	*at = 0;
 	if (id < 0 || id >= (int64_t)s->experts)
-		return NULL;
+		return LL_NOBODY;
 	peer = (uint32_t)id / s->per_rank;
 	for (uint32_t j = 0; j < first; j++) {
 		int64_t other = ll_topk(a, token, j);
@@ -96,13 +96,26 @@ GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t token, uint32_t k)
 	}
 	/* A rank adds its sum once; an expert that occurs twice adds its one row with both weights. */
 	if (rank_major && first != k)
+		return LL_NOBODY;
+	*at = (uint32_t)(token * s->topk + first);
+	return peer;
+}
+
+/* As ll_wait: the row of rank peer at that position, or NULL. */
+GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t peer, uint32_t k)
+{
+	const struct ep_ll_args *a = ll->a;
+	const struct ep_ll_shape *s = &a->shape;
+	uint32_t own = peer == s->rank && ll->direct;
+	uint32_t waits = peer != LL_NOBODY && !own && !ll_off(ll, peer);
+	uint32_t ok = ll_wait_signal(ll, waits ? peer : LL_NOBODY);
+	uint64_t at;
+
+	if (own)
+		return a->home_row[k] < 0 ? NULL : a->in + (uint64_t)(uint32_t)a->home_row[k] * a->row_bytes;
+	if (!waits || !ok)
 		return NULL;
-	k = (uint32_t)(token * s->topk + first);
-	if (peer == s->rank && ll->direct)
-		return ll->a->home_row[k] < 0 ? NULL : a->in + (uint64_t)(uint32_t)ll->a->home_row[k] * a->row_bytes;
-	if (ll_off(ll, peer) || !ll_wait_signal(ll, peer))
-		return NULL;
-	at = ll_slot_at(ll, ll_here(ll, peer), s->masked ? ll->a->sent_slot[k] : k);
+	at = ll_slot_at(ll, ll_here(ll, peer), s->masked ? a->sent_slot[k] : k);
 	return ll_far(ll, peer) ? a->far.window + ll->buffer * a->far.window_bytes + at
 				: a->window[s->rank] + ll->buffer * a->buffer_bytes + at;
 }
@@ -139,11 +152,15 @@ GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
 	}
 	if (token >= a->tokens)
 		return;
-	for (uint32_t k = gx_lane(); k < a->shape.topk; k += GX_WARP) {
-		float w = a->topk_weights ? a->topk_weights[(uint64_t)token * a->shape.topk + k] : 1.0f;
+	for (uint32_t k0 = 0; k0 < a->shape.topk; k0 += GX_WARP) {
+		uint32_t k = k0 + gx_lane(), at = 0, has = k < a->shape.topk;
+		float w = has && a->topk_weights ? a->topk_weights[(uint64_t)token * a->shape.topk + k] : 1.0f;
+		const uint8_t *row = ll_term(ll, has ? ll_term_rank(ll, token, k, &at) : LL_NOBODY, at);
 
-		terms->row[k] = ll_term(ll, token, k);
-		terms->weight[k] = w;
+		if (has) {
+			terms->row[k] = row;
+			terms->weight[k] = w;
+		}
 	}
 }
 

@@ -8,8 +8,8 @@
  * start in each expert), unpack (a warp per row). Work is taken by ticket, and a warp receives only when no token is
  * left to send: one resident block can do the whole operation alone.
  */
-#include "kernels/ll/ll.h"
 #include "kernels/ll/quantise.h"
+#include "kernels/ll/receive.h"
 
 /* ---- send ---- */
 
@@ -49,17 +49,21 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 		w->peer[k] = id < 0 ? -1 : id / (int32_t)s->per_rank;
 	}
 	gx_syncwarp();
-	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
-		int32_t id = w->id[k], peer = w->peer[k];
+	for (uint32_t k0 = 0; k0 < s->topk; k0 += GX_WARP) {
+		uint32_t k = k0 + gx_lane(), has = k < s->topk, needs;
+		int32_t id = has ? w->id[k] : -1, peer = has ? w->peer[k] : -1;
 		uint32_t new_id = id >= 0, new_peer = id >= 0;
 
-		for (uint32_t j = 0; j < k; j++) {
+		for (uint32_t j = 0; has && j < k; j++) {
 			new_id = w->id[j] == id ? 0 : new_id;
 			new_peer = w->peer[j] == peer ? 0 : new_peer;
 		}
 		/* An own row that goes directly to the output needs no buffer. */
-		if (new_peer && !(ll->direct && (uint32_t)peer == s->rank) && !ll_wait_free(ll, (uint32_t)peer))
+		needs = new_peer && !(ll->direct && (uint32_t)peer == s->rank);
+		if (!ll_wait_free(ll, needs ? (uint32_t)peer : LL_NOBODY))
 			new_peer = 0;
+		if (!has)
+			continue;
 		w->slot[k] = new_peer ? (int32_t)gx_dev_add_relaxed_u32(&ll->rank_rows[peer], 1) : -1;
 		w->pos[k] = new_id ? (int32_t)gx_dev_add_relaxed_u32(ll_counter(ll, id, peer), 1) : -1;
 	}
@@ -120,25 +124,6 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token)
 			head->token = token;
 			head->count = n;
 		}
-	}
-}
-
-/* The routing of a rank-major row: ids of this rank's experts or -1, and all topk weights. */
-GX_DEV void ll_row_routing(struct ll *ll, const int32_t *id, const float *weight, uint32_t row)
-{
-	const struct ep_ll_args *a = ll->a;
-	uint32_t first = a->shape.rank * a->shape.per_rank;
-
-	for (uint32_t k = gx_lane(); k < a->shape.topk; k += GX_WARP) {
-		uint64_t at = (uint64_t)row * a->shape.topk + k;
-		uint32_t expert = (uint32_t)id[k], local = expert - first;
-
-		if (a->out_idx)
-			a->out_idx[at] = local >= a->shape.per_rank ? -1
-					 : ll_is(ll, EP_LL_GLOBAL)  ? (int32_t)expert
-								    : (int32_t)local;
-		if (a->out_weights)
-			a->out_weights[at] = weight[k];
 	}
 }
 
@@ -303,9 +288,11 @@ GX_DEV void ll_send_counts(struct ll *ll)
 	const struct ep_ll_shape *s = &ll->a->shape;
 
 	/* A peer that gets no rows still gets a head, which must wait for its buffer too. */
-	for (uint32_t r = gx_lane(); r < s->nranks; r += GX_WARP)
-		if (!ll_off(ll, r) && (r != s->rank || !ll->direct))
-			ll_wait_free(ll, r);
+	for (uint32_t r0 = 0; r0 < s->nranks; r0 += GX_WARP) {
+		uint32_t r = r0 + gx_lane();
+
+		ll_wait_free(ll, r < s->nranks && !ll_off(ll, r) && (r != s->rank || !ll->direct) ? r : LL_NOBODY);
+	}
 	gx_syncwarp();
 	for (uint32_t i = gx_lane(); i < s->experts; i += GX_WARP) {
 		uint32_t peer = i / s->per_rank;
@@ -344,195 +331,7 @@ GX_DEV void ll_send(struct ll *ll)
 	}
 }
 
-/* ---- receive ---- */
-
-#define LL_MALFORMED 2u
-
-/* Where a source's rows start in each expert: computed by the first warp that sees its signal. All lanes. 0: the
- * operation has failed; LL_MALFORMED, for one warp: a count of more rows than a source can have. */
-GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
-{
-	const struct ep_ll_shape *s = &ll->a->shape;
-	const uint32_t *count = (const uint32_t *)ll_in(ll, source) + 4;
-	uint32_t ok = 1, mine = 0, bad = 0;
-
-	if (gx_lane() == 0) {
-		mine = gx_dev_add_relaxed_u32(&ll->src_claim[source], 1) == 0;
-		/* Own rows come first and must have been counted. A5 for self_ready. */
-		if (mine && ll->direct)
-			ok = ll_wait_word(ll, &ll->a->state->self_ready);
-	}
-	mine = gx_shfl_u32(mine, 0);
-	gx_syncwarp();
-	for (uint32_t e = gx_lane(); mine && e < s->per_rank; e += GX_WARP) {
-		uint32_t n = gx_ld_relaxed_u32(&count[e]);
-
-		/* Not added: what the caller reads in out_counts are rows of its tensor. */
-		bad |= n > s->tmax;
-		n = n > s->tmax ? 0 : n;
-		ll->base[(uint64_t)source * s->per_rank + e] = gx_dev_add_relaxed_u32(&ll->fill[e], n);
-	}
-	bad = gx_ballot((int)bad) != 0;
-	gx_syncwarp();
-	if (gx_lane() == 0) {
-		if (mine)
-			gx_dev_add_acqrel_u32(&ll->src_ready[source], 1); /* R5 */
-		else
-			ok = ll_wait_word(ll, &ll->src_ready[source]); /* A5 */
-	}
-	ok = gx_shfl_u32(ok, 0);
-	gx_syncwarp();
-	return ok && bad ? LL_MALFORMED : ok;
-}
-
-/*
- * Records where the rows of an expert-major head go; the warp's route keeps the output rows. *rows is the checked
- * count: the head is in memory that a peer writes, so every word is read once. 0: malformed head. Its entries are
- * listed too, as some row and slot of the source: with masks a combine may follow, and it returns all that is listed.
- */
-GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head,
-				uint32_t *rows)
-{
-	const struct ep_ll_shape *s = &ll->a->shape;
-	const uint32_t *entry = (const uint32_t *)(head + 1);
-	uint32_t listed = 0, ok = 1, n = gx_ld_relaxed_u32(&head->count), token = gx_ld_relaxed_u32(&head->token);
-
-	*rows = n;
-	if (n > s->fan || token >= s->tmax)
-		return 0;
-	if (gx_lane() == 0 && source != s->rank)
-		listed = gx_dev_add_relaxed_u32(&ll->a->state->listed, n);
-	listed = gx_shfl_u32(listed, 0);
-	for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
-		uint32_t e = gx_ld_relaxed_u32(&entry[3 * i]), row = gx_ld_relaxed_u32(&entry[3 * i + 1]);
-		uint32_t k = gx_ld_relaxed_u32(&entry[3 * i + 2]), sane = e < s->per_rank && k < s->topk;
-		uint64_t at = (uint64_t)token * s->topk + (sane ? k : 0);
-
-		row += sane ? ll->base[(uint64_t)source * s->per_rank + e] : 0;
-		sane = sane && row < s->nranks * s->tmax;
-		row = sane ? row + e * s->nranks * s->tmax : 0;
-		ok = sane ? ok : 0;
-		ll->route.pos[i] = (int32_t)row;
-		if (source == s->rank) {
-			ll->a->home_row[at] = (int32_t)row;
-		} else if (listed + i < ep_ll_list_room(s)) {
-			struct ep_ll_entry *to = &ll->a->list[listed + i];
-
-			to->row = row;
-			to->home = source;
-			to->slot = s->masked ? slot * s->fan + i : (uint32_t)at;
-		}
-	}
-	ok = gx_ballot(!ok) == 0;
-	gx_syncwarp();
-	return ok;
-}
-
-GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head)
-{
-	const struct ep_ll_shape *s = &ll->a->shape;
-	const int32_t *id = (const int32_t *)(head + 1);
-	uint32_t row = source * s->tmax + slot, k = gx_ld_relaxed_u32(&head->count);
-	uint32_t token = gx_ld_relaxed_u32(&head->token);
-	uint64_t at = (uint64_t)token * s->topk + k;
-
-	if (k >= s->topk || token >= s->tmax)
-		return 0;
-	if (gx_lane() == 0) {
-		ll->route.pos[0] = (int32_t)row;
-		if (source == s->rank) {
-			ll->a->home_row[at] = (int32_t)row;
-		} else {
-			struct ep_ll_entry *to = &ll->a->list[gx_dev_add_relaxed_u32(&ll->a->state->listed, 1)];
-
-			to->row = row;
-			to->home = source;
-			to->slot = s->masked ? slot * s->fan : (uint32_t)at;
-		}
-	}
-	ll_row_routing(ll, id, (const float *)(id + s->topk), row);
-	gx_syncwarp();
-	return 1;
-}
-
-GX_DEV void ll_spread(struct ll *ll, const uint8_t *src, uint8_t *out, uint32_t bytes, uint32_t n)
-{
-	uint32_t room = gx_bulk_room(&ll->bulk);
-
-	gx_syncwarp();
-	for (uint32_t i = gx_lane(); i < n; i += GX_WARP)
-		ll->route.dst[i] = out + (uint64_t)(uint32_t)ll->route.pos[i] * bytes;
-	gx_syncwarp();
-	for (uint32_t at = 0; at < bytes; at += room) {
-		uint32_t part = bytes - at < room ? bytes - at : room;
-
-		gx_bulk_load(&ll->bulk, src + at, part);
-		gx_bulk_scatter(&ll->bulk, ll->route.dst, n, at, part);
-	}
-}
-
-GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
-{
-	const struct ep_ll_args *a = ll->a;
-	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), ok, n = 1;
-	const uint8_t *row = ll_in(ll, source) + ll_row_at(ll, slot);
-	const struct ep_ll_row_head *head = (const struct ep_ll_row_head *)row;
-
-	row += ep_ll_row_head_bytes(&a->shape, rank_major);
-	ok = rank_major ? ll_place_rank(ll, source, slot, head) : ll_place_expert(ll, source, slot, head, &n);
-	if (!ok) { /* never index with what a peer wrote before it was checked */
-		if (gx_lane() == 0)
-			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
-		return;
-	}
-	if (a->out)
-		ll_spread(ll, row, a->out, a->row_bytes, n);
-	if (a->scale_bytes)
-		ll_spread(ll, row + ep_ll_pad(a->row_bytes), a->out_scales, a->scale_bytes, n);
-	gx_syncwarp(); /* the next row overwrites this one's route */
-}
-
-GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
-{
-	const struct ep_ll_args *a = ll->a;
-	uint32_t ok = 0, slot, total;
-
-	if (gx_lane() == 0)
-		ok = ll_wait_signal(ll, source);
-	ok = gx_shfl_u32(ok, 0);
-	gx_syncwarp();
-	if (ok && !ll_is(ll, EP_LL_RANK_MAJOR))
-		ok = ll_claim_source(ll, source);
-	if (!ok)
-		return;
-	total = gx_ld_relaxed_u32((const uint32_t *)ll_in(ll, source));
-	if (total > a->shape.tmax || ok == LL_MALFORMED) {
-		if (gx_lane() == 0)
-			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
-		return;
-	}
-	if (gx_lane() == 0 && ll_is(ll, EP_LL_RANK_MAJOR))
-		gx_st_relaxed_u32(&ll->base[source], total); /* every warp writes the same value */
-	while ((slot = gx_op_ticket(&ll->src_ticket[source])) < total)
-		ll_unpack(ll, source, slot);
-}
-
-GX_DEV void ll_recv(struct ll *ll)
-{
-	uint32_t n = ll->op.nranks, at = gx_block() * gx_warps() + gx_warp();
-
-	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
-		return;
-	/* Each warp starts at a different source: a late one does not delay them all. */
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t source = (ll->op.rank + at + i) % n;
-
-		if ((source == ll->op.rank && ll->direct) || ll_off(ll, source))
-			continue;
-		ll_recv_source(ll, source);
-	}
-	gx_bulk_drain(&ll->bulk);
-}
+/* ---- end ---- */
 
 /* The caller's counters: rows per expert, or per source, with the ids of unused rows set to -1. The last block. */
 GX_DEV void ll_publish(struct ll *ll)

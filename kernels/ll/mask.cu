@@ -57,9 +57,12 @@ GX_DEV void ll_mask_clean(struct ll *ll)
 		ll_tell(ll, r, ep_ll_clean_at(n, rank) + EP_LL_CLEAN_NUMBER, number);
 	}
 	/* A1 */
-	for (uint32_t r = gx_tid(); r < n; r += gx_threads())
-		if (!ll_off(ll, r))
-			ll_wait(ll, ep_ll_clean_at(n, r) + EP_LL_CLEAN_NUMBER, number, r, EP_KPHASE_RECV);
+	for (uint32_t r0 = gx_warp() * GX_WARP; r0 < n; r0 += gx_threads()) {
+		uint32_t r = r0 + gx_lane(), waits = r < n && !ll_off(ll, r);
+
+		ll_wait(ll, ep_ll_clean_at(n, waits ? r : 0) + EP_LL_CLEAN_NUMBER, number, waits ? r : LL_NOBODY,
+			EP_KPHASE_RECV);
+	}
 	gx_syncthreads();
 	if (gx_tid() != 0)
 		return;
@@ -82,12 +85,12 @@ GX_DEV uint64_t ll_newer_clean(struct ll *ll, uint64_t *epoch)
 	uint64_t newest = ll->a->state->cleans;
 
 	for (uint32_t r = 0; r < ll->op.nranks; r++) {
-		const uint64_t *line = ll_from(ll, r, ep_ll_jump_at(ll->op.nranks, r));
-		uint64_t number = gx_ld_acquire_u64(line + EP_LL_CLEAN_NUMBER / sizeof(*line)); /* A2 */
+		uint64_t at = ep_ll_jump_at(ll->op.nranks, r);
+		uint64_t number = gx_ld_acquire_u64(ll_from(ll, r, at + EP_LL_CLEAN_NUMBER)); /* A2 */
 
 		if (ll_ahead(number, newest)) {
 			newest = number;
-			*epoch = gx_ld_relaxed_u64(line);
+			*epoch = gx_ld_relaxed_u64(ll_from(ll, r, at));
 		}
 	}
 	return newest > ll->a->state->cleans ? newest : 0;

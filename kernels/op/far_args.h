@@ -23,14 +23,15 @@ EP_SIZE_IS(ep_seat, 8);
 struct ep_far {
 	const struct ep_cmd_ring *ring; /* [lanes][ports], in device memory; NULL: no far ranks */
 	const struct ep_seat *seat;	/* [nranks], in device memory */
-	uint8_t *control;		/* same layout as the control page */
+	uint8_t *control;		/* the words that far ranks write, packed */
 	uint8_t *window;		/* received rows; two buffers */
 	uint8_t *send;			/* rows to send; two buffers */
 	uint64_t control_place, window_place, send_place;
 	uint64_t window_bytes, send_bytes; /* from one buffer to the other */
 	uint64_t send_stride; /* from one receiver's part to the next; only that receiver's ack frees a part */
 	uint32_t ports, lanes;
+	uint32_t control_pinned, window_pinned; /* 1: host memory, across PCIe on a GPU */
 };
-EP_SIZE_IS(ep_far, 96);
+EP_SIZE_IS(ep_far, 104);
 
 #endif

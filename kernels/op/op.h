@@ -16,7 +16,8 @@ struct gx_op {
 	uint32_t *errors;	  /* device memory; 0: the report is free */
 	uint8_t *const *control;  /* [nranks]; NULL: a far rank */
 	const struct ep_far *far; /* NULL: no far ranks */
-	uint64_t failed_at;	  /* offset of the failed word in every control page */
+	uint64_t failed_at;	  /* offset of the failed word in every control page, */
+	uint64_t failed_afar;	  /* and where far ranks write it */
 };
 
 struct gx_blame {
@@ -45,18 +46,31 @@ GX_DEV uint32_t gx_op_report(const struct gx_op *op, uint32_t code, uint32_t ran
 	return gx_op_note(op, (struct gx_blame){ code, phase, rank, rank });
 }
 
+/* Of a group with far ranks. A copy of op: a pointer would keep the caller's out of registers. */
+GX_SLOW void gx_op_blame_far(struct gx_op op, struct gx_blame blame, uint64_t word)
+{
+	if (!gx_op_note(&op, blame))
+		return;
+	for (uint32_t r = 0; r < op.nranks; r++)
+		if (op.control[r])
+			gx_st_relaxed_u64((uint64_t *)(op.control[r] + op.failed_at), word);
+		else /* result ignored: if the ring does not take this, the ring is what failed */
+			far_signal(op.far, op.rank, r, op.failed_afar, word, &op.limit);
+}
+
 /* One thread. Notifies every rank, so that no rank waits in vain; a remote failure is forwarded unchanged. */
 GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
 {
 	uint64_t word = EP_FAILED_WORD(blame.code == EP_KERR_REMOTE ? blame.rank : op->rank, blame.cause);
 
+	if (op->far) {
+		gx_op_blame_far(*op, blame, word);
+		return;
+	}
 	if (!gx_op_note(op, blame))
 		return;
 	for (uint32_t r = 0; r < op->nranks; r++)
-		if (!op->far || op->control[r])
-			gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
-		else /* result ignored: if the ring does not take this, the ring is what failed */
-			far_signal(op->far, op->rank, r, op->failed_at, word, &op->limit);
+		gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
 }
 
 GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)

@@ -27,6 +27,7 @@ struct ep_algo {
 
 	/* ---- of a group ---- */
 	size_t (*control_size)(const struct ncclEpGroup *group);
+	size_t (*far_size)(const struct ncclEpGroup *group); /* of the words that far ranks write; NULL: none */
 	/* Device state and algo_state. *window: in, what the configuration asks for; out, bytes of the payload window
 	 * that handles are known to need. */
 	int (*open)(struct ncclEpGroup *group, size_t *window);

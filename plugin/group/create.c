@@ -271,7 +271,7 @@ static int link_open(struct ncclEpGroup *group)
 				   .nranks = group->nranks,
 				   .stream = group->stream,
 				   .mapped = group->control.peer,
-				   .control_size = group->control.size,
+				   .far_size = group->algo->far_size ? group->algo->far_size(group) : 0,
 				   .rank_lost = ep_group_rank_lost,
 				   .failed = ep_group_net_failed,
 				   .arg = group };

@@ -283,7 +283,7 @@ static int net_listen(struct choice *choice, const struct ep_nics *nics, const s
 		return rc;
 	snprintf(hello->net, sizeof(hello->net), "%s", link->net->name);
 	ep_link_direct_probe(link);
-	hello->ordered = link->props.ordered && !link->direct;
+	hello->ordered = link->props.ordered && (!link->direct || link->ctx.dev->nic_ordered);
 	hello->imm_bits = link->props.immBits;
 	hello->ports = ports_wanted(link);
 	return link->net->ops.listen(link->net->net, dev, link->ctx.nranks, hello->handle, &link->listener);

@@ -271,8 +271,8 @@ static int link_furnish(struct ep_link *link)
 		goto free_seat;
 	link->lanes = on_cpu(link) ? 1 : LANES_GPU;
 	for (int i = 0; !rc && i < link->ports; i++)
-		rc = ep_link_region(link, ep_port_mail_size(ctx->nranks, window), true, &mail[i]);
-	if (rc || (rc = ep_link_region(link, ctx->control_size, true, &link->control)))
+		rc = ep_link_region(link, ep_port_mail_size(ctx->nranks, window), EP_LINK_MAIL, &mail[i]);
+	if (rc || (rc = ep_link_region(link, ctx->far_size, EP_LINK_SIGNALS, &link->control)))
 		goto free_seat;
 	if (!(rc = engines_take(link)) && !(rc = rings_make(link, seat)))
 		rc = ports_open(link, mail);
@@ -321,7 +321,7 @@ int ep_link_reserve(struct ep_link *link, uint64_t window, uint64_t send)
 	send = send > link->send_stride ? send : link->send_stride;
 	if (link->payload && window == link->window_bytes && send == link->send_stride)
 		return 0;
-	if ((rc = ep_link_region(link, 2 * (window + link->far * send), false, &index)))
+	if ((rc = ep_link_region(link, 2 * (window + link->far * send), EP_LINK_ROWS, &index)))
 		return rc;
 	link->payload = index;
 	link->window_bytes = window;
@@ -352,6 +352,8 @@ void ep_link_args(const struct ep_link *link, struct ep_far *out)
 		.send_stride = link->send_stride,
 		.ports = (uint32_t)link->ports,
 		.lanes = (uint32_t)link->lanes,
+		.control_pinned = link->mem[link->control].owner == link->host,
+		.window_pinned = link->mem[link->payload].owner == link->host,
 	};
 }
 
@@ -363,8 +365,13 @@ void ep_link_wake(const struct ep_link *link)
 
 int ep_link_clear(struct ep_link *link, uint64_t at)
 {
-	if (link)
-		__atomic_store_n((uint64_t *)((uint8_t *)link->mem[link->control].mem.ptr + at), 0, __ATOMIC_RELAXED);
+	const struct ep_link_mem *m = link ? &link->mem[link->control] : NULL;
+	struct ep_dev *dev = link ? link->ctx.dev : NULL;
+
+	if (m && m->owner != link->host)
+		return dev->ops->fill(dev, (uint8_t *)m->mem.ptr + at, 0, sizeof(uint64_t), link->ctx.stream);
+	if (m)
+		__atomic_store_n((uint64_t *)((uint8_t *)m->mem.ptr + at), 0, __ATOMIC_RELAXED);
 	return 0;
 }
 

@@ -28,7 +28,7 @@ struct ep_link_ctx {
 	int rank, nranks;
 	void *stream;	     /* for set-up */
 	void *const *mapped; /* [nranks]: NULL for a rank that only the net reaches */
-	size_t control_size; /* of the control page */
+	size_t far_size;     /* of the page of words that far ranks write */
 	/* From the engines' threads: a peer is lost; the net moves nothing of this rank any more. */
 	void (*rank_lost)(void *arg, int rank, const char *why);
 	void (*failed)(void *arg, int err, const char *why);
@@ -70,8 +70,9 @@ struct ep_link {
 	uint32_t control, payload;	    /* payload 0: none yet */
 	uint64_t window_bytes, send_stride; /* of one buffer of the latest, and of one receiver's part of it */
 
-	/* Rows lie in device memory. A NIC's writes there are not ordered with those to signals in host memory, so the
-	 * net counts as unordered, and engines flush before they signal. */
+	/* Rows lie in device memory. If the net is ordered, and so are a NIC's writes there as kernels see them,
+	 * signals do too. Else they lie in host memory: a CPU cannot store to device memory. The two are not ordered,
+	 * so the net counts as unordered, and engines flush before they signal. */
 	bool direct;
 	uint32_t near, far; /* mapped ranks and others, of the rank that has most of them */
 	bool stuck;	    /* an engine did not return from the net */
@@ -115,8 +116,10 @@ int ep_link_cpus(void);
 
 /* mem.c: sets direct where link->props and the device allow rows in device memory. */
 void ep_link_direct_probe(struct ep_link *link);
-/* Collective. A region of the same size on all ranks; signals: engines write words there. */
-int ep_link_region(struct ep_link *link, size_t size, bool signals, uint32_t *index);
+/* Rows; words that engines or, of an ordered net, NICs write; what engines write and read. */
+enum ep_link_use { EP_LINK_ROWS, EP_LINK_SIGNALS, EP_LINK_MAIL };
+/* Collective. A region of the same size on all ranks. */
+int ep_link_region(struct ep_link *link, size_t size, enum ep_link_use use, uint32_t *index);
 void ep_link_regions_free(struct ep_link *link);
 /* Collective: 0, or the first rank's failure with a message that names it. */
 int ep_link_agree(struct ep_link *link, int rc, const char *what);

@@ -148,19 +148,23 @@ static int host_make(struct ep_link *link, struct ep_link_mem *m, size_t size, v
 	return rc ? rc : host_register(link, m, size, key);
 }
 
-static int mem_make(struct ep_link *link, struct ep_link_mem *m, size_t size, bool signals, void *key)
+static int mem_make(struct ep_link *link, struct ep_link_mem *m, size_t size, enum ep_link_use use, void *key)
 {
-	/* Engines write signals, and a CPU cannot store to device memory. */
-	if (!signals && link->direct) {
-		if (!direct_make(link, m, size, key))
-			return 0;
-		link->direct = false; /* do not try again */
-	}
+	int rc;
+
+	if (!link->direct || use == EP_LINK_MAIL || (use == EP_LINK_SIGNALS && !link->props.ordered))
+		return host_make(link, m, size, key);
+	rc = direct_make(link, m, size, key);
+	if (!rc)
+		return 0;
+	if (use == EP_LINK_ROWS && link->props.ordered) /* they would not be ordered with the signals */
+		return rc;
+	link->direct = false; /* do not try again */
 	return host_make(link, m, size, key);
 }
 
 /* Every rank learns whether registration and sharing succeeded on all ranks before any puts to it. */
-int ep_link_region(struct ep_link *link, size_t size, bool signals, uint32_t *index)
+int ep_link_region(struct ep_link *link, size_t size, enum ep_link_use use, uint32_t *index)
 {
 	uint32_t i = link->regions.count;
 	struct ep_link_mem *m = &link->mem[i < EP_REGIONS ? i : 0];
@@ -171,7 +175,7 @@ int ep_link_region(struct ep_link *link, size_t size, bool signals, uint32_t *in
 		return EP_FAIL(EP_GROUP, EP_EUSAGE, "rank %d: region limit reached: %u regions, %zu bytes asked for",
 			       link->ctx.rank, i, size);
 	keys = EP_CALLOC(EP_GROUP, (size_t)nranks, sizeof(mine), "keys of a region");
-	rc = keys ? mem_make(link, m, size, signals, mine) : -ENOMEM;
+	rc = keys ? mem_make(link, m, size, use, mine) : -ENOMEM;
 	rc = ep_link_agree(link, rc, "register its memory with the net");
 	if (!rc)
 		rc = ep_boot_allgather(link->ctx.boot, mine, sizeof(mine), keys);
@@ -184,7 +188,9 @@ int ep_link_region(struct ep_link *link, size_t size, bool signals, uint32_t *in
 		mem_free(link, m);
 		return rc;
 	}
-	link->regions.region[i] = (struct ep_region){ .mr = m->mr, .host = signals ? m->mem.ptr : NULL, .size = size };
+	link->regions.region[i] = (struct ep_region){
+		.mr = m->mr, .host = use != EP_LINK_ROWS && m->owner == link->host ? m->mem.ptr : NULL, .size = size
+	};
 	/* Pairs with the engines' acquire of count. */
 	__atomic_store_n(&link->regions.count, i + 1, __ATOMIC_RELEASE);
 	*index = i;

@@ -137,6 +137,7 @@ static int ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 	const ncclEpTensor_t *counts = rank_major ? op->info.src_rank_counters : op->info.expert_counters;
 	struct ep_ll_room room;
 	struct ep_ll_args a;
+	uint64_t row;
 	uint32_t stage;
 	int rc = args_common(handle, &a);
 
@@ -161,7 +162,10 @@ static int ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 			       "ncclEpDispatch: tokens and scales of %u bytes do not fit the window: raise "
 			       "config->max_token_bytes (%u)",
 			       a.row_bytes + a.scale_bytes, group->cfg.max_token_bytes);
-	stage = ep_launch_stage(EP_K_ll_dispatch, ep_ll_stage_row(&a), a.flags & EP_LL_QUANTISED);
+	row = ep_ll_stage_row(&a);
+	if (a.far.window_pinned && a.row_pitch > row) /* such a row comes with its head, in one copy */
+		row = a.row_pitch;
+	stage = ep_launch_stage(EP_K_ll_dispatch, row, a.flags & EP_LL_QUANTISED);
 	rc = run(handle, EP_K_ll_dispatch, &a, stage, op->cfg.send_only, stream);
 	if (!rc)
 		handle->dispatched = true;
@@ -221,6 +225,7 @@ const struct ep_algo ep_ll_algo = {
 	.mode = { "LL", "LL expert-major", "LL rank-major", "LL" },
 	.crosses_nodes = true,
 	.control_size = ep_ll_control,
+	.far_size = ep_ll_far,
 	.open = ep_ll_open,
 	.stop = ep_algo_no_state,
 	.close = ep_algo_no_state,

@@ -11,6 +11,11 @@ size_t ep_ll_control(const struct ncclEpGroup *group)
 	return ep_ll_control_size((uint32_t)group->nranks);
 }
 
+size_t ep_ll_far(const struct ncclEpGroup *group)
+{
+	return ep_ll_far_size((uint32_t)group->nranks);
+}
+
 int ep_ll_open(struct ncclEpGroup *group, size_t *window)
 {
 	struct ep_ll_shape shape = ep_ll_shape_of(group, 1);
@@ -44,7 +49,8 @@ void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_
 
 int ep_ll_clear(struct ncclEpGroup *group)
 {
-	uint8_t *failed = (uint8_t *)group->control.mine.ptr + ep_ll_failed_at((uint32_t)group->nranks);
+	uint32_t n = (uint32_t)group->nranks;
+	uint8_t *failed = (uint8_t *)group->control.mine.ptr + ep_ll_failed_at(n);
 	struct ep_ll_state *state = group->state.ptr;
 	const struct ep_dev_ops *ops = group->dev->ops;
 	int rc = ops->fill(group->dev, &state->errors, 0, sizeof(state->errors), group->stream);
@@ -52,6 +58,6 @@ int ep_ll_clear(struct ncclEpGroup *group)
 	if (!rc)
 		rc = ops->fill(group->dev, failed, 0, sizeof(uint64_t), group->stream);
 	if (!rc)
-		rc = ep_link_clear(group->link, ep_ll_failed_at((uint32_t)group->nranks));
+		rc = ep_link_clear(group->link, ep_ll_far_at(n, ep_ll_failed_at(n)));
 	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
 }

@@ -8,6 +8,7 @@
 
 /* Of struct ep_algo. */
 size_t ep_ll_control(const struct ncclEpGroup *group);
+size_t ep_ll_far(const struct ncclEpGroup *group);
 int ep_ll_open(struct ncclEpGroup *group, size_t *window);
 int ep_ll_clear(struct ncclEpGroup *group);
 

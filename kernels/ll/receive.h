@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The receiving half of LL dispatch: claims of sources, and rows from the window to the experts. */
+#ifndef EP_KERNELS_LL_RECEIVE_H
+#define EP_KERNELS_LL_RECEIVE_H
+
+#include "kernels/ll/ll.h"
+
+/* The routing of a rank-major row: ids of this rank's experts or -1, and all topk weights. */
+GX_DEV void ll_row_routing(struct ll *ll, const int32_t *id, const float *weight, uint32_t row)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t first = a->shape.rank * a->shape.per_rank;
+
+	for (uint32_t k = gx_lane(); k < a->shape.topk; k += GX_WARP) {
+		uint64_t at = (uint64_t)row * a->shape.topk + k;
+		uint32_t expert = (uint32_t)id[k], local = expert - first;
+
+		if (a->out_idx)
+			a->out_idx[at] = local >= a->shape.per_rank ? -1
+					 : ll_is(ll, EP_LL_GLOBAL)  ? (int32_t)expert
+								    : (int32_t)local;
+		if (a->out_weights)
+			a->out_weights[at] = weight[k];
+	}
+}
+
+#define LL_MALFORMED 2u
+
+/* Where a source's rows start in each expert, and how many a far one has: by the first warp that sees its signal, so
+ * that one warp reads them across PCIe. All lanes. 0: the operation has failed; LL_MALFORMED, for one warp: a count of
+ * more rows than a source can have. */
+GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const uint32_t *count = (const uint32_t *)ll_in(ll, source) + 4;
+	uint32_t ok = 1, mine = 0, bad = 0, total = 0, experts = ll_is(ll, EP_LL_RANK_MAJOR) ? 0 : s->per_rank;
+
+	if (gx_lane() == 0) {
+		mine = gx_dev_add_relaxed_u32(&ll->src_claim[source], 1) == 0;
+		/* Own rows come first and must have been counted. A5 for self_ready. */
+		if (mine && ll->direct && experts)
+			ok = ll_wait_word(ll, &ll->a->state->self_ready);
+		if (mine && ll_far(ll, source))
+			total = gx_ld_relaxed_u32(count - 4); /* in flight together with the counts */
+	}
+	mine = gx_shfl_u32(mine, 0);
+	gx_syncwarp();
+	for (uint32_t e = gx_lane(); mine && e < experts; e += GX_WARP) {
+		uint32_t n = gx_ld_relaxed_u32(&count[e]);
+
+		/* Not added: what the caller reads in out_counts are rows of its tensor. */
+		bad |= n > s->tmax;
+		n = n > s->tmax ? 0 : n;
+		ll->base[(uint64_t)source * s->per_rank + e] = gx_dev_add_relaxed_u32(&ll->fill[e], n);
+	}
+	bad = gx_ballot((int)bad) != 0;
+	gx_syncwarp();
+	if (gx_lane() == 0) {
+		if (mine && ll_far(ll, source))
+			gx_st_relaxed_u32(&ll->src_rows[source], total);
+		if (mine)
+			gx_dev_add_acqrel_u32(&ll->src_ready[source], 1); /* R5 */
+		else
+			ok = ll_wait_word(ll, &ll->src_ready[source]); /* A5 */
+	}
+	ok = gx_shfl_u32(ok, 0);
+	gx_syncwarp();
+	return ok && bad ? LL_MALFORMED : ok;
+}
+
+/* A word of a row's head, in memory that a peer writes or in the stage. Acquired before: by the wait, or by the load
+ * into the stage. */
+GX_DEV uint32_t ll_once(const uint32_t *word)
+{
+	return *(const volatile uint32_t *)word;
+}
+
+/*
+ * Records where the rows of an expert-major head go; the warp's route keeps the output rows. *rows is the checked
+ * count: the head is in memory that a peer writes, so every word is read once. 0: malformed head. Its entries are
+ * listed too, as some row and slot of the source: with masks a combine may follow, and it returns all that is listed.
+ */
+GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head,
+				uint32_t *rows)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const uint32_t *entry = (const uint32_t *)(head + 1);
+	uint32_t listed = 0, ok = 1, n = ll_once(&head->count), token = ll_once(&head->token);
+
+	*rows = n;
+	if (n > s->fan || token >= s->tmax)
+		return 0;
+	if (gx_lane() == 0 && source != s->rank)
+		listed = gx_dev_add_relaxed_u32(&ll->a->state->listed, n);
+	listed = gx_shfl_u32(listed, 0);
+	for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
+		uint32_t e = ll_once(&entry[3 * i]), row = ll_once(&entry[3 * i + 1]);
+		uint32_t k = ll_once(&entry[3 * i + 2]), sane = e < s->per_rank && k < s->topk;
+		uint64_t at = (uint64_t)token * s->topk + (sane ? k : 0);
+
+		row += sane ? ll->base[(uint64_t)source * s->per_rank + e] : 0;
+		sane = sane && row < s->nranks * s->tmax;
+		row = sane ? row + e * s->nranks * s->tmax : 0;
+		ok = sane ? ok : 0;
+		ll->route.pos[i] = (int32_t)row;
+		if (source == s->rank) {
+			ll->a->home_row[at] = (int32_t)row;
+		} else if (listed + i < ep_ll_list_room(s)) {
+			struct ep_ll_entry *to = &ll->a->list[listed + i];
+
+			to->row = row;
+			to->home = source;
+			to->slot = s->masked ? slot * s->fan + i : (uint32_t)at;
+		}
+	}
+	ok = gx_ballot(!ok) == 0;
+	gx_syncwarp();
+	return ok;
+}
+
+GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const int32_t *id = (const int32_t *)(head + 1);
+	uint32_t row = source * s->tmax + slot, k = ll_once(&head->count);
+	uint32_t token = ll_once(&head->token);
+	uint64_t at = (uint64_t)token * s->topk + k;
+
+	if (k >= s->topk || token >= s->tmax)
+		return 0;
+	if (gx_lane() == 0) {
+		ll->route.pos[0] = (int32_t)row;
+		if (source == s->rank) {
+			ll->a->home_row[at] = (int32_t)row;
+		} else {
+			struct ep_ll_entry *to = &ll->a->list[gx_dev_add_relaxed_u32(&ll->a->state->listed, 1)];
+
+			to->row = row;
+			to->home = source;
+			to->slot = s->masked ? slot * s->fan : (uint32_t)at;
+		}
+	}
+	ll_row_routing(ll, id, (const float *)(id + s->topk), row);
+	gx_syncwarp();
+	return 1;
+}
+
+/* src: the part of the row in the window; from: in the stage, if the whole row is there. */
+GX_DEV void ll_spread(struct ll *ll, const uint8_t *src, uint32_t from, uint8_t *out, uint32_t bytes, uint32_t n)
+{
+	uint32_t room = gx_bulk_room(&ll->bulk);
+
+	gx_syncwarp();
+	for (uint32_t i = gx_lane(); i < n; i += GX_WARP)
+		ll->route.dst[i] = out + (uint64_t)(uint32_t)ll->route.pos[i] * bytes;
+	gx_syncwarp();
+	for (uint32_t i = 0; from != 0 && i < n; i++)
+		gx_bulk_store(&ll->bulk, ll->route.dst[i], from, bytes);
+	if (from != 0)
+		return;
+	for (uint32_t at = 0; at < bytes; at += room) {
+		uint32_t part = bytes - at < room ? bytes - at : room;
+
+		gx_bulk_load(&ll->bulk, src + at, part);
+		gx_bulk_scatter(&ll->bulk, ll->route.dst, n, at, part);
+	}
+}
+
+GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), ok, n = 1, scales = (uint32_t)ep_ll_pad(a->row_bytes);
+	uint32_t head_bytes = (uint32_t)ep_ll_row_head_bytes(&a->shape, rank_major);
+	uint32_t whole = ll_far(ll, source) && a->far.window_pinned && a->row_pitch <= gx_bulk_room(&ll->bulk);
+	const uint8_t *row = ll_in(ll, source) + ll_row_at(ll, slot);
+	const struct ep_ll_row_head *head = (const struct ep_ll_row_head *)row;
+
+	/* Across PCIe every load that depends on another costs a microsecond: head and row in one. */
+	if (whole) {
+		gx_bulk_load(&ll->bulk, row, a->row_pitch);
+		head = (const struct ep_ll_row_head *)gx_bulk_row(&ll->bulk);
+	}
+	row += head_bytes;
+	ok = rank_major ? ll_place_rank(ll, source, slot, head) : ll_place_expert(ll, source, slot, head, &n);
+	if (!ok) { /* never index with what a peer wrote before it was checked */
+		if (gx_lane() == 0)
+			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
+		return;
+	}
+	if (a->out)
+		ll_spread(ll, row, whole ? head_bytes : 0, a->out, a->row_bytes, n);
+	if (a->scale_bytes)
+		ll_spread(ll, row + scales, whole ? head_bytes + scales : 0, a->out_scales, a->scale_bytes, n);
+	gx_syncwarp(); /* the next row overwrites this one's route */
+}
+
+GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t ok, slot, total, far = ll_far(ll, source);
+
+	ok = ll_wait_signal(ll, gx_lane() == 0 ? source : LL_NOBODY);
+	ok = gx_shfl_u32(ok, 0);
+	gx_syncwarp();
+	if (ok && (far || !ll_is(ll, EP_LL_RANK_MAJOR)))
+		ok = ll_claim_source(ll, source);
+	if (!ok)
+		return;
+	total = gx_ld_relaxed_u32(far ? &ll->src_rows[source] : (const uint32_t *)ll_in(ll, source));
+	if (total > a->shape.tmax || ok == LL_MALFORMED) {
+		if (gx_lane() == 0)
+			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
+		return;
+	}
+	if (gx_lane() == 0 && ll_is(ll, EP_LL_RANK_MAJOR))
+		gx_st_relaxed_u32(&ll->base[source], total); /* every warp writes the same value */
+	while ((slot = gx_op_ticket(&ll->src_ticket[source])) < total)
+		ll_unpack(ll, source, slot);
+}
+
+GX_DEV void ll_recv(struct ll *ll)
+{
+	uint32_t n = ll->op.nranks, at = gx_block() * gx_warps() + gx_warp();
+
+	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
+		return;
+	/* Each warp starts at a different source: a late one does not delay them all. */
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t source = (ll->op.rank + at + i) % n;
+
+		if ((source == ll->op.rank && ll->direct) || ll_off(ll, source))
+			continue;
+		ll_recv_source(ll, source);
+	}
+	gx_bulk_drain(&ll->bulk);
+}
+
+#endif

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An LL operation as a warp sees it: its addresses, and its waits for other ranks. kernels/ll/ll.h has its orderings.
+ */
+#ifndef EP_KERNELS_LL_WAIT_H
+#define EP_KERNELS_LL_WAIT_H
+
+#include "kernels/op/op.h"
+#include "kernels/ll/args.h"
+
+/* The routing of a token in the warp's shared memory, [topk] each. */
+struct ll_route {
+	int32_t *id;   /* global expert, or -1: dropped, bad, or on a masked rank */
+	int32_t *peer; /* its rank */
+	int32_t *slot; /* the token's slot on that rank, at the first k routed to the rank; else -1 */
+	uint8_t **dst; /* destinations of the current part of the row */
+	int32_t *pos;  /* the row's index among this rank's rows for the expert, at its first k; else -1 */
+};
+
+struct ll {
+	struct gx_op op;
+	const struct ep_ll_args *a;
+	uint32_t buffer;
+	uint32_t direct;  /* own rows bypass the window: the operation is one launch, not two halves */
+	uint64_t before;  /* the epoch whose acks free the buffer; 0: never used */
+	uint32_t implied; /* ... or, of far ranks, the signal after it */
+	uint64_t failed;  /* lane 0: the failed word when the launch began */
+	uint32_t ticket;  /* lane 0: the next row to send */
+	uint32_t token;	  /* combine, lane 0 of the last warp: the next token to sum */
+	struct ll_route route;
+	struct gx_bulk bulk;
+	/* counters after the state */
+	/* send: rows per destination (combine: rows in the send memory of a far one), per expert */
+	uint32_t *rank_rows, *expert_rows;
+	uint32_t *src_ticket, *src_claim, *src_ready, *off;
+	uint32_t *src_rows;    /* of far sources: their total, read once across PCIe */
+	uint32_t *fill, *base; /* receive: rows per local expert; first row of (source, expert) */
+};
+
+GX_DEV uint32_t ll_is(const struct ll *ll, uint32_t flag)
+{
+	return (ll->a->flags & flag) != 0;
+}
+
+/* ---- addresses ---- */
+
+GX_DEV uint32_t ll_far(const struct ll *ll, uint32_t rank)
+{
+	return ll->op.far && !ll->a->control[rank];
+}
+
+GX_DEV uint32_t ll_here(const struct ll *ll, uint32_t rank)
+{
+	return ll->op.far ? ll->op.far->seat[rank].here : rank;
+}
+
+GX_DEV uint32_t ll_there(const struct ll *ll, uint32_t rank)
+{
+	return ll->op.far ? ll->op.far->seat[rank].there : ll->op.rank;
+}
+
+/* Dispatch: where this rank writes rows for peer: peer's window, or this rank's send memory if peer is far. */
+GX_DEV uint8_t *ll_out(const struct ll *ll, uint32_t peer)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint64_t area = ep_ll_area(&a->shape, a->row_pitch);
+
+	if (ll_far(ll, peer))
+		return a->far.send + ll->buffer * a->far.send_bytes + ll_here(ll, peer) * a->far.send_stride;
+	return a->window[peer] + ll->buffer * a->buffer_bytes + ll_there(ll, peer) * area;
+}
+
+/* Dispatch: where rows from source arrive. */
+GX_DEV uint8_t *ll_in(const struct ll *ll, uint32_t source)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint64_t at = ll_here(ll, source) * ep_ll_area(&a->shape, a->row_pitch);
+
+	if (ll_far(ll, source))
+		return a->far.window + ll->buffer * a->far.window_bytes + at;
+	return a->window[a->shape.rank] + ll->buffer * a->buffer_bytes + at;
+}
+
+/* Offset of a row in an area. */
+GX_DEV uint64_t ll_row_at(const struct ll *ll, uint32_t slot)
+{
+	return ep_ll_source_head(&ll->a->shape) + (uint64_t)slot * ll->a->row_pitch;
+}
+
+/* Combine: offset of a row in the home rank's buffer; area: the writer's there. */
+GX_DEV uint64_t ll_slot_at(const struct ll *ll, uint32_t area, uint32_t slot)
+{
+	const struct ep_ll_args *a = ll->a;
+
+	return (a->shape.masked ? (uint64_t)area * a->shape.tmax * a->shape.fan + slot : slot) * a->row_pitch;
+}
+
+GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
+{
+	return (uint64_t *)(ll->a->control[rank] + at);
+}
+
+/* This rank's own: without the table, whose load takes most of a microsecond on a GPU. */
+GX_DEV uint64_t *ll_own(const struct ll *ll, uint64_t at)
+{
+	return (uint64_t *)(ll->a->mine + at);
+}
+
+/* Where words that rank writes for this rank arrive. */
+GX_DEV uint64_t *ll_from(const struct ll *ll, uint32_t rank, uint64_t at)
+{
+	if (ll_far(ll, rank))
+		return (uint64_t *)(ll->a->far.control + ep_ll_far_at(ll->op.nranks, at));
+	return ll_own(ll, at);
+}
+
+GX_DEV int64_t ll_topk(const struct ep_ll_args *a, uint32_t token, uint32_t k)
+{
+	uint64_t i = (uint64_t)token * a->shape.topk + k;
+
+	if (a->flags & EP_LL_IDX32)
+		return ((const int32_t *)a->topk_idx)[i];
+	return ((const int64_t *)a->topk_idx)[i];
+}
+
+/* ---- waits ---- */
+
+#define LL_LOOK 4u /* loads in flight per lane */
+
+/* The signal of a rank as a wait saw it. */
+GX_DEV uint64_t ll_signalled(const struct ll *ll, uint32_t rank)
+{
+	uint64_t at = ep_ll_signal_at(rank);
+
+	return gx_ld_relaxed_u64(ll_far(ll, rank) && !ll->a->far.control_pinned ? ll_from(ll, rank, at)
+										: ll_own(ll, at));
+}
+
+/* Any warp that masks a rank writes off[], so it is never cached. */
+GX_DEV uint32_t ll_off(const struct ll *ll, uint32_t rank)
+{
+	return ll_is(ll, EP_LL_MASK) && gx_ld_relaxed_u32(&ll->off[rank]) != 0;
+}
+
+GX_DEV void ll_raise(const struct ll *ll, uint32_t flag)
+{
+	gx_st_relaxed_u32(&ll->a->async[flag], 1);
+}
+
+/* All lanes: reads the words of one kind that the net writes, unless another warp does, and publishes what is new. */
+GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
+{
+	uint32_t n = a->shape.nranks, *lock = &a->state->looking[words], taken = 0;
+	uint64_t at =
+		words == EP_LL_CLEANS ? ep_ll_clean_at(n, 0) + EP_LL_CLEAN_NUMBER : (uint64_t)words * n * EP_LL_LINE;
+	const uint64_t *from = (const uint64_t *)(a->far.control + ep_ll_far_at(n, at));
+	uint64_t step = words == EP_LL_CLEANS ? 2 : 1;
+
+	if (gx_lane() == 0)
+		taken = gx_ld_relaxed_u32(lock) == 0 && gx_dev_cas_acquire_u32(lock, 0, 1) == 0;
+	if (!gx_shfl_u32(taken, 0))
+		return;
+	gx_syncwarp();
+	for (uint32_t r0 = 0; r0 < n; r0 += GX_WARP * LL_LOOK) {
+		uint64_t now[LL_LOOK];
+
+		for (uint32_t u = 0; u < LL_LOOK; u++) {
+			uint32_t r = r0 + u * GX_WARP + gx_lane();
+
+			now[u] = r < n ? gx_ld_acquire_u64(&from[r * step]) : 0;
+		}
+		for (uint32_t u = 0; u < LL_LOOK; u++) {
+			uint32_t r = r0 + u * GX_WARP + gx_lane();
+			uint64_t *shown = (uint64_t *)(a->mine + at + (uint64_t)r * EP_LL_LINE);
+
+			if (now[u] != 0 && now[u] > gx_ld_relaxed_u64(shown))
+				gx_st_release_u64(shown, now[u]); /* R6 */
+		}
+	}
+	gx_syncwarp();
+	if (gx_lane() == 0)
+		gx_dev_st_release_u32(lock, 0);
+}
+
+/* The rank of a wait whose lane has none to wait for. */
+#define LL_NOBODY UINT32_MAX
+
+/*
+ * All lanes, each for a word of a rank of its own, near or far. Nobody holds the lock until the value arrives: what
+ * others wait for may have to come first.
+ */
+GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t value, uint32_t rank, uint64_t deadline,
+			     uint32_t masked)
+{
+	const uint64_t *shown = (const uint64_t *)(a->mine + at);
+	uint64_t failed = ep_ll_failed_at(a->shape.nranks), next = 0, mask;
+	uint32_t waits = rank != LL_NOBODY, far = waits && !a->control[rank], result = GX_ARRIVED;
+	uint32_t words = ep_ll_words_of(a->shape.nranks, at);
+	struct gx_limit limit = { deadline, a->abort, NULL, NULL, NULL };
+
+	if (masked && waits) {
+		limit.gone = &a->gone[rank];
+	} else if (!masked) { /* with masks, a failed rank is masked when it is waited for */
+		limit.failed = (const uint64_t *)(a->mine + failed);
+		limit.afar = (const uint64_t *)(a->far.control + ep_ll_far_at(a->shape.nranks, failed));
+	}
+	if (far && !a->far.control_pinned) /* as fast to poll as the own page */
+		shown = (const uint64_t *)(a->far.control + ep_ll_far_at(a->shape.nranks, at));
+	for (uint32_t spin = 0;; spin++) {
+		waits = waits && gx_ld_acquire_u64(shown) < value; /* A6 */
+		if (gx_ballot((int)waits) == 0)
+			break;
+		mask = gx_ballot(waits && far);
+		if (spin % 4 == 0 && mask != 0 && a->far.control_pinned)
+			ll_look(a, gx_shfl_u32(words, gx_popc((mask & -mask) - 1)));
+		gx_pause(spin);
+		if (waits)
+			result = (uint32_t)gx_limit_reached(&limit, spin, &next);
+		waits = waits && result == GX_ARRIVED;
+	}
+	gx_syncwarp();
+	return result;
+}
+
+/*
+ * One thread. Another rank that has not signalled the operation either, or rank if there is none. A far rank is
+ * preferred: behind a cut link all ranks are silent, and a near one may be silent because it waits for them. off NULL:
+ * includes masked ranks.
+ */
+GX_SLOW uint32_t ll_also_silent(const struct ep_ll_args *a, const struct ep_far *far, const uint32_t *off,
+				uint64_t epoch, uint32_t rank)
+{
+	uint32_t found = rank;
+
+	for (uint32_t r = 0; r < a->shape.nranks; r++) {
+		uint32_t afar = far && !a->control[r];
+		const uint8_t *page = afar ? far->control : a->mine;
+		uint64_t at = ep_ll_signal_at(r);
+
+		at = afar ? ep_ll_far_at(a->shape.nranks, at) : at;
+		if (r == rank || r == a->shape.rank || (off && gx_ld_relaxed_u32(&off[r]) != 0) ||
+		    gx_ld_relaxed_u64((const uint64_t *)(page + at)) >= epoch)
+			continue;
+		if (afar)
+			return r;
+		found = found == rank ? r : found;
+	}
+	return found;
+}
+
+/*
+ * With masks, at the deadline: whether to extend it by half a timeout. A dying rank may have signalled only some peers.
+ * A rank that missed its signal waits until its deadline, and all others then wait for that rank too: it misses one
+ * rank, they miss two. So a rank that misses several extends its deadline once, and by then the delayed rank signals. A
+ * cut link silences several ranks at once, all of them far, and then every rank misses several: so the wait for a near
+ * rank is extended once more while far ranks are silent, masked or not.
+ */
+GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase, uint32_t again)
+{
+	if (!ll_is(ll, EP_LL_MASK) || result != GX_TIMED_OUT || phase != EP_KPHASE_RECV || ll->op.kind == EP_KIND_MASK)
+		return 0;
+	if (again == 0 && ll_also_silent(ll->a, ll->op.far, ll->off, ll->op.epoch, rank) != rank)
+		return 1;
+	return again < 2 && !ll_far(ll, rank) &&
+	       ll_far(ll, ll_also_silent(ll->a, ll->op.far, NULL, ll->op.epoch, rank));
+}
+
+/* One thread, after a wait that ended without the word: masks the rank (with masks), or the operation has failed. */
+GX_DEV void ll_missed(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase)
+{
+	uint32_t other;
+
+	if (ll_is(ll, EP_LL_MASK) && result != GX_ABORTED) {
+		gx_st_relaxed_u32(&ll->off[rank], 1);
+		ll_raise(ll, EP_ASYNC_TIMEOUT);
+		return;
+	}
+	other = result == GX_TIMED_OUT ? ll_also_silent(ll->a, ll->op.far, ll->off, ll->op.epoch, rank) : rank;
+	gx_op_fail_wait(&ll->op, result, rank, other, phase);
+}
+
+/* One thread, for a near rank. */
+GX_DEV uint32_t ll_wait_near(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint64_t deadline)
+{
+	struct gx_limit limit = ll->op.limit;
+
+	limit.deadline = deadline;
+	if (ll_is(ll, EP_LL_MASK)) {
+		limit.failed = limit.afar = NULL;
+		limit.gone = &ll->a->gone[rank];
+	}
+	return (uint32_t)gx_wait(ll_own(ll, at), value, &limit);
+}
+
+/*
+ * All lanes where there are far ranks, each for a word of its own; elsewhere any thread. rank LL_NOBODY: nothing is
+ * waited for, and the answer is 1. 0: the rank did not signal; it is masked now (with masks), or the operation has
+ * failed (without).
+ */
+GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint32_t phase)
+{
+	uint64_t deadline = ll->op.limit.deadline;
+	uint32_t ok = 1;
+
+	for (uint32_t again = 0;; again++) {
+		uint32_t result = GX_ARRIVED;
+
+		if (ll->op.far)
+			result = ll_wait_far(ll->a, at, value, rank, deadline, ll_is(ll, EP_LL_MASK));
+		else if (rank != LL_NOBODY)
+			result = ll_wait_near(ll, at, value, rank, deadline);
+		if (result == GX_ARRIVED) {
+			rank = LL_NOBODY;
+		} else if (ll_again(ll, rank, result, phase, again)) {
+			deadline += ll->a->timeout_ns / 2;
+		} else {
+			ll_missed(ll, rank, result, phase);
+			rank = LL_NOBODY;
+			ok = 0;
+		}
+		if (ll->op.far ? gx_ballot(rank != LL_NOBODY) == 0 : rank == LL_NOBODY)
+			return ok;
+	}
+}
+
+/* As ll_wait, A4: peer has read what this rank last sent it in this buffer. */
+GX_DEV uint32_t ll_wait_free(const struct ll *ll, uint32_t peer)
+{
+	uint64_t at = 0, value = ll->before;
+
+	if (value == 0)
+		peer = LL_NOBODY;
+	if (peer != LL_NOBODY && ll->implied && ll_far(ll, peer)) {
+		at = ep_ll_signal_at(peer);
+		value++;
+	} else if (peer != LL_NOBODY) {
+		at = ep_ll_ack_at(ll->op.nranks, ll->buffer, peer);
+	}
+	return ll_wait(ll, at, value, peer, EP_KPHASE_SEND);
+}
+
+/* As ll_wait, A2. With masks, a source that is ahead may have continued without this rank, and its rows belong to a
+ * later operation. Its jump word, sent before over the same path, tells. */
+GX_DEV uint32_t ll_wait_signal(const struct ll *ll, uint32_t source)
+{
+	uint64_t at = source == LL_NOBODY ? 0 : ep_ll_signal_at(source);
+
+	if (!ll_wait(ll, at, ll->op.epoch, source, EP_KPHASE_RECV))
+		return 0;
+	if (!ll_is(ll, EP_LL_MASK) || source == LL_NOBODY || ll_signalled(ll, source) == ll->op.epoch ||
+	    gx_ld_acquire_u64(ll_from(ll, source, ep_ll_jump_at(ll->op.nranks, source) + EP_LL_CLEAN_NUMBER)) <=
+		    ll->a->state->cleans)
+		return 1;
+	gx_op_report(&ll->op, EP_KERR_BEHIND, ll->op.rank, EP_KPHASE_RECV);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How LL waits for words that the net writes: packed 16 to a line, each line read once per look, by the warp that holds
+ * the lock and by no other. Counts the lines that are really read, with 1024 ranks of which 8 are near.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernel_check.h"
+#include "kernels/gx/gx.h"
+#include "kernels/host/launch.h"
+
+#define RANKS 1024u
+#define NEAR 8u
+#define LINES (RANKS * 7 / 16) /* more than the far page has */
+
+static struct ep_ll_state *state;
+static uint8_t *far_page;
+static uint64_t far_size;
+static uint32_t reads[LINES]; /* atomic: by line of the far page */
+static uint32_t unlocked;     /* atomic: reads while no warp held a lock */
+
+static uint64_t watched(const uint64_t *word);
+
+#define gx_ld_acquire_u64(word) watched(word)
+#include "kernels/ll/wait.h"
+#undef gx_ld_acquire_u64
+
+static uint64_t watched(const uint64_t *word)
+{
+	const uint8_t *at = (const uint8_t *)word;
+	uint32_t held = 0;
+
+	if (at >= far_page && at < far_page + far_size) {
+		for (uint32_t i = 0; i < EP_LL_WORDS; i++)
+			held |= gx_ld_relaxed_u32(&state->looking[i]);
+		if (!held)
+			__atomic_add_fetch(&unlocked, 1, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&reads[(at - far_page) / EP_LL_FAR_LINE], 1, __ATOMIC_RELAXED);
+	}
+	return gx_ld_acquire_u64(word);
+}
+
+static struct ep_ll_args a;
+static uint64_t abort_word;
+
+static void set_up(void)
+{
+	static uint8_t *control[RANKS];
+	static uint8_t here; /* what near ranks' entries point to */
+
+	far_size = ep_ll_far_size(RANKS);
+	state = calloc(1, sizeof(*state));
+	far_page = aligned_alloc(EP_LL_FAR_LINE, far_size);
+	a.mine = calloc(1, ep_ll_control_size(RANKS));
+	if (!state || !far_page || !a.mine)
+		exit(1);
+	memset(far_page, 0, far_size);
+	for (uint32_t r = 0; r < NEAR; r++)
+		control[r] = &here;
+	a.shape.nranks = RANKS;
+	a.state = state;
+	a.control = control;
+	a.far.control = far_page;
+	a.far.control_pinned = 1;
+	a.abort = &abort_word;
+}
+
+static uint64_t *far_word(uint64_t at)
+{
+	return (uint64_t *)(far_page + ep_ll_far_at(RANKS, at));
+}
+
+static uint64_t shown(uint64_t at)
+{
+	return __atomic_load_n((uint64_t *)(a.mine + at), __ATOMIC_ACQUIRE);
+}
+
+/* Lines read since the last call, and whether any was read twice. */
+static uint32_t lines_read(uint32_t *twice)
+{
+	uint32_t n = 0, most = 0;
+
+	for (uint32_t i = 0; i < LINES; i++) {
+		uint32_t times = __atomic_exchange_n(&reads[i], 0, __ATOMIC_RELAXED);
+
+		n += times > 0;
+		most = times > most ? times : most;
+	}
+	*twice = most > 16; /* loads of its words, by one warp */
+	return n;
+}
+
+static void look_kernel(const void *args)
+{
+	ll_look(&a, *(const uint32_t *)args);
+}
+
+static void look(uint32_t words)
+{
+	CHECK(gx_host_launch(look_kernel, &words, 1, GX_WARP, 0) == 0, "launch");
+}
+
+/* ---- what one look costs and shows ---- */
+
+static void one_look(void)
+{
+	uint32_t twice, n;
+
+	*far_word(ep_ll_signal_at(9)) = 3;
+	*far_word(ep_ll_signal_at(RANKS - 1)) = 7;
+	*(uint64_t *)(a.mine + ep_ll_signal_at(500)) = 4; /* seen before: a word never goes back */
+	*far_word(ep_ll_signal_at(500)) = 2;
+	look(EP_LL_SIGNALS);
+	n = lines_read(&twice);
+	CHECK(n == RANKS / 16 && !twice, "%u lines for the signals of %u ranks", n, RANKS);
+	CHECK(shown(ep_ll_signal_at(9)) == 3 && shown(ep_ll_signal_at(RANKS - 1)) == 7, "what arrived is not shown");
+	CHECK(shown(ep_ll_signal_at(500)) == 4, "a word went back to %llu", shown(ep_ll_signal_at(500)) + 0ull);
+	CHECK(shown(ep_ll_signal_at(10)) == 0 && state->looking[EP_LL_SIGNALS] == 0, "lock");
+
+	*far_word(ep_ll_ack_at(RANKS, 1, 17)) = 5;
+	look(EP_LL_ACKS_1);
+	n = lines_read(&twice);
+	CHECK(n == RANKS / 16 && !twice && shown(ep_ll_ack_at(RANKS, 1, 17)) == 5, "%u lines for acks", n);
+
+	*far_word(ep_ll_clean_at(RANKS, 20) + EP_LL_CLEAN_NUMBER) = 6;
+	look(EP_LL_CLEANS);
+	n = lines_read(&twice);
+	CHECK(n == RANKS / 8 && shown(ep_ll_clean_at(RANKS, 20) + EP_LL_CLEAN_NUMBER) == 6, "%u lines for cleans", n);
+
+	state->looking[EP_LL_SIGNALS] = 1;
+	look(EP_LL_SIGNALS);
+	CHECK(lines_read(&twice) == 0, "read while another warp looks");
+	state->looking[EP_LL_SIGNALS] = 0;
+}
+
+/* ---- many warps wait, each for other ranks ---- */
+
+#define WARPS (GX_WARP > 1 ? 2u : 1u)
+#define BLOCKS (GX_WARP > 1 ? 2u : 1u) /* a scalar kernel is one thread */
+#define LANES (BLOCKS * WARPS * GX_WARP)
+#define LATE 12u
+
+static uint32_t arrived; /* atomic: lanes */
+
+static void wait_kernel(const void *args)
+{
+	uint64_t deadline = gx_clock_ns() + *(const uint64_t *)args;
+	uint32_t at = (LATE + gx_block() * gx_threads() + gx_tid()) % RANKS;
+	/* The last lane waits for nobody. */
+	uint32_t rank = GX_WARP > 1 && gx_lane() == GX_WARP - 1 ? LL_NOBODY : at;
+	uint32_t result = ll_wait_far(&a, ep_ll_signal_at(at), 11, rank, deadline, 0);
+
+	if (result == GX_ARRIVED)
+		__atomic_add_fetch(&arrived, 1, __ATOMIC_RELAXED);
+}
+
+static void *signal_all(void *arg)
+{
+	(void)arg;
+	for (uint32_t r = RANKS; r-- > 0;) {
+		uint64_t *word = r < NEAR ? (uint64_t *)(a.mine + ep_ll_signal_at(r)) : far_word(ep_ll_signal_at(r));
+
+		if (r % 256 == 0)
+			usleep(2000);
+		__atomic_store_n(word, 11, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+static void many_waits(void)
+{
+	uint64_t ns = 20000000000;
+	uint32_t twice;
+	pthread_t thread;
+
+	lines_read(&twice);
+	pthread_create(&thread, NULL, signal_all, NULL);
+	CHECK(gx_host_launch(wait_kernel, &ns, BLOCKS, WARPS * GX_WARP, 0) == 0, "launch");
+	pthread_join(thread, NULL);
+	CHECK(arrived == LANES, "%u of %u arrived", arrived, LANES);
+	CHECK(unlocked == 0, "%u reads without the lock", unlocked);
+}
+
+static void missing(void)
+{
+	uint64_t ns = 100000000;
+
+	*far_word(ep_ll_signal_at(LATE)) = *(uint64_t *)(a.mine + ep_ll_signal_at(LATE)) = 2;
+	arrived = 0;
+	CHECK(gx_host_launch(wait_kernel, &ns, BLOCKS, WARPS * GX_WARP, 0) == 0, "launch");
+	CHECK(arrived == LANES - 1, "%u arrived, one must not", arrived);
+}
+
+/* ---- the layout ---- */
+
+static void layout(uint32_t n)
+{
+	uint64_t size = ep_ll_far_size(n), failed = ep_ll_far_at(n, ep_ll_failed_at(n));
+	uint8_t *used = calloc(1, size / 8);
+	uint64_t words[5] = { 0 };
+
+	for (uint32_t r = 0; used && r < n; r++) {
+		words[0] = ep_ll_far_at(n, ep_ll_signal_at(r));
+		words[1] = ep_ll_far_at(n, ep_ll_ack_at(n, 0, r));
+		words[2] = ep_ll_far_at(n, ep_ll_ack_at(n, 1, r));
+		words[3] = ep_ll_far_at(n, ep_ll_clean_at(n, r) + EP_LL_CLEAN_NUMBER);
+		words[4] = ep_ll_far_at(n, ep_ll_jump_at(n, r));
+		for (int i = 0; i < 5; i++) {
+			CHECK(words[i] % 8 == 0 && words[i] < size && words[i] / 128 != failed / 128 &&
+				      !used[words[i] / 8]++,
+			      "%u ranks: word %d of rank %u at %llu", n, i, r, words[i] + 0ull);
+		}
+		CHECK(words[0] / EP_LL_FAR_LINE == r / 16, "%u ranks: the signal of rank %u", n, r);
+	}
+	CHECK(used && failed < size, "failed word");
+	free(used);
+}
+
+int main(void)
+{
+	static const uint32_t sizes[] = { 1, 2, 15, 16, 17, 33, RANKS };
+
+	alarm(120);
+	set_up();
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+		layout(sizes[i]);
+	one_look();
+	many_waits();
+	missing();
+	return check_result("kernel_look");
+}
