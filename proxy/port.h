@@ -99,6 +99,8 @@ struct ep_port {
 	bool odd;				     /* a duplicate put has been logged */
 	bool drained;				     /* every ring was empty in this turn */
 	uint32_t turns;
+	uint32_t begun, ended;	  /* o.open, as last seen */
+	uint64_t changed, opened; /* when it last changed, and when an operation was last open; 0: never */
 	uint32_t nregions;	  /* at the current batch of commands */
 	struct port_list ready;	  /* channels with something to send */
 	struct port_list busy;	  /* channels with requests to test */
@@ -185,6 +187,11 @@ static inline bool port_owes(const struct ep_port *p, const struct port_channel 
 
 /* Called by the engine: one turn; returns how much moved. */
 int ep_port_turn(struct ep_port *port);
+/*
+ * Whether an operation of producers that ring no bell is open, or was in the last 10 ms: the engine then does not
+ * sleep. Layers of a model are 100 us or more apart, and steps a few milliseconds.
+ */
+bool ep_port_open_now(struct ep_port *port, uint64_t now);
 /* Whether requests are in flight or commands queued: the engine then sleeps only briefly. */
 bool ep_port_waits(const struct ep_port *port);
 

@@ -46,7 +46,9 @@ struct ep_port_opts {
 	uint32_t mail;		     /* this port's own region: ep_port_mail_size bytes of host memory */
 	struct ep_ring *const *ring; /* [rings] used by the port; the caller owns the memory */
 	int rings;
-	bool rung;		 /* every producer rings the engine's bell, so it may sleep longer */
+	bool rung;			/* every producer rings the engine's bell, so it may sleep longer */
+	const struct ep_cmd_open *open; /* the producers' operations; NULL: not counted */
+	uint64_t open_ns;	 /* an operation that is open for longer is dead; 0: 10 s, shorter only in tests */
 	int (*flush)(void *arg); /* unordered: makes the net's writes visible to the device; NULL: not needed */
 	/* On the engine's thread; must not block. Once per peer; commands for it are dropped from then on. */
 	void (*peer_failed)(void *arg, int peer, int err, const char *why);

@@ -38,6 +38,7 @@ struct ep_ll_state {
 	uint64_t epoch;	  /* operations begun */
 	uint64_t used[2]; /* the last epoch that used each buffer */
 	uint32_t busy[2]; /* a staged operation holds the buffer */
+	uint32_t opens;	  /* with far ranks: launches that have ended, as in struct ep_cmd_open */
 	/* Zero between launches, like the arrays after this struct (ll_arrays): */
 	uint32_t send_ticket EP_LL_ALONE;
 	uint32_t send_done EP_LL_ALONE;

@@ -23,6 +23,7 @@ EP_SIZE_IS(ep_seat, 8);
 struct ep_far {
 	const struct ep_cmd_ring *ring; /* [lanes][ports], in device memory; NULL: no far ranks */
 	const struct ep_seat *seat;	/* [nranks], in device memory */
+	struct ep_cmd_open *open;	/* pinned */
 	uint8_t *control;		/* same layout as the control page */
 	uint8_t *window;		/* received rows; two buffers */
 	uint8_t *send;			/* rows to send; two buffers */
@@ -31,6 +32,6 @@ struct ep_far {
 	uint64_t send_stride; /* from one receiver's part to the next; only that receiver's ack frees a part */
 	uint32_t ports, lanes;
 };
-EP_SIZE_IS(ep_far, 96);
+EP_SIZE_IS(ep_far, 104);
 
 #endif
