@@ -338,8 +338,10 @@ int ep_port_turn(struct ep_port *port)
 	/* A1: pairs with R1 in ep_port_quiet and ep_port_look. */
 	uint64_t asked = __atomic_load_n(&port->asked, __ATOMIC_ACQUIRE);
 	uint64_t looks = __atomic_load_n(&port->looks, __ATOMIC_ACQUIRE);
-	int moved = port_take(port);
+	int moved;
 
+	port_times_begin(port);
+	moved = port_take(port);
 	if (!moved && looks != port->looked)
 		__atomic_store_n(&port->looked, looks, __ATOMIC_RELEASE); /* R2 */
 	moved += port_pop(port);
@@ -347,13 +349,14 @@ int ep_port_turn(struct ep_port *port)
 	moved += port_reap(port);
 	if (++port->turns % ASK_TURNS == 0 && port->o.peer_error)
 		port_peers_ask(port);
+	port_times_end(port);
 	port_settle(port, asked);
 	return moved;
 }
 
 bool ep_port_open_now(struct ep_port *port, uint64_t now)
 {
-	const struct ep_cmd_open *open = port->o.rung ? NULL : port->o.open;
+	const struct ep_cmd_open *open = port->o.rung && !port->timed ? NULL : port->o.open;
 	uint32_t begun = open ? __atomic_load_n(&open->begun, __ATOMIC_RELAXED) : 0;
 	uint32_t ended = open ? __atomic_load_n(&open->ended, __ATOMIC_RELAXED) : 0;
 

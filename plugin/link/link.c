@@ -390,6 +390,23 @@ void ep_link_counts(const struct ep_link *link, struct ep_port_counts *out)
 	*out = sum;
 }
 
+void ep_link_times(const struct ep_link *link, struct ep_port_times *out)
+{
+	struct ep_port_times sum = { 0 }, one;
+
+	for (int i = 0; link && i < link->ports; i++) {
+		ep_port_times(link->port[i].port, &one);
+		sum.operations += one.operations;
+		sum.popped += one.popped;
+		sum.given += one.given;
+		sum.completed += one.completed;
+		sum.ended += one.ended;
+		sum.arrivals += one.arrivals;
+		sum.arrived += one.arrived;
+	}
+	*out = sum;
+}
+
 size_t ep_link_bytes(const struct ep_link *link)
 {
 	size_t sum = 0;

@@ -92,6 +92,8 @@ void ep_link_wake(const struct ep_link *link);
 /* Zeroes a word of the control page that remote ranks write. */
 int ep_link_clear(struct ep_link *link, uint64_t at);
 void ep_link_counts(const struct ep_link *link, struct ep_port_counts *out);
+/* Sums of all ports; NULL: zero. */
+void ep_link_times(const struct ep_link *link, struct ep_port_times *out);
 size_t ep_link_bytes(const struct ep_link *link);
 
 /* Waits until the net has completed everything pushed; -EP_ETIMEOUT, without a message, past the deadline. */
