@@ -126,6 +126,7 @@ struct ep_port {
 	struct ep_port_counts counts; /* atomic, written by the engine's thread only */
 	bool timing, timed;	      /* atomic: stamps are asked for; the same, as of this turn */
 	struct port_stamps stamps;
+	struct port_stamps late;    /* the operation before, if its signal was not completed when this one began */
 	struct ep_port_times times; /* atomic, written by the engine's thread only */
 	uint64_t asked, answered;   /* atomic: tickets of ep_port_quiet */
 	uint64_t looks, looked;	    /* atomic: tickets of ep_port_look */

@@ -49,6 +49,16 @@ static void turns_pass(struct eng_rank *me)
 	CHECK(eng_quiet(me) == 0 && eng_quiet(me) == 0, "quiet");
 }
 
+/* The same while something is in flight. */
+static void polls_pass(const struct eng_probe *probe)
+{
+	uint32_t from = __atomic_load_n(&probe->calls, __ATOMIC_RELAXED);
+	uint64_t end = ep_deadline_ms(ENG_WAIT_MS);
+
+	while (__atomic_load_n(&probe->calls, __ATOMIC_RELAXED) - from < 3 && ep_now_ns() < end)
+		usleep(50);
+}
+
 /* Operation n: pause, rank 0's signal, whose completion takes a pause, rank 1's after another, a second signal of rank
  * 0, pause, end. */
 static void operate(struct eng_rig *rig, uint32_t n)
@@ -102,6 +112,33 @@ static void timed(const char *spec, bool ordered, bool no_bell)
 	eng_close(rig);
 }
 
+/* As in a graph: the next kernel begins before the net has completed the signal of the one before. */
+static void overlapped(void)
+{
+	struct eng_rig *rig = rig_open("loop", true);
+	struct eng_rank *me = &rig->rank[0];
+	struct eng_probe *probe = &me->port[0].probe;
+	struct ep_port_times t = times_of(me);
+
+	turns_pass(me); /* with the words before */
+	set(&words.begun, 0);
+	turns_pass(me);
+	__atomic_store_n(&probe->hold, 1, __ATOMIC_RELAXED);
+	CHECK(eng_signal(me, 1, SIGNAL_AT(0), 1) == 0 && eng_wait(&rig->rank[1], SIGNAL_AT(0), 1), "signal");
+	set(&words.ended, 0);
+	polls_pass(probe);
+	set(&words.begun, 1);
+	polls_pass(probe);
+	usleep(PAUSE_US);
+	__atomic_store_n(&probe->hold, 0, __ATOMIC_RELAXED);
+	CHECK(eng_signal(me, 1, SIGNAL_AT(0), 2) == 0 && eng_quiet(me) == 0, "signal");
+	set(&words.ended, 1);
+	t = times_of(me);
+	CHECK(t.operations == 2, "%llu operations of two that overlap", t.operations + 0ull);
+	CHECK(t.completed >= t.given + PAUSE_NS, "completed while it was held");
+	eng_close(rig);
+}
+
 /* An operation without a signal is not counted, and does not lend its begin to the next. */
 static void silent(void)
 {
@@ -109,6 +146,7 @@ static void silent(void)
 	struct eng_rank *me = &rig->rank[0];
 	struct ep_port_times t = times_of(me);
 
+	turns_pass(me); /* with the words before */
 	set(&words.begun, 0);
 	turns_pass(me);
 	CHECK(eng_put(me, 1, 0, 1024, 512) == 0, "put");
@@ -132,5 +170,6 @@ int main(void)
 	timed("loop:unordered=1", false, true);
 	timed("loop:unordered=1", false, false);
 	silent();
+	overlapped();
 	return check_result("engine_times");
 }
