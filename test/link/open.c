@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernels of a group with remote ranks count the operations they begin and end in pinned memory (struct ep_cmd_open),
- * which engines of GPUs go by. Every launch counts once: whole operations, halves, masks, and one that fails. The words
- * are inside the library, so its internals are linked. Exit status 0 or 1.
+ * which engines of GPUs go by. Every launch counts once: whole operations, halves, masks, one that fails, and on a GPU
+ * each replay of a graph. The words are inside the library, so its internals are linked. Exit status 0 or 1.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,19 +12,20 @@
 #include "test/oracle/rig.h"
 
 #define RANKS 2
+#define REPLAYS 5
 
 struct job {
 	struct rig_cfg cfg;
 	bool fail;
 };
 
-/* The stream is idle. The host counts launches too: all but those of graphs, which the CPU has not. */
-static void words_check(struct rig *rig, const char *after)
+/* The stream is idle. The host counts launches too: all but those of graphs. */
+static void words_check(struct rig *rig, uint32_t replayed, const char *after)
 {
 	const struct ep_cmd_open *open = rig->group->link->open.host;
 	uint32_t begun = __atomic_load_n(&open->begun, __ATOMIC_RELAXED);
 	uint32_t ended = __atomic_load_n(&open->ended, __ATOMIC_RELAXED);
-	uint32_t launched = atomic_load(&rig->group->launched);
+	uint32_t launched = atomic_load(&rig->group->launched) + replayed;
 
 	ll_wrong(&rig->verdict, begun != launched || ended != launched,
 		 "rank %d, after %s: %u launches, of which %u began and %u ended", seat_rank(rig->seat), after,
@@ -41,6 +42,23 @@ static int masks_use(struct rig *rig)
 	       rig_expect(rig, "ncclEpMaskClean", ncclEpMaskClean(rig->group, rig->shim.stream)) || rig_sync(rig);
 }
 
+static int graph_use(struct rig *rig)
+{
+	const struct shim_ops *ops = rig->shim.ops;
+	void *graph = NULL;
+	int rc = rig_update(rig, 0) || rig_sync(rig) || seat_barrier(rig->seat) || ops->capture_begin(&rig->shim) ||
+		 rig_dispatch(rig, 0, false) != ncclSuccess || rig_combine(rig, 0, false) != ncclSuccess ||
+		 ops->capture_end(&rig->shim, &graph) || seat_barrier(rig->seat);
+
+	for (int i = 0; !rc && i < REPLAYS; i++)
+		rc = ops->graph_launch(&rig->shim, graph);
+	if (rc || rig_sync(rig))
+		return seat_fail(rig->seat, "graph: %s %s", rig->shim.text, anyEpGetLastError());
+	words_check(rig, 2 * REPLAYS, "replays");
+	ops->graph_destroy(&rig->shim, graph);
+	return 0;
+}
+
 /* Rank 0 alone calls: its launch ends by the deadline. */
 static int fail_alone(struct rig *rig)
 {
@@ -50,8 +68,9 @@ static int fail_alone(struct rig *rig)
 		rc = rig_dispatch(rig, 0, false);
 		rig->shim.ops->sync(&rig->shim, 10);
 		rc = rc == ncclSuccess ? rig_dispatch(rig, 0, false) : rc;
+		rig->shim.ops->sync(&rig->shim, 10);
 		ll_wrong(&rig->verdict, rc == ncclSuccess, "rank 0: no error although rank 1 called nothing");
-		words_check(rig, "a failure");
+		words_check(rig, 0, "a failure");
 	}
 	rig->parted = true;
 	return seat_barrier(rig->seat);
@@ -66,9 +85,11 @@ static int open_job(struct seat *seat, const void *arg)
 		goto close;
 	if (rig_script(&rig, "DA CA") || rig_script(&rig, "dA DB xA CB CA"))
 		goto close;
-	words_check(&rig, "halves");
-	if (job->cfg.mask && !masks_use(&rig))
-		words_check(&rig, "masks");
+	words_check(&rig, 0, "halves");
+	if (job->cfg.mask && !shim_is_gpu(&rig.shim) && !masks_use(&rig))
+		words_check(&rig, 0, "masks");
+	if (!job->fail && shim_is_gpu(&rig.shim) && graph_use(&rig))
+		goto close;
 	if (job->fail && (rig_update(&rig, 0) || rig_sync(&rig) || seat_barrier(seat) || fail_alone(&rig)))
 		goto close;
 close:
