@@ -31,15 +31,44 @@ typedef enum {
 /* What this rank's engines have given to the transport for the group so far; all zero in a group of one node. */
 typedef struct {
 	size_t size;
-	uint64_t puts;	  /* after adjacent ones were merged */
-	uint64_t bytes;	  /* of these puts: rows, their headers and counts */
-	uint64_t signals; /* 8-byte words behind them: arrivals, acknowledgements, failures */
+	uint64_t puts;	   /* after adjacent ones were merged */
+	uint64_t bytes;	   /* of these puts: rows, their headers and counts */
+	uint64_t signals;  /* 8-byte words behind them: arrivals, acknowledgements, failures */
+	uint64_t commands; /* of kernels, for both */
 } anyEpNetCounts_t;
 
 #define ANYEP_NET_COUNTS_INIT ((anyEpNetCounts_t){ .size = sizeof(anyEpNetCounts_t) })
 #define ANYEP_NET_COUNTS_V1_SIZE 32u
 #define ANYEP_NET_COUNTS_V1_LAST_FIELD signals
+#define ANYEP_NET_COUNTS_V2_SIZE 40u
+#define ANYEP_NET_COUNTS_V2_LAST_FIELD commands
 NCCL_EP_ASSERT_VERSION(anyEpNetCounts_t, ANYEP_NET_COUNTS, 1);
+NCCL_EP_ASSERT_VERSION(anyEpNetCounts_t, ANYEP_NET_COUNTS, 2);
+
+/*
+ * The transport of the group, and where the time of this rank's operations went, as its engines saw it: sums over the
+ * operations since the first call, in ns since the engine saw the operation's kernel begin. Of the commands only the
+ * first signal is followed, which comes after all rows. With several engines an operation counts once for each.
+ */
+typedef struct {
+	size_t size;
+	char net[64];	     /* as NCCL_EP_NET names it; "": the group has one node, and the rest is zero */
+	char device[64];     /* of this rank */
+	uint32_t ordered;    /* the transport itself writes signals; 0: the receiver's engine does */
+	uint32_t direct;     /* rows lie in device memory; 0: in host memory */
+	uint64_t operations; /* halves count on their own */
+	uint64_t popped;     /* the signal has left the ring */
+	uint64_t given;	     /* ... was given to the transport, after all rows of its destination */
+	uint64_t completed;  /* ... was completed by the transport */
+	uint64_t ended;	     /* the kernel has ended */
+	uint64_t arrivals;   /* not ordered: operations in which signals of other ranks arrived, */
+	uint64_t arrived;    /* and when the last of them was stored */
+} anyEpNetTimes_t;
+
+#define ANYEP_NET_TIMES_INIT ((anyEpNetTimes_t){ .size = sizeof(anyEpNetTimes_t) })
+#define ANYEP_NET_TIMES_V1_SIZE 200u
+#define ANYEP_NET_TIMES_V1_LAST_FIELD arrived
+NCCL_EP_ASSERT_VERSION(anyEpNetTimes_t, ANYEP_NET_TIMES, 1);
 
 /* How this rank's HT operations have accessed the tensors of other ranks so far; all zero in an LL group. */
 typedef struct {
@@ -75,6 +104,12 @@ const char *anyEpGetLastError(void);
 ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
 
 ncclResult_t anyEpGroupNetCounts(ncclEpGroup_t group, anyEpNetCounts_t *counts);
+
+/*
+ * Waits until everything that ended operations have sent is completed, at most NCCL_EP_TIMEOUT_MS (100 s if unset).
+ * For measurements: from the first call on engines take times, and those of the CPU device stay awake in operations.
+ */
+ncclResult_t anyEpGroupNetTimes(ncclEpGroup_t group, anyEpNetTimes_t *times);
 
 /* Waits for no stream: operations under way may be counted or not. */
 ncclResult_t anyEpGroupReachCounts(ncclEpGroup_t group, anyEpReachCounts_t *counts);

@@ -3,6 +3,7 @@
 #ifndef EP_PERF_EP_PERF_H
 #define EP_PERF_EP_PERF_H
 
+#include "nccl_ep.h"
 #include "perf/perf_data.h"
 #include "test/oracle/shim.h"
 #include "test/oracle/world.h"
@@ -19,6 +20,8 @@ struct perf_rank {
 	uint64_t window;		     /* bytes; UINT64_MAX: unknown */
 	double group_us, first_us, later_us; /* as in struct perf_facts */
 	int device;			     /* -1: the CPU */
+	struct perf_net net;
+	struct perf_far far[PERF_PHASES];
 };
 
 /* On the world's board: struct perf_rank [ranks], then samples [phase][iteration][rank]. */
@@ -61,6 +64,9 @@ struct perf_play {
 
 /* Times all phases, warm-up and iterations, into the board: on the host, and on a GPU on the device too. */
 int perf_time(const struct perf_play *play);
+/* After it, collective: rounds that measure the transport, where the group uses one. */
+int perf_far_run(const struct perf_play *play, ncclEpGroup_t group, struct perf_rank *out);
+void perf_far_row(const struct perf_opts *opts, void *board, enum perf_phase phase, struct perf_row *row);
 /* Waits for the stream. */
 int perf_sync(const struct perf_play *play);
 

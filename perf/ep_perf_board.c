@@ -152,6 +152,7 @@ void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum p
 	out->beside_best_us = out->beside_us;
 	if ((opts->memcpy || opts->puts) && !gpu && (phase == PERF_DISPATCH || phase == PERF_COMBINE))
 		out->beside_us = average(board, opts, phase, PLAIN, &out->beside_best_us);
+	perf_far_row(opts, board, phase, out);
 	out->algbw = out->bytes / 1e3 / (gpu ? out->device_us : out->host_us);
 }
 
@@ -162,6 +163,7 @@ void perf_facts_make(const struct perf_opts *opts, void *board, struct perf_fact
 	*out = (struct perf_facts){ .device = rank->device >= 0 ? "cuda" : "host",
 				    .beside = has_limit(opts, board) ? "limit" : "",
 				    .window = rank->window,
+				    .net = rank->net,
 				    .group_us = rank->group_us,
 				    .first_us = rank->first_us,
 				    .later_us = rank->later_us };

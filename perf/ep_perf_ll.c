@@ -192,7 +192,8 @@ int perf_ll_job(struct seat *seat, const void *arg)
 		seat_fail(seat, "-G 1: graphs need a GPU");
 	if (seat_failed(seat) || check(&play) || seat_barrier(seat))
 		goto close;
-	if ((job->opts.graph && graph_make(&play, false)) || perf_time(&timed))
+	if ((job->opts.graph && graph_make(&play, false)) || perf_time(&timed) ||
+	    perf_far_run(&timed, play.rig.group, play.out))
 		goto close;
 	check(&play);
 close:

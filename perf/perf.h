@@ -3,6 +3,8 @@
 #ifndef EP_PERF_PERF_H
 #define EP_PERF_PERF_H
 
+#include <stdio.h>
+
 #include "test/oracle/model.h"
 
 enum perf_algorithm { PERF_LL, PERF_HT };
@@ -42,7 +44,8 @@ struct perf_opts {
 	bool staged, graph, graph_update, windows, separate, check;
 	bool memcpy, puts; /* run the reference too; puts: by the net, one rank per node */
 	int sms, iterations, warmup;
-	double bandwidth; /* memory bandwidth of the device in GB/s, for the limit */
+	double bandwidth;     /* memory bandwidth of the device in GB/s, for the limit */
+	double rate, latency; /* of a NIC, in Gb/s and us, for the limit; 0: as the transport's options say */
 	uint64_t seed;
 	char device[16];
 	const char *json;
@@ -56,6 +59,24 @@ int perf_opts_settle(struct perf_opts *opts, unsigned use, bool gpu);
 /* The phases of a run of ep_perf, in table order; ends with PERF_PHASES. */
 const enum perf_phase *perf_phases(const struct perf_opts *opts);
 
+/* The transport of a run across nodes. */
+struct perf_net {
+	char name[64]; /* "": the run has one node */
+	char device[64];
+	bool ordered, direct;
+	double rate, latency; /* Gb/s, us; 0: unknown */
+};
+
+/* A phase of such a run. Of a rank: sums over its rounds. Of a row: counts per round, times per operation in us since
+ * the kernel began, as anyEpNetTimes_t has them. */
+struct perf_far {
+	int rounds; /* 0: not measured */
+	double bytes, commands, puts, signals;
+	double operations, popped, given, completed, ended;
+	double arrivals, arrived;
+	double wire_us; /* of a row: the limit; < 0: unknown */
+};
+
 /* A row of the table: maxima over ranks, averaged over iterations. Times are in microseconds. */
 struct perf_row {
 	int tokens;
@@ -66,6 +87,7 @@ struct perf_row {
 	double beside_us;		/* CPU: the reference; GPU: the bandwidth limit; < 0: none */
 	double best_us, beside_best_us; /* the fastest iteration: least disturbed by other load */
 	int64_t wrong;			/* -1: not checked */
+	struct perf_far far;
 };
 
 /* Known after the first size. */
@@ -73,6 +95,7 @@ struct perf_facts {
 	const char *device; /* "cuda", "host" */
 	const char *beside; /* title of that column, or "" */
 	uint64_t window;    /* bytes; UINT64_MAX: unknown */
+	struct perf_net net;
 	double group_us, first_us,
 		later_us; /* creation of the group, its first and a later handle; < 0: not measured */
 };
@@ -81,6 +104,10 @@ void perf_print_head(const struct perf_opts *opts);
 void perf_print_facts(const struct perf_opts *opts, const struct perf_facts *facts);
 void perf_print_row(const struct perf_opts *opts, const struct perf_row *row);
 void perf_print_end(const struct perf_facts *facts, const struct perf_row *rows, int count);
+/* Nothing in a run of one node, as perf_json_net and perf_json_far. */
+void perf_print_far(const struct perf_facts *facts, const struct perf_row *rows, int count);
+void perf_json_net(FILE *out, const struct perf_net *net);
+void perf_json_far(FILE *out, const struct perf_row *row);
 /* 0 or -1 with a line on stderr. */
 int perf_write_json(const struct perf_opts *opts, const struct perf_facts *facts, const struct perf_row *rows,
 		    int count);

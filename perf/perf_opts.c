@@ -7,7 +7,7 @@
 #include "test/oracle/world.h"
 
 /* Options without a letter. */
-enum { O_ALIGN = 256, O_BWD, O_DROP, O_EAGER, O_GRAPH_UPDATE, O_MAX_RECV, O_SEPARATE, O_ZERO_COPY };
+enum { O_ALIGN = 256, O_BWD, O_DROP, O_EAGER, O_GRAPH_UPDATE, O_LATENCY, O_MAX_RECV, O_RATE, O_SEPARATE, O_ZERO_COPY };
 
 #define LL PERF_FOR_LL
 #define HT PERF_FOR_HT
@@ -46,6 +46,8 @@ static const struct perf_arg rows[] = {
 	{ "memcpy", 'M', LL, ARG_SWITCH, AT(memcpy), 0, 1, NULL, "also run plain copies as reference (0; CPU)" },
 	{ "puts", 'P', LL, ARG_SWITCH, AT(puts), 0, 1, NULL, "one rank per node, bare puts as reference (CPU)" },
 	{ "bandwidth", 'B', EP, ARG_REAL, AT(bandwidth), 1, 0, NULL, "GB/s of GPU memory, for the limit (4300)" },
+	{ "rate", O_RATE, LL, ARG_REAL, AT(rate), 0, 0, NULL, "Gb/s of a NIC, for the wire limit (its rate=)" },
+	{ "latency", O_LATENCY, LL, ARG_REAL, AT(latency), 0, 0, NULL, "and its latency in us (its latency=, in ns)" },
 	{ "seed", 'S', ALL, ARG_U64, AT(seed), 0, 1 << 30, NULL, "seed of routing and data (1)" },
 	{ "json", 'J', ALL, ARG_TEXT, AT(json), 0, 0, NULL, "write the results to this file" },
 	{ "processes", 'g', EP, ARG_INT, AT(ranks), 1, WORLD_SEATS, NULL, "ranks as processes" },

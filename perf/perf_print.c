@@ -128,6 +128,7 @@ void perf_print_end(const struct perf_facts *facts, const struct perf_row *rows,
 	printf("# Avg algbw (GB/s)     : %.3f\n", with_bytes ? algbw / with_bytes : 0);
 	print_ratios(rows, count, facts->beside);
 	printf("#\n");
+	perf_print_far(facts, rows, count);
 }
 
 /* ---- JSON ---- */
@@ -162,6 +163,7 @@ static void json_rows(FILE *out, const char *beside, const struct perf_row *rows
 				    : !strcmp(beside, "puts") ? "puts_us"
 							      : "memcpy_us",
 				    row->beside_us);
+		perf_json_far(out, row);
 		if (row->wrong < 0)
 			fprintf(out, ", \"wrong\": null}");
 		else
@@ -207,6 +209,7 @@ int perf_write_json(const struct perf_opts *opts, const struct perf_facts *facts
 		return -1;
 	}
 	json_head(out, opts, facts);
+	perf_json_net(out, &facts->net);
 	fprintf(out, "  \"rows\": [\n");
 	json_rows(out, facts->beside, rows, count);
 	fprintf(out, "\n  ]\n}\n");

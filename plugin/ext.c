@@ -2,6 +2,7 @@
 /* The extensions of nccl_ep_ext.h. */
 #include "nccl_ep_ext.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/host/stream.h"
@@ -68,7 +69,46 @@ ncclResult_t anyEpGroupNetCounts(ncclEpGroup_t group, anyEpNetCounts_t *counts)
 					 counts->size, ANYEP_NET_COUNTS_V1_SIZE));
 	ep_link_counts(group->link, &sum);
 	all = (anyEpNetCounts_t){ counts->size, .puts = sum.puts, .bytes = sum.bytes, .signals = sum.signals };
+	all.commands = sum.commands;
 	memcpy(counts, &all, counts->size < sizeof(all) ? counts->size : sizeof(all));
+	return ncclSuccess;
+}
+
+ncclResult_t anyEpGroupNetTimes(ncclEpGroup_t group, anyEpNetTimes_t *times)
+{
+	static const char fn[] = "anyEpGroupNetTimes";
+	struct ep_port_times sum;
+	anyEpNetTimes_t all;
+	int rc;
+
+	if ((rc = ep_check_live(fn, "group", EP_LIVE_GROUP, group)) || (rc = ep_check_pointer(fn, "times", times)))
+		return result(rc);
+	if (times->size < ANYEP_NET_TIMES_V1_SIZE)
+		return result(EP_BAD_ARG("%s: times: size is %zu, less than %u; start from ANYEP_NET_TIMES_INIT", fn,
+					 times->size, ANYEP_NET_TIMES_V1_SIZE));
+	rc = ep_link_quiet(group->link, ep_now_ns() + group->timeout_ns);
+	if (rc == -EP_ETIMEOUT)
+		rc = EP_FAIL(EP_GROUP, EP_ETIMEOUT,
+			     "%s: rank %d: the transport has not completed what earlier operations sent", fn,
+			     group->rank);
+	if (rc)
+		return result(rc);
+	ep_link_times(group->link, &sum);
+	all = (anyEpNetTimes_t){ times->size,
+				 .operations = sum.operations,
+				 .popped = sum.popped,
+				 .given = sum.given,
+				 .completed = sum.completed,
+				 .ended = sum.ended,
+				 .arrivals = sum.arrivals,
+				 .arrived = sum.arrived };
+	if (group->link) {
+		snprintf(all.net, sizeof(all.net), "%s", group->link->net->name);
+		snprintf(all.device, sizeof(all.device), "%s", group->link->props.name);
+		all.ordered = group->link->props.ordered != 0;
+		all.direct = group->link->direct;
+	}
+	memcpy(times, &all, times->size < sizeof(all) ? times->size : sizeof(all));
 	return ncclSuccess;
 }
 

@@ -48,6 +48,14 @@ malformed:
 		       EP_CPUS_MAX);
 }
 
+int ep_cpus_count(void)
+{
+	struct ep_cpus may;
+
+	memset(&may, 0, sizeof(may));
+	return sched_getaffinity(getpid(), sizeof(may), may.set) ? 1 : CPU_COUNT_S(sizeof(may), may.set);
+}
+
 void ep_cpus_pin(pthread_t thread, int engine, const char *list)
 {
 	struct ep_cpus may, want;

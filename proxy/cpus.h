@@ -15,6 +15,9 @@ struct ep_cpus {
 /* A list as in sysfs: "0-3,8". Anything else, or a CPU >= EP_CPUS_MAX, fails with a message. */
 int ep_cpus_parse(const char *list, struct ep_cpus *out);
 
+/* CPUs this process may use, not the caller: a rank's thread may be bound to one of them. */
+int ep_cpus_count(void);
+
 /* Pins an engine's thread to the CPUs of the list that the process may use. Failures cost speed only and are logged. */
 void ep_cpus_pin(pthread_t thread, int engine, const char *list);
 

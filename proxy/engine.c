@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The cost of an idle turn limits the ranks per machine: 64 processes whose engines poll every 20 us fill two cores. So
- * an engine spins only while an answer may be in flight, then yields, then sleeps for increasing times.
+ * an engine spins only while an answer may be in flight, then yields, then sleeps for increasing times. A GPU cannot
+ * wake it: while one of its operations is open, and for 10 ms after, an engine of its rings does not sleep at all.
  */
 #include "proxy/engine.h"
 
@@ -19,23 +20,29 @@
 #include "util/error.h"
 
 /* Time since something last moved: the thread spins until SPIN, yields until YIELD, then sleeps: NAP, doubled each time
- * up to NAP_MAX. A GPU cannot wake it, and a model's layers are 100 us or more apart: with GPU rings YIELD covers a few
- * layers. */
+ * up to NAP_MAX. */
 #define SPIN_NS 3000u
 #define YIELD_NS 50000u
-#define YIELD_GPU_NS 1000000u
 #define NAP_NS 20000u
 #define NAP_MAX_NS 100000u
 /* If every producer rings the bell, naps grow up to NAP_LONG_NS after LONG_NS; not earlier, because arrivals from peers
  * ring no bell and must not wait that long during an operation. */
 #define LONG_NS 10000000u
 #define NAP_LONG_NS 1000000u
+/*
+ * While a GPU's operation is open, one turn in this many yields. A yield takes 0.5 us even if nobody else wants the
+ * CPU, a turn 0.1, so not every turn does; but an engine of another process may be queued for the same CPU, and without
+ * any yield this one would keep it for a time slice of milliseconds, while the other's kernel waits. Where the process
+ * has fewer CPUs than engines plus one, for the thread that launches, that is certain to happen, and every turn yields.
+ */
+#define OPEN_TURNS 16u
 
 struct ep_engine {
 	uint32_t bell __attribute__((aligned(64)));  /* own cache line: producers read it at every push */
 	uint32_t asked __attribute__((aligned(64))); /* atomic: tickets for changes of `attached` or `end` */
 	struct ep_engine *next;
 	int number, users;
+	int cpus;   /* of the process */
 	bool stuck; /* atomic: a detach timed out; later takes of this number start a new engine */
 	pid_t pid;
 	pthread_t thread;
@@ -50,6 +57,7 @@ struct ep_engine {
 static struct {
 	pthread_mutex_t lock;
 	struct ep_engine *first;
+	int count; /* atomic */
 } engines = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 /* State of the thread. */
@@ -60,6 +68,7 @@ struct shift {
 	uint32_t seen;
 	uint64_t since; /* idle since; 0: the last turn moved something */
 	uint64_t nap;
+	uint32_t spins; /* turns without a move while an operation was open */
 };
 
 static int ports_turn(const struct shift *s)
@@ -100,19 +109,35 @@ static void shift_sleep(struct shift *s, uint64_t idle)
 	ep_bell_stand_up(&e->bell);
 }
 
+/* Every port is asked: each keeps the time of its last operation. */
+static bool ports_open(const struct shift *s, uint64_t now)
+{
+	bool open = false;
+
+	for (struct ep_port *p = s->ports; p; p = p->next_turned)
+		open |= ep_port_open_now(p, now);
+	return open;
+}
+
+static bool shift_yields(struct shift *s)
+{
+	return s->engine->cpus <= __atomic_load_n(&engines.count, __ATOMIC_RELAXED) || ++s->spins % OPEN_TURNS == 0;
+}
+
 /* After a turn that moved nothing. */
 static void shift_rest(struct shift *s)
 {
 	uint64_t now = ep_now_ns(), idle;
+	bool open = ports_open(s, now);
 
 	if (!s->since) {
 		s->since = now;
 		s->nap = NAP_NS;
 	}
 	idle = now - s->since;
-	if (idle >= (s->rung ? YIELD_NS : YIELD_GPU_NS))
+	if (idle >= YIELD_NS && !open)
 		shift_sleep(s, idle);
-	else if (idle >= SPIN_NS)
+	else if (idle >= SPIN_NS && (!open || shift_yields(s)))
 		sched_yield();
 }
 
@@ -205,6 +230,7 @@ static int engine_make(int number, const char *cpus, struct ep_engine **out)
 	e->number = number;
 	e->pid = getpid();
 	e->users = 1;
+	e->cpus = ep_cpus_count();
 	pthread_mutex_init(&e->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -236,6 +262,7 @@ int ep_engine_take(int number, const char *cpus, struct ep_engine **out)
 		if (!rc) {
 			e->next = engines.first;
 			engines.first = e;
+			__atomic_fetch_add(&engines.count, 1, __ATOMIC_RELAXED);
 		}
 	}
 	pthread_mutex_unlock(&engines.lock);
@@ -258,6 +285,7 @@ void ep_engine_give(struct ep_engine *engine)
 	for (at = &engines.first; *at != engine; at = &(*at)->next)
 		;
 	*at = engine->next;
+	__atomic_fetch_sub(&engines.count, 1, __ATOMIC_RELAXED);
 	pthread_mutex_unlock(&engines.lock);
 	pthread_mutex_lock(&engine->lock);
 	engine->end = true;

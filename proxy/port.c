@@ -14,6 +14,8 @@
 #define COVER_MAX 32u
 #define JOIN_MAX (1u << 20)
 #define QUIET_POLL_NS 20000
+#define OPEN_NS 10000000000ull /* a kernel that died never ends */
+#define OPEN_AFTER_NS 10000000u
 #define ASK_TURNS 256u /* between polls of peer_error: a quarter of a second when idle */
 
 size_t ep_port_mail_size(int nranks, uint32_t window)
@@ -164,6 +166,7 @@ static void port_init(struct ep_port *p, const struct ep_port_opts *o)
 	uint64_t join = o->max_put < JOIN_MAX ? o->max_put : JOIN_MAX;
 
 	p->o = *o;
+	p->o.open_ns = o->open_ns ? o->open_ns : OPEN_NS;
 	p->cover = o->flow.maxPuts / 2 < COVER_MAX && o->flow.maxPuts ? o->flow.maxPuts / 2 : COVER_MAX;
 	p->cover = p->cover ? p->cover : 1;
 	/* A quarter: a put that uses the whole flow limit leaves the wire idle until it completes. */
@@ -335,8 +338,10 @@ int ep_port_turn(struct ep_port *port)
 	/* A1: pairs with R1 in ep_port_quiet and ep_port_look. */
 	uint64_t asked = __atomic_load_n(&port->asked, __ATOMIC_ACQUIRE);
 	uint64_t looks = __atomic_load_n(&port->looks, __ATOMIC_ACQUIRE);
-	int moved = port_take(port);
+	int moved;
 
+	port_times_begin(port);
+	moved = port_take(port);
 	if (!moved && looks != port->looked)
 		__atomic_store_n(&port->looked, looks, __ATOMIC_RELEASE); /* R2 */
 	moved += port_pop(port);
@@ -344,8 +349,25 @@ int ep_port_turn(struct ep_port *port)
 	moved += port_reap(port);
 	if (++port->turns % ASK_TURNS == 0 && port->o.peer_error)
 		port_peers_ask(port);
+	port_times_end(port);
 	port_settle(port, asked);
 	return moved;
+}
+
+bool ep_port_open_now(struct ep_port *port, uint64_t now)
+{
+	const struct ep_cmd_open *open = port->o.rung && !port->timed ? NULL : port->o.open;
+	uint32_t begun = open ? __atomic_load_n(&open->begun, __ATOMIC_RELAXED) : 0;
+	uint32_t ended = open ? __atomic_load_n(&open->ended, __ATOMIC_RELAXED) : 0;
+
+	if (begun != port->begun || ended != port->ended) {
+		port->begun = begun;
+		port->ended = ended;
+		port->changed = port->opened = now;
+	} else if (begun != ended && now - port->changed < port->o.open_ns) {
+		port->opened = now;
+	}
+	return port->opened && now - port->opened < OPEN_AFTER_NS;
 }
 
 bool ep_port_waits(const struct ep_port *port)

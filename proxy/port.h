@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Internals of a port: port.c (open, turn, failure, close), port_pop.c (rings to channels), port_send.c (channels to
- * the net), port_take.c (receiving). All of it runs on the thread of the engine the port is attached to, except for the
- * members marked atomic.
+ * the net), port_take.c (receiving), port_times.c (stamps). All of it runs on the thread of the engine the port is
+ * attached to, except for the members marked atomic.
  */
 #ifndef EP_PROXY_PORT_H
 #define EP_PROXY_PORT_H
@@ -88,6 +88,15 @@ struct port_list {
 	struct port_channel *first, **end;
 };
 
+/* When what happened to the operation under way; 0: not yet. */
+struct port_stamps {
+	uint32_t number; /* as in o.open */
+	uint64_t begun, popped, given, completed, arrived, ended;
+	const struct port_cmd *cmd;    /* the signal, until it is given to the net, */
+	const struct port_channel *ch; /* then its channel */
+	uint64_t upto;		       /* and the number of the next put */
+};
+
 struct ep_port {
 	struct ep_port_opts o;
 	uint32_t *bell;				     /* atomic: the engine's; NULL: detached */
@@ -99,6 +108,8 @@ struct ep_port {
 	bool odd;				     /* a duplicate put has been logged */
 	bool drained;				     /* every ring was empty in this turn */
 	uint32_t turns;
+	uint32_t begun, ended;	  /* o.open, as last seen */
+	uint64_t changed, opened; /* when it last changed, and when an operation was last open; 0: never */
 	uint32_t nregions;	  /* at the current batch of commands */
 	struct port_list ready;	  /* channels with something to send */
 	struct port_list busy;	  /* channels with requests to test */
@@ -113,8 +124,12 @@ struct ep_port {
 	struct port_channel *channel; /* [nranks] */
 	struct port_ring *ring;	      /* [o.rings] */
 	struct ep_port_counts counts; /* atomic, written by the engine's thread only */
-	uint64_t asked, answered;     /* atomic: tickets of ep_port_quiet */
-	uint64_t looks, looked;	      /* atomic: tickets of ep_port_look */
+	bool timing, timed;	      /* atomic: stamps are asked for; the same, as of this turn */
+	struct port_stamps stamps;
+	struct port_stamps late;    /* the operation before, if its signal was not completed when this one began */
+	struct ep_port_times times; /* atomic, written by the engine's thread only */
+	uint64_t asked, answered;   /* atomic: tickets of ep_port_quiet */
+	uint64_t looks, looked;	    /* atomic: tickets of ep_port_look */
 };
 
 /* Adds to a counter that other threads read. */
@@ -177,6 +192,15 @@ int port_send(struct ep_port *p);
 int port_reap(struct ep_port *p);
 int port_take(struct ep_port *p);
 
+/* Stamps. The last four are called where p->timed is set. */
+void port_times_begin(struct ep_port *p);
+void port_times_end(struct ep_port *p);
+void port_times_popped(struct ep_port *p, const struct port_cmd *cmd);
+void port_times_given(struct ep_port *p, const struct port_channel *ch, const struct port_cmd *cmd);
+/* Every put of the channel below upto. */
+void port_times_completed(struct ep_port *p, const struct port_channel *ch, uint64_t upto);
+void port_times_arrived(struct ep_port *p);
+
 /* Unordered: a quarter of the window was processed since the last credit. */
 static inline bool port_owes(const struct ep_port *p, const struct port_channel *ch)
 {
@@ -185,6 +209,11 @@ static inline bool port_owes(const struct ep_port *p, const struct port_channel 
 
 /* Called by the engine: one turn; returns how much moved. */
 int ep_port_turn(struct ep_port *port);
+/*
+ * Whether an operation of producers that ring no bell is open, or was in the last 10 ms: the engine then does not
+ * sleep. Layers of a model are 100 us or more apart, and steps a few milliseconds.
+ */
+bool ep_port_open_now(struct ep_port *port, uint64_t now);
 /* Whether requests are in flight or commands queued: the engine then sleeps only briefly. */
 bool ep_port_waits(const struct ep_port *port);
 

@@ -46,7 +46,9 @@ struct ep_port_opts {
 	uint32_t mail;		     /* this port's own region: ep_port_mail_size bytes of host memory */
 	struct ep_ring *const *ring; /* [rings] used by the port; the caller owns the memory */
 	int rings;
-	bool rung;		 /* every producer rings the engine's bell, so it may sleep longer */
+	bool rung;			/* every producer rings the engine's bell, so it may sleep longer */
+	const struct ep_cmd_open *open; /* the producers' operations; NULL: not counted */
+	uint64_t open_ns;	 /* an operation that is open for longer is dead; 0: 10 s, shorter only in tests */
 	int (*flush)(void *arg); /* unordered: makes the net's writes visible to the device; NULL: not needed */
 	/* On the engine's thread; must not block. Once per peer; commands for it are dropped from then on. */
 	void (*peer_failed)(void *arg, int peer, int err, const char *why);
@@ -72,6 +74,13 @@ struct ep_port_counts {
 	uint64_t dropped; /* commands for lost peers, never given to the net */
 };
 
+/* Sums over operations, in ns since the engine saw an operation begin (anyEpNetTimes_t has what each is). */
+struct ep_port_times {
+	uint64_t operations;
+	uint64_t popped, given, completed, ended;
+	uint64_t arrivals, arrived;
+};
+
 /* Bytes of the port's own region, which every rank registers as host memory. Not needed on an ordered net that takes 8
  * bytes inline. */
 size_t ep_port_mail_size(int nranks, uint32_t window);
@@ -82,6 +91,8 @@ int ep_port_open(const struct ep_port_opts *opts, struct ep_port **out);
 /* The port must be detached. NULL is accepted. */
 void ep_port_close(struct ep_port *port);
 void ep_port_counts(const struct ep_port *port, struct ep_port_counts *out);
+/* Times are taken from the first call on. The engine then stays awake during operations, whoever the producers are. */
+void ep_port_times(struct ep_port *port, struct ep_port_times *out);
 /*
  * Any thread, while the port is attached: waits until the net has completed everything pushed before the call. The
  * claim counters are in device memory, so it waits for more than that: a turn after the call that finds every ring

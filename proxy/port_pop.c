@@ -93,6 +93,8 @@ static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 	*last = (struct port_cmd){ .dst = ep_cmd_dst(cmd), .commands = 1 };
 	last->src = put ? ep_cmd_src(cmd) : ep_cmd_value(cmd);
 	last->length = put ? ep_cmd_length(cmd) : 0;
+	if (__builtin_expect(p->timed, 0) && !put)
+		port_times_popped(p, last);
 	*ch->cmd_end = last;
 	ch->cmd_end = &last->next;
 	port_ready(p, ch);

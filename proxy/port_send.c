@@ -219,6 +219,8 @@ static enum outcome cmd_give(struct ep_port *p, struct port_channel *ch, bool la
 		cmd->sent += (uint32_t)bytes;
 		if (!whole)
 			return how;
+		if (__builtin_expect(p->timed, 0))
+			port_times_given(p, ch, cmd);
 		ch->cmd = cmd->next;
 		if (!ch->cmd)
 			ch->cmd_end = &ch->cmd;
@@ -322,6 +324,8 @@ static bool request_test(struct ep_port *p, struct port_channel *ch, struct port
 	port_load_sub(&p->out, &r->load);
 	port_done(p, ch, r->load.commands);
 	p->requests--;
+	if (__builtin_expect(p->timed, 0))
+		port_times_completed(p, ch, r->upto);
 	if (p->o.ordered)
 		order_check(p, ch, r->upto, rc);
 	if (rc)

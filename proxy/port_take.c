@@ -46,6 +46,8 @@ static void signal_take(struct ep_port *p, struct port_channel *ch, const struct
 				  mail->dst + 0ull));
 		return;
 	}
+	if (__builtin_expect(p->timed, 0))
+		port_times_arrived(p);
 	/* R4: after everything before it on this channel; pairs with the acquire of the wait on this word. */
 	__atomic_store_n((uint64_t *)(region->host + offset), mail->value, __ATOMIC_RELEASE);
 }

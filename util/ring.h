@@ -76,6 +76,18 @@ struct ep_cmd_head {
 	uint64_t pad[13];
 };
 
+/*
+ * Pinned host memory: operations that the kernels of a rank have begun and ended, each counted in order, so that its
+ * engines know when commands may come; kernels of a replayed graph count too. A line per word: a store of one must not
+ * wait for the other's. They are two plain stores, so they may be seen in either order.
+ */
+struct ep_cmd_open {
+	uint32_t begun;
+	uint32_t pad0[31];
+	uint32_t ended;
+	uint32_t pad1[31];
+};
+
 /* A producer's view: device addresses. */
 struct ep_cmd_ring {
 	struct ep_cmd *entry;

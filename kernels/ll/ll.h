@@ -105,6 +105,20 @@ GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, c
 	ll->op.epoch = a->state->epoch;
 }
 
+/* All threads. Engines spin from here to ll_ended. */
+GX_DEV void ll_begun(const struct ll *ll)
+{
+	if (ll->op.far && gx_block() == 0 && gx_tid() == 0)
+		gx_st_relaxed_u32(&ll->op.far->open->begun, ll->a->state->opens + 1);
+}
+
+/* One thread of the launch, whatever became of it. */
+GX_DEV void ll_ended(const struct ll *ll)
+{
+	if (ll->op.far)
+		gx_st_relaxed_u32(&ll->op.far->open->ended, ++ll->a->state->opens);
+}
+
 /* All threads. 0: this launch must do nothing. The state is stable: the last block to leave advances it. */
 GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far,
 			uint8_t *shared)
@@ -120,6 +134,7 @@ GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind
 	ll->buffer = ll_is(ll, EP_LL_SEND) ? ll_pick(a->state) : a->handle->buffer;
 	ll->before = ll->buffer < 2 ? a->state->used[ll->buffer] : 0;
 	ll->implied = far && ll->buffer < 2 && a->state->implied[ll->buffer] != 0;
+	ll_begun(ll);
 	gx_bulk_open(&ll->bulk, shared, a->stage);
 	ll->route.dst =
 		(uint8_t **)(shared + (uint64_t)gx_warps() * a->stage + (uint64_t)gx_warp() * ep_ll_route_bytes(a));
@@ -223,8 +238,10 @@ GX_DEV void ll_close(struct ll *ll)
 {
 	struct ep_ll_state *state = ll->a->state;
 
-	if (gx_tid() == 0)
+	if (gx_tid() == 0) {
 		state->left = state->send_ticket = state->recv_ticket = 0;
+		ll_ended(ll);
+	}
 	gx_op_end(ll->a->counted, &state->ended);
 }
 

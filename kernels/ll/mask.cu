@@ -116,6 +116,7 @@ GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 	struct ll ll;
 
 	ll_begin(&ll, &m.ll, EP_KIND_MASK, m.ll.far.ring ? &m.ll.far : NULL);
+	ll_begun(&ll);
 	if (m.op == EP_LL_MASK_QUERY)
 		ll_mask_query(&ll, &m);
 	else if (m.op == EP_LL_MASK_UPDATE)
@@ -124,5 +125,7 @@ GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 		ll_mask_clean(&ll);
 	else if (gx_tid() == 0)
 		ll_mask_jump(&ll, m.op == EP_LL_MASK_JUMP);
+	if (gx_tid() == 0)
+		ll_ended(&ll);
 	gx_op_end(m.ll.counted, &m.ll.state->ended);
 }

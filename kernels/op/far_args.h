@@ -23,6 +23,7 @@ EP_SIZE_IS(ep_seat, 8);
 struct ep_far {
 	const struct ep_cmd_ring *ring; /* [lanes][ports], in device memory; NULL: no far ranks */
 	const struct ep_seat *seat;	/* [nranks], in device memory */
+	struct ep_cmd_open *open;	/* pinned */
 	uint8_t *control;		/* the words that far ranks write, packed */
 	uint8_t *window;		/* received rows; two buffers */
 	uint8_t *send;			/* rows to send; two buffers */
@@ -32,6 +33,6 @@ struct ep_far {
 	uint32_t ports, lanes;
 	uint32_t control_pinned, window_pinned; /* 1: host memory, across PCIe on a GPU */
 };
-EP_SIZE_IS(ep_far, 104);
+EP_SIZE_IS(ep_far, 112);
 
 #endif

@@ -5,7 +5,6 @@
  * leave the others waiting, and a candidate that failed is closed everywhere before the next is opened. Candidates are
  * opened one by one, so that a machine where the first one works loads no libraries of the others.
  */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 
 #include "plugin/link/link.h"
 #include "plugin/link/nic.h"
+#include "proxy/cpus.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -59,20 +59,13 @@ struct choice {
 	char device[400];   /* what this rank uses, and why */
 };
 
-int ep_link_cpus(void)
-{
-	cpu_set_t set;
-
-	return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
-}
-
 /* Engines spin. On the CPU device they compete with the kernels for cores, so one is enough. */
 static uint32_t ports_wanted(const struct ep_link *link)
 {
 	int64_t n = ep_param_int(EP_P_ENGINES);
 
 	if (n == 0)
-		n = link->ctx.dev->ops->kind == EP_DEV_HOST || ep_link_cpus() < 8 ? 1 : 2;
+		n = link->ctx.dev->ops->kind == EP_DEV_HOST || ep_cpus_count() < 8 ? 1 : 2;
 	if (n > (int64_t)link->props.maxContexts && link->props.maxContexts)
 		n = link->props.maxContexts;
 	return n < EP_LINK_PORTS ? (uint32_t)n : EP_LINK_PORTS;

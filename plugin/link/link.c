@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proxy/cpus.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -144,6 +145,9 @@ static int rings_make(struct ep_link *link, const struct ep_seat *seat)
 	if ((rc = dev->ops->mem_alloc(dev, link->seats_at + seats, &link->device)) ||
 	    (rc = dev->ops->pinned_alloc(dev, link->seats_at + seats, &staging)))
 		return rc;
+	rc = dev->ops->pinned_alloc(dev, sizeof(struct ep_cmd_open), &link->open);
+	if (!rc)
+		memset(link->open.host, 0, sizeof(struct ep_cmd_open));
 	ring = (struct ep_cmd_ring *)((uint8_t *)staging.host + link->rings_at);
 	for (size_t i = 0; !rc && i < n; i++) {
 		struct ep_pinned *mem = &link->ring_mem[i];
@@ -170,7 +174,7 @@ static int rings_make(struct ep_link *link, const struct ep_seat *seat)
 static int engines_take(struct ep_link *link)
 {
 	const struct ep_topo_rank *rank = link->ctx.topo->rank;
-	int before = 0, most = ep_link_cpus() / 4, rc = 0;
+	int before = 0, most = ep_cpus_count() / 4, rc = 0;
 
 	for (int r = 0; r < link->ctx.rank; r++)
 		before += rank[r].pid_rank == rank[link->ctx.rank].pid_rank;
@@ -206,6 +210,7 @@ static int port_open(struct ep_link *link, int i, const uint32_t *mail)
 		.ring = ring,
 		.rings = link->lanes,
 		.rung = on_cpu(link),
+		.open = link->open.host,
 		.flush = link->direct ? device_flush : NULL,
 		.peer_failed = peer_failed,
 		.peer_error = peer_error,
@@ -341,6 +346,7 @@ void ep_link_args(const struct ep_link *link, struct ep_far *out)
 	*out = (struct ep_far){
 		.ring = (const struct ep_cmd_ring *)(device + link->rings_at),
 		.seat = (const struct ep_seat *)(device + link->seats_at),
+		.open = link->open.dev,
 		.control = link->mem[link->control].pin.dev,
 		.window = payload,
 		.send = payload + 2 * link->window_bytes,
@@ -387,6 +393,23 @@ void ep_link_counts(const struct ep_link *link, struct ep_port_counts *out)
 		sum.signals += one.signals;
 		sum.credits += one.credits;
 		sum.dropped += one.dropped;
+	}
+	*out = sum;
+}
+
+void ep_link_times(const struct ep_link *link, struct ep_port_times *out)
+{
+	struct ep_port_times sum = { 0 }, one;
+
+	for (int i = 0; link && i < link->ports; i++) {
+		ep_port_times(link->port[i].port, &one);
+		sum.operations += one.operations;
+		sum.popped += one.popped;
+		sum.given += one.given;
+		sum.completed += one.completed;
+		sum.ended += one.ended;
+		sum.arrivals += one.arrivals;
+		sum.arrived += one.arrived;
 	}
 	*out = sum;
 }
@@ -483,6 +506,8 @@ void ep_link_close(struct ep_link *link)
 	for (int i = 0; i < EP_LINK_PORTS * EP_LINK_LANES; i++)
 		if (link->ring_mem[i].host)
 			dev->ops->pinned_free(dev, &link->ring_mem[i]);
+	if (link->open.host)
+		dev->ops->pinned_free(dev, &link->open);
 	if (link->device.ptr)
 		dev->ops->mem_free(dev, &link->device);
 	if (link->host && link->host != dev)

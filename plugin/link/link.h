@@ -61,7 +61,8 @@ struct ep_link {
 	struct ep_link_port port[EP_LINK_PORTS];
 	struct ep_ring ring[EP_LINK_PORTS * EP_LINK_LANES]; /* [lanes][ports] */
 	struct ep_pinned ring_mem[EP_LINK_PORTS * EP_LINK_LANES];
-	struct ep_mem device; /* heads, rings and seats */
+	struct ep_pinned open; /* struct ep_cmd_open */
+	struct ep_mem device;  /* heads, rings and seats */
 	size_t rings_at, seats_at;
 
 	/* Regions: a port's mail each, then control, then payload after payload. */
@@ -92,6 +93,8 @@ void ep_link_wake(const struct ep_link *link);
 /* Zeroes a word of the control page that remote ranks write. */
 int ep_link_clear(struct ep_link *link, uint64_t at);
 void ep_link_counts(const struct ep_link *link, struct ep_port_counts *out);
+/* Sums of all ports; NULL: zero. */
+void ep_link_times(const struct ep_link *link, struct ep_port_times *out);
 size_t ep_link_bytes(const struct ep_link *link);
 
 /* Waits until the net has completed everything pushed; -EP_ETIMEOUT, without a message, past the deadline. */
@@ -111,8 +114,6 @@ void ep_link_abandon(struct ep_link *link);
 int ep_link_net_open(struct ep_link *link);
 /* In any state; after ep_link_regions_free. */
 void ep_link_net_close(struct ep_link *link);
-/* CPUs this process may use. */
-int ep_link_cpus(void);
 
 /* mem.c: sets direct where link->props and the device allow rows in device memory. */
 void ep_link_direct_probe(struct ep_link *link);

@@ -126,7 +126,7 @@ Test(abi, structs)
 Test(abi, ext_structs)
 {
 	static const struct row rows[] = {
-		SIZE(anyEpNetCounts_t, 32),	     AT(anyEpNetCounts_t, size, 0),
+		SIZE(anyEpNetCounts_t, 40),	     AT(anyEpNetCounts_t, size, 0),
 		AT(anyEpNetCounts_t, puts, 8),	     AT(anyEpNetCounts_t, bytes, 16),
 		AT(anyEpNetCounts_t, signals, 24),   IS(ANYEP_NET_COUNTS_V1_SIZE, 32),
 		SIZE(ncclEpNetCounts_t, 64),	     AT(ncclEpNetCounts_t, puts, 0),
@@ -136,13 +136,23 @@ Test(abi, ext_structs)
 		AT(anyEpReachCounts_t, staged, 16),  AT(anyEpReachCounts_t, mapped, 24),
 		AT(anyEpReachCounts_t, peak, 32),    AT(anyEpReachCounts_t, unmapped, 40),
 		AT(anyEpReachCounts_t, refused, 48), AT(anyEpReachCounts_t, evicted, 56),
-		IS(ANYEP_REACH_COUNTS_V1_SIZE, 64),
+		IS(ANYEP_REACH_COUNTS_V1_SIZE, 64),  AT(anyEpNetCounts_t, commands, 32),
+		IS(ANYEP_NET_COUNTS_V2_SIZE, 40),    SIZE(anyEpNetTimes_t, 200),
+		AT(anyEpNetTimes_t, size, 0),	     AT(anyEpNetTimes_t, net, 8),
+		AT(anyEpNetTimes_t, device, 72),     AT(anyEpNetTimes_t, ordered, 136),
+		AT(anyEpNetTimes_t, direct, 140),    AT(anyEpNetTimes_t, operations, 144),
+		AT(anyEpNetTimes_t, popped, 152),    AT(anyEpNetTimes_t, given, 160),
+		AT(anyEpNetTimes_t, completed, 168), AT(anyEpNetTimes_t, ended, 176),
+		AT(anyEpNetTimes_t, arrivals, 184),  AT(anyEpNetTimes_t, arrived, 192),
+		IS(ANYEP_NET_TIMES_V1_SIZE, 200),
 	};
 	anyEpNetCounts_t made = ANYEP_NET_COUNTS_INIT;
+	anyEpNetTimes_t times = ANYEP_NET_TIMES_INIT;
 	anyEpReachCounts_t reach = ANYEP_REACH_COUNTS_INIT;
 
 	CHECK(rows);
-	cr_expect(made.size == 32 && !made.puts && !made.bytes && !made.signals);
+	cr_expect(times.size == 200 && !times.net[0] && !times.operations && !times.arrived);
+	cr_expect(made.size == 40 && !made.commands && !made.puts && !made.bytes && !made.signals);
 	cr_expect(reach.size == 64 && !reach.direct && !reach.evicted);
 }
 
@@ -456,6 +466,7 @@ static ncclResult_t (*const ext_version)(int *) = anyEpGetVersion;
 static const char *(*const last_error)(void) = anyEpGetLastError;
 static ncclResult_t (*const window_bytes)(struct ncclEpGroup *, size_t *) = anyEpGroupWindowBytes;
 static ncclResult_t (*const net_counts)(struct ncclEpGroup *, anyEpNetCounts_t *) = anyEpGroupNetCounts;
+static ncclResult_t (*const net_times)(struct ncclEpGroup *, anyEpNetTimes_t *) = anyEpGroupNetTimes;
 static ncclResult_t (*const stream_create)(cudaStream_t *) = anyEpHostStreamCreate;
 static ncclResult_t (*const stream_sync)(cudaStream_t) = anyEpHostStreamSynchronize;
 static ncclResult_t (*const stream_destroy)(cudaStream_t) = anyEpHostStreamDestroy;
@@ -483,7 +494,7 @@ Test(abi, functions)
 
 Test(abi, ext_functions)
 {
-	cr_expect(net_counts && old_net_counts);
+	cr_expect(net_counts && old_net_counts && net_times);
 	cr_expect_eq(old_last_error, last_error);
 	cr_expect_eq(old_window_bytes, window_bytes);
 	cr_expect_eq(old_stream_create, stream_create);

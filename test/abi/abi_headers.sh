@@ -41,6 +41,7 @@ USE(ncclEpCombineOutputs_t, COMBINE_OUTPUTS) USE(ncclEpHandleConfig_t, HANDLE_CO
 USE(ncclEpDispatchConfig_t, DISPATCH_CONFIG) USE(ncclEpCombineConfig_t, COMBINE_CONFIG)
 USE(ncclEpCompleteConfig_t, COMPLETE_CONFIG) USE(ncclEpAllocConfig_t, ALLOC_CONFIG)
 anyEpNetCounts_t make_counts(void); anyEpNetCounts_t make_counts(void) { return ANYEP_NET_COUNTS_INIT; }
+anyEpNetTimes_t make_times(void); anyEpNetTimes_t make_times(void) { return ANYEP_NET_TIMES_INIT; }
 anyEpReachCounts_t make_reach(void); anyEpReachCounts_t make_reach(void) { return ANYEP_REACH_COUNTS_INIT; }
 ncclEpAsyncCode_t former(void); ncclEpAsyncCode_t former(void) { return NCCL_EP_ASYNC_TIMEOUT; }
 static size_t dims[2] = { 4, 8 };

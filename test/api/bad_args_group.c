@@ -451,6 +451,21 @@ static void net_counts_check(struct ncclEpGroup *group)
 	cr_expect(!old.puts && !old.bytes && !old.signals && !old.reserved[0] && !old.reserved[4]);
 }
 
+static void net_times_check(struct ncclEpGroup *group)
+{
+	anyEpNetTimes_t two[2];
+
+	EXPECT_ARG(anyEpGroupNetTimes(NULL, two), "anyEpGroupNetTimes", "group");
+	EXPECT_ARG(anyEpGroupNetTimes(group, NULL), "anyEpGroupNetTimes", "times");
+	two[0].size = ANYEP_NET_TIMES_V1_SIZE - 1;
+	EXPECT_ARG(anyEpGroupNetTimes(group, two), "anyEpGroupNetTimes", "size");
+	memset(two, 0xff, sizeof(two));
+	two[0].size = sizeof(two);
+	EXPECT_OK(anyEpGroupNetTimes(group, two));
+	cr_expect(two[0].size == sizeof(two) && !two[0].net[0] && !two[0].operations && !two[0].arrived);
+	cr_expect_eq(two[1].size, SIZE_MAX);
+}
+
 Test(bad_args_group, extensions)
 {
 	size_t bytes = 5;
@@ -465,5 +480,6 @@ Test(bad_args_group, extensions)
 	cr_expect_eq(bytes, 5);
 	EXPECT_OK(anyEpGroupWindowBytes(&f.group, &bytes));
 	net_counts_check(&f.group);
+	net_times_check(&f.group);
 	reach_counts_check(&f.group);
 }

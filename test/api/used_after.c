@@ -43,6 +43,7 @@ static int groups(struct rank *me)
 	ncclEpTensor_t topk = { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, .datatype = ncclInt64, .data = idx,
 				.sizes = (size_t *)sizes };
 	anyEpNetCounts_t counts = ANYEP_NET_COUNTS_INIT;
+	anyEpNetTimes_t times = ANYEP_NET_TIMES_INIT;
 	anyEpReachCounts_t reach = ANYEP_REACH_COUNTS_INIT;
 	ncclEpGroup_t group = group_make(me);
 	ncclEpHandle_t handle = NULL;
@@ -62,6 +63,7 @@ static int groups(struct rank *me)
 	GONE(ncclEpErrorClear(group), "group");
 	GONE(anyEpGroupWindowBytes(group, &bytes), "group");
 	GONE(anyEpGroupNetCounts(group, &counts), "group");
+	GONE(anyEpGroupNetTimes(group, &times), "group");
 	GONE(anyEpGroupReachCounts(group, &reach), "group");
 	/* An address that never was one, and another kind of object. */
 	GONE(ncclEpGroupDestroy((ncclEpGroup_t)(uintptr_t)0x1001), "group");

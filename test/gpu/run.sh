@@ -49,6 +49,7 @@ rows=(
 	'll-nodes|ll-nodes-matrix|300|plain|t_ll_matrix -f @ll/ll_cells_net_2.txt'
 	'll-nodes|ll-nodes-staged|120|plain|t_ll_staged -N 2'
 	'll-nodes|ll-nodes-graph|300|plain|t_ll_staged -N 2 -G 100'
+	'll-nodes|ll-nodes-open|60|plain|t_link_open'
 	'll-nodes|ll-nodes-soak|120|plain|t_ll_soak -N 2 -n 300 -k faulty'
 	'll-nodes|ll-direct-matrix|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_matrix -k copy:strict=1 -f @ll/ll_cells_net_2.txt'
 	'll-nodes|ll-direct-dmabuf|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_soak -N 2 -n 300 -k copy:dmabuf=1'

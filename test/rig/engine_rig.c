@@ -180,6 +180,8 @@ static int port_open(struct eng_rank *me, int index)
 		.ring = ring,
 		.rings = o->rings,
 		.rung = !o->no_bell,
+		.open = o->open,
+		.open_ns = o->open_ns,
 		.flush = o->flush,
 		.peer_failed = peer_failed,
 		.peer_error = peer_error,

@@ -28,6 +28,8 @@ struct eng_opts {
 	ncclEpNetFlow_v1_t flow; /* 0: no limit */
 	bool no_bell;		 /* no bell, as with GPUs */
 	int (*flush)(void *arg);
+	const struct ep_cmd_open *open;
+	uint64_t open_ns;
 	bool detached; /* the test attaches the ports */
 	bool bare;     /* no probe, for measurements */
 };

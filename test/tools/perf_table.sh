@@ -27,6 +27,13 @@ shows() {
 	failed=1
 }
 
+lacks() {
+	grep -q -- "$1" "$dir/out" || return
+	echo "printed: $1"
+	cat "$dir/out"
+	failed=1
+}
+
 runs 0 -t 2 -e 4 -H 512 -M
 shows '^ *4  combine .* 0$'
 shows 'Out of bounds values : 0 OK'
@@ -40,6 +47,32 @@ runs 0 -g 2 -e 4 -H 512 -l rm -P -J "$dir/json"
 grep -q puts_us "$dir/json" || { echo 'no puts in the JSON'; failed=1; }
 runs 0 -g 2 -e 2 -H 512 -s 1 -l rm -z -c 0
 shows 'combine recv .*N/A$'
+# Across nodes
+grep -q net "$dir/json" || { echo 'no net in the JSON of a run across nodes'; failed=1; }
+runs 0 -t 2 -e 4 -H 512
+lacks '# net'
+NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET='sm:rate=200,latency=9000|loop'
+export NCCL_EP_RANKS_PER_NODE NCCL_EP_NET
+runs 0 -t 2 -b 4 -e 4 -H 512 -n 20
+shows '^# net loop, device loop[0-9]*, ordered, rows in host memory$'
+NCCL_EP_NET=loop:unordered=1
+runs 0 -g 2 -b 4 -e 4 -H 512 -n 20 --rate 400 --latency 5 -J "$dir/json"
+shows '^# net loop, device loop[0-9]*, unordered, rows in host memory, 400 Gb/s, latency 5 us$'
+shows '^# *4  combine  *[1-9][0-9]*  *5[.][0-9]* .* [0-9.]*$'
+unset NCCL_EP_RANKS_PER_NODE NCCL_EP_NET
+python3 - "$dir/json" <<'PYTHON' || { echo 'the JSON of a run across nodes'; failed=1; }
+import json, sys
+table = json.load(open(sys.argv[1]))
+assert table['net'] == 'loop' and not table['net_ordered'] and table['net_gbps'] == 400, table
+parts = ('send_ring_us', 'engine_us', 'net_us', 'signal_us', 'unpack_us')
+for r in table['rows']:
+    # A token of 1 KiB and its header to the other rank; its copies back. Counts, arrivals, acknowledgements.
+    assert 4 * 1024 < r['net_bytes'] < 40 * 1024 and r['net_signals'] >= 1, r
+    assert r['net_commands'] >= r['net_puts'] + r['net_signals'], r
+    assert abs(r['wire_us'] - r['net_bytes'] / 50e3 - 5) < 0.002, r
+    if None not in [r[p] for p in parts]:
+        assert abs(sum(r[p] for p in parts) - r['kernel_us']) < 0.01, r
+PYTHON
 runs 0 -a ht -t 2 -b 8 -e 64 -f 8 -H 256 -J "$dir/json"
 shows '^ *8  update .* 0$'
 shows '^ *64  dispatch .* 0$'
