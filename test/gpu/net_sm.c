@@ -100,7 +100,7 @@ static int sm_finalize(void *n)
 
 static int sm_init(const ncclEpNetInit_v1_t *args, void **out)
 {
-	struct sm_config c = { .sms = 8, .idle = 1000000 };
+	struct sm_config c = { .sms = SM_SMS, .idle = 1000000 };
 	const struct ep_net_option table[] = {
 		{ "rate", &c.rate, 100000, NULL },	{ "latency", &c.latency, 1000000000, NULL },
 		{ "unordered", &c.unordered, 1, NULL }, { "sms", &c.sms, 1024, NULL },

@@ -14,6 +14,7 @@
 
 #define SM_CONTEXTS 64u
 #define SM_REGIONS 4096u
+#define SM_SMS 8u /* unless the option sms says how many */
 
 struct sm_config {
 	uint64_t rate;	  /* Gb/s; 0: no limit */
