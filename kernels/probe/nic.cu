@@ -101,6 +101,8 @@ GX_DEV uint64_t nic_due(const struct nic *n, const struct ep_nic_desc *d, const 
 	const struct ep_nic_args *a = n->a;
 	uint64_t sent = 0, base = 0, span = nic_span(a, active ? d->bytes : 0), due;
 
+	if (a->ps_per_byte == 0) /* no wire to share */
+		return gx_clock_ns() + a->latency_ns;
 	if (gx_lane() == 0)
 		sent = nic_reserve(&a->common->sends[d->from], gx_clock_ns(), b->total);
 	sent = gx_shfl_u64(sent, 0) + b->before;
