@@ -8,6 +8,7 @@
 #include "kernels/ll/quant.h"
 #include "kernels/op/args.h"
 #include "kernels/op/far_args.h"
+#include "kernels/probe/args_nic.h"
 #include "kernels/probe/args_ring.h"
 #include "kernels/probe/args_rowsig.h"
 

@@ -4,6 +4,7 @@
 
 #include "kernels/probe/rowsig.cu"
 #include "kernels/probe/ring_push.cu"
+#include "kernels/probe/nic.cu"
 #include "kernels/ll/dispatch.cu"
 #include "kernels/ll/combine.cu"
 #include "kernels/ll/mask.cu"

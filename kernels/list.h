@@ -2,6 +2,7 @@
 /* EP_KERNEL(name, argument struct): all kernels; included several times, hence no guard. */
 EP_KERNEL(rowsig, ep_rowsig_args)
 EP_KERNEL(ring_push, ep_ring_push_args)
+EP_KERNEL(nic, ep_nic_args)
 EP_KERNEL(ll_dispatch, ep_ll_args)
 EP_KERNEL(ll_combine, ep_ll_args)
 EP_KERNEL(ll_dispatch_far, ep_ll_args)

@@ -119,7 +119,7 @@ int main(int argc, char **argv)
 	rc = run_job(world, &opts, 0, probe_job, "looking for the device");
 	if (!rc && perf_board_rank(world_board(world), 0)->device >= 0) {
 		opts = given;
-		rc = perf_opts_settle(&opts, USE, true);
+		rc = perf_opts_settle(&opts, USE, true) || perf_nic_check(&opts);
 	}
 	if (!rc)
 		rc = sweep(world, &opts);

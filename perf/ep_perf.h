@@ -70,4 +70,11 @@ void perf_far_row(const struct perf_opts *opts, void *board, enum perf_phase pha
 /* Waits for the stream. */
 int perf_sync(const struct perf_play *play);
 
+/* The multiprocessors that the net sm takes; 0: NCCL_EP_NET names another net. */
+unsigned perf_nic_sms(const char *net);
+/* 0, or -1 if ranks and net do not fit on a GPU of so many multiprocessors, which has been printed. */
+int perf_nic_fits(const struct perf_opts *opts, unsigned nic, unsigned gpu);
+/* The same for NCCL_EP_NET and GPU 0. */
+int perf_nic_check(const struct perf_opts *opts);
+
 #endif

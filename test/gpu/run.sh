@@ -55,6 +55,18 @@ rows=(
 	'll-nodes|ll-direct-dmabuf|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_soak -N 2 -n 300 -k copy:dmabuf=1'
 	'll-nodes|ll-direct-graph|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_staged -N 2 -G 100 -k copy:strict=1'
 	'll-nodes|ll-direct-refused|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ll_soak -N 2 -n 100 -k copy:refuse=1'
+	'net-sm|sm-pace|60|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_net_sm_pace sms=8'
+	'net-sm|sm-moves|120|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_net_moves sm sm:unordered=1 sm:rate=400,latency=5000 sm:sms=1,warps=4 sm:idle=0'
+	'net-sm|sm-order|60|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_net_order sm sm:unordered=1 sm:rate=400,latency=5000'
+	'net-sm|sm-matrix|300|plain|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ll_matrix -k sm:rate=400,latency=5000 -f @ll/ll_cells_net_2.txt'
+	'net-sm|sm-matrix-unordered|300|plain|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ll_matrix -k sm:unordered=1,latency=5000 -f @ll/ll_cells_net_2.txt'
+	'net-sm|sm-graph|300|plain|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ll_staged -N 2 -G 100 -k sm:rate=400,latency=5000'
+	'net-sm|sm-graph-unordered|300|plain|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ll_staged -N 2 -G 100 -k sm:unordered=1'
+	'net-sm|sm-soak|120|plain|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ll_soak -N 2 -n 300 -k sm:rate=100,latency=2000'
+	'net-sm|sm-moves-memcheck|180|memcheck|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_net_moves sm sm:unordered=1'
+	'net-sm|sm-memcheck|180|memcheck|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ll_matrix -k sm:latency=5000 -r ranks=2,nodes=2,net=loop,sms=4,hidden=7168,topk=8,local=5,tmax=16'
+	'net-sm|sm-memcheck-unordered|180|memcheck|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ll_matrix -k sm:unordered=1 -r ranks=4,nodes=2,net=loop,sms=4,hidden=512,layout=rm,topk=3,tmax=5,staged=2'
+	'net-sm|sm-racecheck|180|racecheck|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_net_moves sm'
 	'll-nodes|ll-nodes-matrix-mps|300|mps|t_ll_matrix -g -f @ll/ll_cells_net_2.txt'
 	'll-nodes|ll-nodes-graph-mps|300|mps|t_ll_staged -g -N 2 -G 100 -k unordered'
 	'll|destroy-running|120|plain|t_destroy_running'
@@ -124,6 +136,30 @@ rows=(
 	'perf|ll-nodes-perf|120|table|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -t 8 -m 16 -b 1 -e 128 -f 8 -x 256 -n 100 -w 20'
 	'perf|ll-nodes-perf-graph|120|table|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -t 8 -m 16 -b 128 -e 128 -x 256 -n 100 -w 20 -G 1'
 	'perf|ll-nodes-perf-mps|120|table-mps|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -g 8 -m 16 -b 1 -e 128 -f 8 -x 256 -n 100 -w 20'
+	'perf-sm|near-2-8-1|60|table|ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
+	'perf-sm|loop-2-8-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
+	'perf-sm|sm-2-8-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
+	'perf-sm|near-2-8-128|60|table|ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
+	'perf-sm|loop-2-8-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
+	'perf-sm|sm-2-8-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
+	'perf-sm|near-2-32-1|60|table|ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
+	'perf-sm|loop-2-32-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
+	'perf-sm|sm-2-32-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
+	'perf-sm|near-2-32-128|60|table|ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
+	'perf-sm|loop-2-32-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
+	'perf-sm|sm-2-32-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
+	'perf-sm|near-2-64-1|60|table|ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
+	'perf-sm|loop-2-64-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
+	'perf-sm|sm-2-64-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
+	'perf-sm|near-2-64-128|60|table|ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
+	'perf-sm|loop-2-64-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
+	'perf-sm|sm-2-64-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
+	'perf-sm|near-8|120|table|ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20'
+	'perf-sm|sm-8|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20'
+	'perf-sm|sm-8-unordered|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20'
+	'perf-sm|sm-8-unpaced|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20'
+	'perf-sm|sm-8-graph|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20 -G 1'
+	'perf-sm|sm-net|60|table|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so net_perf -n sm:sms=16 -b 7168 -e 57344 -i 2000'
 	'perf|rings|60|table|ring_perf -D cuda'
 	'perf|rings-16|60|table|ring_perf -D cuda -r 16 -p 128'
 	'memcheck|ring-memcheck|120|memcheck|gpu_ring_full cuda'
@@ -144,7 +180,7 @@ rows=(
 	'callers|nccl-extensions-mps|180|mps|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2 --ranks 2'
 	'cpu|cpu-suite|600|suite|cpu'
 )
-default=(cpu dev threads nccl procs mps ll ll-procs ll-nodes ht ht-procs callers torch perf memcheck memcheck-procs racecheck)
+default=(cpu dev threads nccl procs mps ll ll-procs ll-nodes net-sm ht ht-procs callers torch perf perf-sm memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
@@ -281,7 +317,8 @@ for row in "${rows[@]}"; do
 	[[ " ${wanted[*]} " == *" $shard "* || " ${wanted[*]} " == *" $name "* ]] || continue
 	command=${command//@/$build/test/}
 	read -ra words <<<"${command//%NCCL%/$nccl}"
-	for i in "${!words[@]}"; do [[ ${words[i]} != *=*,* ]] || words[i]=${words[i]//,/ }; done
+	# Words of a cell; options of a net (after a colon) keep their commas.
+	for i in "${!words[@]}"; do [[ ${words[i]} != *=*,* || ${words[i]} == *:* ]] || words[i]=${words[i]//,/ }; done
 	start=$(date +%s%N) rc=0
 	run_one "$name" "$seconds" "$how" "${words[@]}" || rc=$?
 	took=$((($(date +%s%N) - start) / 1000000))
