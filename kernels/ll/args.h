@@ -44,7 +44,7 @@ struct ep_ll_state {
 	uint32_t busy[2]; /* a staged operation holds the buffer */
 	/* Far ranks have sent no ack for the buffer's last operation: their next signal says as much. */
 	uint32_t implied[2];
-	uint32_t opens;	  /* with far ranks: launches that have ended, as in struct ep_cmd_open */
+	uint32_t opens; /* with far ranks: launches that have ended, as in struct ep_cmd_open */
 	/* Zero between launches, like the arrays after this struct (ll_arrays): */
 	uint32_t send_ticket EP_LL_ALONE;
 	uint32_t send_done EP_LL_ALONE;
