@@ -101,6 +101,8 @@ GX_DEV uint64_t nic_due(const struct nic *n, const struct ep_nic_desc *d, const 
 	const struct ep_nic_args *a = n->a;
 	uint64_t sent = 0, base = 0, span = nic_span(a, active ? d->bytes : 0), due;
 
+	if (a->ps_per_byte == 0) /* no wire to share */
+		return gx_clock_ns() + a->latency_ns;
 	if (gx_lane() == 0)
 		sent = nic_reserve(&a->common->sends[d->from], gx_clock_ns(), b->total);
 	sent = gx_shfl_u64(sent, 0) + b->before;
@@ -247,7 +249,8 @@ GX_DEV uint32_t nic_work(struct nic *n, uint32_t c, uint32_t k, uint32_t of)
 	if (!has)
 		return closed ? 0 : NIC_OPEN;
 	job = &s->job[mine % EP_NIC_ENTRIES];
-	if (gx_ld_relaxed_u32(&s->copied[mine % EP_NIC_ENTRIES]) != mine + 1) {
+	/* An inline put needs no copy, so it may be delivered, and its entry used again, before its worker comes by. */
+	if ((int32_t)(gx_ld_relaxed_u32(&s->copied[mine % EP_NIC_ENTRIES]) - (mine + 1)) < 0) {
 		if (job->bytes > EP_NIC_SMALL)
 			nic_copy(n, job);
 		else if (gx_lane() == 0)

@@ -47,7 +47,7 @@ struct sm_fabric {
 	pthread_mutex_t lock;	       /* of all that follows */
 	uint32_t launched;	       /* atomic: number of the last launch */
 	uint32_t contexts, ports;      /* atomic: that it serves */
-	uint32_t wanted, wanted_ports; /* that the next one will */
+	uint32_t wanted, wanted_ports; /* that the next one will; ports: atomic */
 	bool port_used[EP_NIC_PORTS];
 	uint64_t region[SM_REGIONS]; /* atomic: serial of a registration, or 0 */
 	uint64_t serial;

@@ -144,7 +144,8 @@ int sm_port_get(struct sm_fabric *f, uint32_t *port)
 		i++;
 	if (i < EP_NIC_PORTS) {
 		f->port_used[i] = true;
-		f->wanted_ports = i < f->wanted_ports ? f->wanted_ports : i + 1;
+		if (i >= f->wanted_ports)
+			__atomic_store_n(&f->wanted_ports, i + 1, __ATOMIC_RELAXED);
 		*port = i;
 	}
 	pthread_mutex_unlock(&f->lock);
@@ -277,7 +278,7 @@ int sm_region_get(struct sm_fabric *f, uint32_t *region, uint64_t *serial)
 	uint32_t i = 0;
 
 	pthread_mutex_lock(&f->lock);
-	while (i < SM_REGIONS && f->region[i])
+	while (i < SM_REGIONS && __atomic_load_n(&f->region[i], __ATOMIC_RELAXED))
 		i++;
 	if (i < SM_REGIONS) {
 		*serial = ++f->serial;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * net_sm_pace OPTIONS: the net sm keeps the times of its model. Bytes take their time on the sender's wire and on the
- * receiver's, which senders share; nothing is delivered before the latency has passed; without order puts overtake each
- * other. Only lower bounds: how much later they are depends on the machine. OPTIONS are passed on: host=1, or sms=8.
+ * receiver's, which senders share; nothing is delivered before the latency has passed; words become visible in turn,
+ * and without order puts overtake each other. Only lower bounds: how much later they are depends on the machine.
+ * OPTIONS are passed on: host=1, or sms=8.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "test/rig/net_rig.h"
 
-enum { RANKS = 3, PUT = 16384, PUTS = 32, BYTES = RANKS * PUTS * PUT };
+enum { RANKS = 3, PUT = 16384, PUTS = 32, ROUNDS = 200, BYTES = RANKS * PUTS * PUT };
 #define WIRE_NS ((uint64_t)PUTS * PUT * 8) /* of one rank's puts at 1 Gb/s */
 
 static uint64_t least_ns; /* that the run must take */
@@ -79,6 +80,40 @@ static void run_words(struct net_rank *me)
 	run(me, 8);
 }
 
+static uint64_t word_get(struct net_rank *me, unsigned i)
+{
+	return __atomic_load_n((const uint64_t *)(const void *)me->mem + i, __ATOMIC_ACQUIRE);
+}
+
+/* Rank 1 polls words as a device would: when one is there, so are all before it. */
+static void turns_check(struct net_rank *me, uint64_t round)
+{
+	int top = PUTS - 1;
+
+	while (top >= 0 && word_get(me, (unsigned)top) != round)
+		top--;
+	for (int i = 0; i < top; i++)
+		EXPECT(me, word_get(me, (unsigned)i) == round);
+}
+
+static void run_turns(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t put = { .peer = 1, .dstMr = me->mr, .size = 8 };
+
+	for (uint64_t round = 1; round <= ROUNDS; round++) {
+		net_meet(me);
+		for (unsigned i = 0; i < PUTS && me->rank == 0; i++) {
+			put.src = &round;
+			put.flags = NCCL_EP_NET_INLINE | (i + 1 < PUTS ? NCCL_EP_NET_QUIET : 0);
+			put.dstOffset = 8 * (uint64_t)i;
+			EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+		}
+		while (me->rank == 1 && word_get(me, PUTS - 1) != round && !me->errors)
+			turns_check(me, round);
+	}
+	net_meet(me);
+}
+
 static const struct {
 	const char *options;
 	int targets[RANKS]; /* of each rank; -1: sends nothing */
@@ -86,12 +121,13 @@ static const struct {
 	void (*run)(struct net_rank *);
 	bool shuffled;
 } cases[] = {
-	/* latency, the sender's wire, both, the receiver's wire, a ring of wires; no order */
+	/* latency, the sender's wire, both, the receiver's wire, a ring of wires; words in turn; no order */
 	{ "latency=3000000", { 1, -1, -1 }, 3000000, run_words, false },
 	{ "rate=1", { 1, -1, -1 }, WIRE_NS, run_rows, false },
 	{ "rate=1,latency=3000000", { 1, -1, -1 }, WIRE_NS + 3000000, run_rows, false },
 	{ "rate=1", { 2, 2, -1 }, 2 * WIRE_NS, run_rows, false },
 	{ "rate=1", { 1, 2, 0 }, WIRE_NS, run_rows, false },
+	{ "latency=20000", { 1, -1, -1 }, 0, run_turns, false },
 	{ "latency=100000,unordered=1", { 1, -1, -1 }, 100000, run_rows, true },
 	{ "latency=100000,unordered=1", { 1, -1, -1 }, 100000, run_words, true },
 };
