@@ -249,7 +249,8 @@ GX_DEV uint32_t nic_work(struct nic *n, uint32_t c, uint32_t k, uint32_t of)
 	if (!has)
 		return closed ? 0 : NIC_OPEN;
 	job = &s->job[mine % EP_NIC_ENTRIES];
-	if (gx_ld_relaxed_u32(&s->copied[mine % EP_NIC_ENTRIES]) != mine + 1) {
+	/* An inline put needs no copy, so it may be delivered, and its entry used again, before its worker comes by. */
+	if ((int32_t)(gx_ld_relaxed_u32(&s->copied[mine % EP_NIC_ENTRIES]) - (mine + 1)) < 0) {
 		if (job->bytes > EP_NIC_SMALL)
 			nic_copy(n, job);
 		else if (gx_lane() == 0)
