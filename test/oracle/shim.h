@@ -55,6 +55,9 @@ extern const struct shim_ops shim_host, shim_cuda;
 /* Sets shim->text; always -1. */
 int shim_fail(struct shim *shim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Before shim_bind, while the process has one thread: other threads may set variables later. */
+void shim_choose(void);
+
 /*
  * Before the thread's first communicator: makes a GPU current for it where there is one and NCCL_EP_DEVICE is cuda or
  * auto. Not where the variable is unset: that would start the driver in every rank process, a second each, for tests of

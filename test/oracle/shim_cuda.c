@@ -78,14 +78,22 @@ static void cuda_load(void)
 		cu.devices = devices;
 }
 
+static bool wants_gpu;
+
+void shim_choose(void)
+{
+	const char *want = getenv("NCCL_EP_DEVICE");
+
+	wants_gpu = want && strcasecmp(want, "host") != 0;
+}
+
 void shim_bind(int seat)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	const char *want = getenv("NCCL_EP_DEVICE");
 	void *ctx = NULL;
 	int device;
 
-	if (!want || !strcasecmp(want, "host"))
+	if (!wants_gpu)
 		return;
 	pthread_once(&once, cuda_load);
 	if (!cu.devices || cu.cuDeviceGet(&device, seat % cu.devices) || cu.cuDevicePrimaryCtxRetain(&ctx, device))

@@ -292,6 +292,7 @@ int world_open(const struct world_opts *opts, struct world **out)
 	setenv("NCCL_EP_DEBUG", "NONE", 0); /* many tests provoke errors; failures print their message anyway */
 	/* Ranks spin side by side on one GPU: streams that share a hardware queue would deadlock. */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+	shim_choose();
 	if (!world || opts->seats < 1 || opts->seats > WORLD_SEATS) {
 		fprintf(stderr, "the number of ranks must be 1 to %d\n", WORLD_SEATS);
 		free(world);
