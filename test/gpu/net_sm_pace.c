@@ -132,6 +132,9 @@ static const struct {
 	{ "latency=100000,unordered=1", { 1, -1, -1 }, 100000, run_words, true },
 };
 
+/* Puts that come one by one, as on a busy machine, cannot overtake each other: one of so many runs must show it. */
+#define TRIES 20
+
 int main(int argc, char **argv)
 {
 	int errors = 0;
@@ -139,14 +142,17 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct net_case test = { .ranks = RANKS, .bytes = BYTES, .run = cases[i].run };
 		char spec[128];
+		int tries = 0;
 
 		snprintf(spec, sizeof(spec), "sm:%s,%s", argc > 1 ? argv[1] : "host=1", cases[i].options);
 		test.spec = spec;
 		least_ns = cases[i].least_ns;
 		memcpy(targets, cases[i].targets, sizeof(targets));
 		overtaken = 0;
-		began = 0;
-		errors += net_run(&test);
+		do {
+			began = 0;
+			errors += net_run(&test);
+		} while (cases[i].shuffled && !overtaken && !errors && ++tries < TRIES);
 		if (cases[i].shuffled && !overtaken) {
 			fprintf(stderr, "%s: puts arrived in order\n", spec);
 			errors++;
