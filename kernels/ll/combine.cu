@@ -155,7 +155,8 @@ GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
 	for (uint32_t k0 = 0; k0 < a->shape.topk; k0 += GX_WARP) {
 		uint32_t k = k0 + gx_lane(), at = 0, has = k < a->shape.topk;
 		float w = has && a->topk_weights ? a->topk_weights[(uint64_t)token * a->shape.topk + k] : 1.0f;
-		const uint8_t *row = ll_term(ll, has ? ll_term_rank(ll, token, k, &at) : LL_NOBODY, at);
+		uint32_t peer = has ? ll_term_rank(ll, token, k, &at) : LL_NOBODY;
+		const uint8_t *row = ll_term(ll, peer, at);
 
 		if (has) {
 			terms->row[k] = row;
