@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "kernels/dev.h"
 #include "nccl_ep_ext.h"
@@ -145,13 +146,16 @@ static int play_ll(struct seat *seat, const struct job *job)
 	return rig_tell(&rig);
 }
 
-/* Tensors are accessed in place once they are mapped, which is between two operations; threads by peer access. */
+/* Tensors are accessed in place once they are mapped, which is between two operations; threads by peer access. The
+ * thread that maps them has its turn in the pauses. */
 static void play_direct(struct ht_rig *rig)
 {
 	anyEpReachCounts_t counts = ANYEP_REACH_COUNTS_INIT;
 
-	for (int i = 0; i < 40; i++)
+	for (int i = 0; i < 40; i++) {
 		ht_script(rig, "UA DA CA");
+		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+	}
 	if (anyEpGroupReachCounts(rig->group, &counts) || !counts.direct)
 		seat_fail(rig->seat, "rank %d: %llu tensors in place, %llu staged, %llu mapped", seat_rank(rig->seat),
 			  (unsigned long long)counts.direct, (unsigned long long)counts.staged,
