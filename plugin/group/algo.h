@@ -11,8 +11,7 @@
 
 #include "plugin/group/call.h"
 
-/* Bytes a handle needs: of the payload window, and of one buffer each of what remote ranks write, and what leaves for
- * one remote rank. */
+/* Bytes a handle needs: of the payload window, for rows that arrive over the net, and for rows that leave over it. */
 struct ep_need {
 	size_t window;
 	size_t far_window, far_send;

@@ -280,10 +280,10 @@ static int link_open(struct ncclEpGroup *group)
 }
 
 /* An explicit size is that of each: what is mapped, what arrives over the net, what leaves. */
-static int far_reserve(struct ncclEpGroup *group, size_t buffer)
+static int far_reserve(struct ncclEpGroup *group, size_t bytes)
 {
-	return ep_link_reserve(group->link, buffer / EP_PLAN_ALIGN * EP_PLAN_ALIGN,
-			       buffer / ep_group_far(group) / EP_PLAN_ALIGN * EP_PLAN_ALIGN);
+	bytes = bytes / EP_PLAN_ALIGN * EP_PLAN_ALIGN;
+	return ep_link_reserve(group->link, bytes, bytes);
 }
 
 /* Kernels of ranks that share a GPU wait for each other, so all must be resident at once; the CPU runs any number. */
@@ -329,7 +329,7 @@ static int group_furnish(struct ncclEpGroup *group)
 		return rc;
 	if (bytes && (rc = payload_add(group, bytes)))
 		return rc;
-	if (bytes && group->link && (rc = far_reserve(group, bytes / 2)))
+	if (bytes && group->link && (rc = far_reserve(group, bytes)))
 		return rc;
 	return ep_boot_barrier(group->boot);
 }
@@ -559,7 +559,7 @@ bool ep_group_holds(const struct ncclEpGroup *group, const struct ep_need *need)
 	const struct ep_link *link = group->link;
 
 	return need->window <= have &&
-	       (!link || (need->far_window <= link->window_bytes && need->far_send <= link->send_stride));
+	       (!link || (need->far_window <= link->window_bytes && need->far_send <= link->send_bytes));
 }
 
 /* Either all ranks fail alike, and the group goes on, or this one has broken the mesh to tell the others. */
@@ -579,9 +579,7 @@ int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, cons
 
 	if (ep_group_holds(group, need))
 		return 0;
-	most = ep_group_far(group) * need->far_send;
-	most = 2 * (need->far_window > most ? need->far_window : most);
-	most = need->window > most ? need->window : most;
+	most = ep_larger(need->window, ep_larger(need->far_window, need->far_send));
 	if (group->cfg.rdma_buffer_size)
 		return EP_FAIL(EP_GROUP, EP_EUSAGE,
 			       "config->rdma_buffer_size is %llu, but a handle of this layout and num_topk needs %zu: "

@@ -323,14 +323,14 @@ int ep_link_reserve(struct ep_link *link, uint64_t window, uint64_t send)
 	int rc;
 
 	window = window > link->window_bytes ? window : link->window_bytes;
-	send = send > link->send_stride ? send : link->send_stride;
-	if (link->payload && window == link->window_bytes && send == link->send_stride)
+	send = send > link->send_bytes ? send : link->send_bytes;
+	if (link->payload && window == link->window_bytes && send == link->send_bytes)
 		return 0;
-	if ((rc = ep_link_region(link, 2 * (window + link->far * send), EP_LINK_ROWS, &index)))
+	if ((rc = ep_link_region(link, window + send, EP_LINK_ROWS, &index)))
 		return rc;
 	link->payload = index;
 	link->window_bytes = window;
-	link->send_stride = send;
+	link->send_bytes = send;
 	return 0;
 }
 
@@ -349,13 +349,10 @@ void ep_link_args(const struct ep_link *link, struct ep_far *out)
 		.open = link->open.dev,
 		.control = link->mem[link->control].pin.dev,
 		.window = payload,
-		.send = payload + 2 * link->window_bytes,
+		.send = payload + link->window_bytes,
 		.control_place = EP_REGION_AT(link->control, 0),
 		.window_place = EP_REGION_AT(link->payload, 0),
-		.send_place = EP_REGION_AT(link->payload, 2 * link->window_bytes),
-		.window_bytes = link->window_bytes,
-		.send_bytes = link->far * link->send_stride,
-		.send_stride = link->send_stride,
+		.send_place = EP_REGION_AT(link->payload, link->window_bytes),
 		.ports = (uint32_t)link->ports,
 		.lanes = (uint32_t)link->lanes,
 		.control_pinned = link->mem[link->control].owner == link->host,

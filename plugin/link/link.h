@@ -68,8 +68,8 @@ struct ep_link {
 	/* Regions: a port's mail each, then control, then payload after payload. */
 	struct ep_regions regions;
 	struct ep_link_mem mem[EP_REGIONS];
-	uint32_t control, payload;	    /* payload 0: none yet */
-	uint64_t window_bytes, send_stride; /* of one buffer of the latest, and of one receiver's part of it */
+	uint32_t control, payload;	   /* payload 0: none yet */
+	uint64_t window_bytes, send_bytes; /* of the latest: for rows that arrive, then for rows that leave */
 
 	/* Rows lie in device memory. If the net is ordered, and so are a NIC's writes there as kernels see them,
 	 * signals do too. Else they lie in host memory: a CPU cannot store to device memory. The two are not ordered,
@@ -83,10 +83,10 @@ struct ep_link {
 /* Collective. NULL, and 0, when all ranks map each other: the same answer on all of them. */
 int ep_link_open(const struct ep_link_ctx *ctx, struct ep_link **out);
 
-/* Collective: bytes of one buffer of two for rows that arrive, and for rows that leave for one rank; never shrinks. */
+/* Collective: bytes for rows that arrive, and for rows that leave; never shrinks. The algorithm divides them. */
 int ep_link_reserve(struct ep_link *link, uint64_t window, uint64_t send);
 
-/* Arguments of kernels; zero for NULL. */
+/* Arguments of kernels; zero for NULL. The division of the memory for rows is left to the algorithm. */
 void ep_link_args(const struct ep_link *link, struct ep_far *out);
 /* After launching a kernel that may push: a GPU cannot wake an engine. */
 void ep_link_wake(const struct ep_link *link);

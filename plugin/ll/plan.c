@@ -97,7 +97,18 @@ int ep_ll_need(const char *fn, const struct ncclEpGroup *group, const struct ep_
 	there = ep_ll_dispatch_room(group, &shape, pitch);
 	back = ep_ll_combine_room(group, &shape, 16 + token);
 	out->window = 2 * ep_round_up(&s, ep_larger(there.near, back.near), EP_PLAN_ALIGN);
-	out->far_window = ep_round_up(&s, ep_larger(there.far, back.far), EP_PLAN_ALIGN);
-	out->far_send = ep_round_up(&s, ep_larger(there.send, back.send), EP_PLAN_ALIGN);
+	out->far_window = 2 * ep_round_up(&s, ep_larger(there.far, back.far), EP_PLAN_ALIGN);
+	out->far_send = 2 * ep_group_far(group) * ep_round_up(&s, ep_larger(there.send, back.send), EP_PLAN_ALIGN);
 	return 0;
+}
+
+void ep_ll_far_divide(const struct ncclEpGroup *group, struct ep_far *far)
+{
+	const struct ep_link *link = group->link;
+
+	if (!link)
+		return;
+	far->window_bytes = link->window_bytes / 2 / EP_PLAN_ALIGN * EP_PLAN_ALIGN;
+	far->send_stride = link->send_bytes / 2 / link->far / EP_PLAN_ALIGN * EP_PLAN_ALIGN;
+	far->send_bytes = link->far * far->send_stride;
 }

@@ -36,5 +36,7 @@ int ep_ll_mem(const char *fn, const struct ncclEpGroup *group, const struct ep_h
 /* The same for struct ep_algo. */
 int ep_ll_mem_size(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args, size_t *bytes);
 int ep_ll_need(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args, struct ep_need *out);
+/* The link's memory: two buffers of each; of what leaves a part for each remote rank. */
+void ep_ll_far_divide(const struct ncclEpGroup *group, struct ep_far *far);
 
 #endif

@@ -45,6 +45,7 @@ void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_
 		.flags = group->cfg.enable_mask ? EP_LL_MASK : 0,
 	};
 	ep_link_args(group->link, &out->far);
+	ep_ll_far_divide(group, &out->far);
 }
 
 int ep_ll_clear(struct ncclEpGroup *group)

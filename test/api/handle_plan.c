@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes of handle memory and windows: the formulas of plugin/group/plan.h, computed by hand for a small group. */
 #include "bad_args.h"
+#include "plugin/group/create.h"
 #include "plugin/ht/plan.h"
 #include "plugin/ll/plan.h"
 
@@ -99,6 +100,33 @@ Test(handle_plan, window_bytes)
 	args.room = args.k = 1;
 	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
 	cr_expect_eq(p.window, 2 * 66432, "2 * (32 + 8 * (32 + 16 + 4096)), rounded: %zu", p.window);
+}
+
+/* Memory of the link: two buffers each of what arrives and of what leaves, the latter with a part per remote rank. What
+ * is left over when it is divided stays unused. */
+Test(handle_plan, far_bytes)
+{
+	struct ep_handle_args args = { NCCL_EP_LAYOUT_EXPERT_MAJOR, 1, K, K };
+	struct ep_link link = { .near = 1, .far = 3 };
+	struct ep_far far = { .ring = NULL };
+	struct ep_need p;
+	struct fake f;
+
+	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
+	f.group.nranks = 4;
+	f.group.link = &link;
+	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
+	cr_expect_eq(p.far_window, 2 * 100352, "3 * (32 + 8 * (32 + 48 + 4096)), rounded: %zu", p.far_window);
+	cr_expect_eq(p.far_send, 2 * 3 * 98688, "3 * 8 * 3 rows of 16 + 4096: %zu", p.far_send);
+	link.window_bytes = p.far_window + 128;
+	link.send_bytes = p.far_send + 2 * 3 * 64;
+	cr_expect(ep_group_holds(&f.group, &p));
+	ep_ll_far_divide(&f.group, &far);
+	cr_expect(far.window_bytes == 100352 && far.send_stride == 98688 && far.send_bytes == 3 * 98688,
+		  "%llu, %llu, %llu", (unsigned long long)far.window_bytes, (unsigned long long)far.send_stride,
+		  (unsigned long long)far.send_bytes);
+	link.send_bytes = p.far_send - 128;
+	cr_expect(!ep_group_holds(&f.group, &p), "what leaves does not fit");
 }
 
 /* O((R + K) * Tmax) rows; a window of O(E * R * Tmax) rows would take 15 GiB. */
