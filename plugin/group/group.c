@@ -215,3 +215,22 @@ int ep_group_clear(struct ncclEpGroup *group)
 	pthread_mutex_unlock(&group->error_lock);
 	return rc || !group->state.ptr ? rc : group->algo->clear(group);
 }
+
+void ep_group_give_up(struct ncclEpGroup *group, int rc)
+{
+	ep_boot_abort(group->boot, -rc, ep_last_error());
+	ep_group_set_error(group, -rc, (struct ep_blame){ group->rank, EP_EV_CERTAIN }, ep_last_error());
+}
+
+/* With masks exchanges go on without a dead rank, and what fails is whatever misses its part first. */
+int ep_group_explain(struct ncclEpGroup *group, int rc)
+{
+	char why[256], last[512];
+	int rank;
+
+	rc = ep_boot_explain(group->boot, rc);
+	snprintf(last, sizeof(last), "%s", ep_last_error());
+	if (group->cfg.enable_mask && !ep_boot_failed(group->boot, &rank, why, sizeof(why)) && !strstr(last, why))
+		rc = EP_FAIL(EP_GROUP, EP_EREMOTE, "%s: %s", why, last);
+	return rc;
+}

@@ -109,6 +109,11 @@ void ep_group_set_error(struct ncclEpGroup *group, int err, struct ep_blame blam
 /* Whether the group has an error that only ncclEpGroupDestroy ends. */
 bool ep_group_failed(struct ncclEpGroup *group);
 
+/* A failure of this rank alone in something collective: the others are told, and the group has failed. */
+void ep_group_give_up(struct ncclEpGroup *group, int rc);
+/* The error of a collective step, with its cause where the bootstrap knows it; the message is set anew. */
+int ep_group_explain(struct ncclEpGroup *group, int rc);
+
 /* From any thread; arg is the group. A peer is dead (bootstrap), lost (net), or this rank's net moves nothing. */
 void ep_group_rank_dead(void *arg, int rank, struct ep_blame blame, const char *why);
 void ep_group_rank_lost(void *arg, int rank, const char *why);

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-#include "plugin/group/create.h"
+#include "plugin/group/grow.h"
 #include "plugin/group/tensor.h"
 #include "util/error.h"
 #include "util/live.h"

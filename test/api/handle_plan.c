@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes of handle memory and windows: the formulas of plugin/group/plan.h, computed by hand for a small group. */
 #include "bad_args.h"
-#include "plugin/group/create.h"
+#include "plugin/group/grow.h"
 #include "plugin/ht/plan.h"
 #include "plugin/ll/plan.h"
 
