@@ -13,7 +13,9 @@
 #include "kernels/gx/both.h"
 #include "util/ring.h"
 
-/* The area of a rank's rows in this rank's window, and of this rank's rows in that rank's. */
+/* The area of a rank's rows in this rank's window, and of this rank's rows in that rank's. EP_SEAT_NONE: nothing is put
+ * between the two. */
+#define EP_SEAT_NONE 0xffffffffu
 struct ep_seat {
 	uint32_t here, there;
 };

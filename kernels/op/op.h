@@ -54,7 +54,8 @@ GX_SLOW void gx_op_blame_far(struct gx_op op, struct gx_blame blame, uint64_t wo
 	for (uint32_t r = 0; r < op.nranks; r++)
 		if (op.control[r])
 			gx_st_relaxed_u64((uint64_t *)(op.control[r] + op.failed_at), word);
-		else /* result ignored: if the ring does not take this, the ring is what failed */
+		else if (op.far->seat[r].here != EP_SEAT_NONE)
+			/* result ignored: if the ring does not take this, the ring is what failed */
 			far_signal(op.far, op.rank, r, op.failed_afar, word, &op.limit);
 }
 

@@ -218,12 +218,23 @@ static int link_open(struct ncclEpGroup *group)
 				   .nranks = group->nranks,
 				   .stream = group->stream,
 				   .mapped = group->control.peer,
+				   .throughput = group->algo->throughput,
 				   .far_size = group->algo->far_size ? group->algo->far_size(group) : 0,
 				   .rank_lost = ep_group_rank_lost,
 				   .failed = ep_group_net_failed,
 				   .arg = group };
+	bool *wanted = NULL;
+	int rc = 0;
 
-	return ep_link_open(&ctx, &group->link);
+	if (group->algo->wants) {
+		wanted = EP_CALLOC(EP_GROUP, (size_t)group->nranks, sizeof(*wanted), "remote ranks");
+		rc = wanted ? group->algo->wants(group, wanted) : -ENOMEM;
+		ctx.wanted = wanted;
+	}
+	if (!rc)
+		rc = ep_link_open(&ctx, &group->link);
+	free(wanted);
+	return rc;
 }
 
 /* An explicit size is that of each: what is mapped, what arrives over the net, what leaves. */

@@ -49,73 +49,6 @@ static void port_failed(void *arg, int err, const char *why)
 		link->ctx.failed(link->ctx.arg, err, why);
 }
 
-/* ---- seats: the index of each rank among those mapped, and among those that are not ---- */
-
-static bool bit(const uint8_t *row, int i)
-{
-	return row[i / 8] >> (i % 8) & 1;
-}
-
-/* Ranks below `end` that the row's owner maps (or does not map). */
-static uint32_t count_below(const uint8_t *row, bool mapped, int end)
-{
-	uint32_t n = 0;
-
-	for (int i = 0; i < end; i++)
-		n += bit(row, i) == mapped;
-	return n;
-}
-
-/* By who maps whom, not by node: a rank of the same node on another kind of device is not mapped. */
-static void seats_fill(struct ep_link *link, const uint8_t *bits, size_t row, struct ep_seat *seat)
-{
-	const struct ep_link_ctx *ctx = &link->ctx;
-	const uint8_t *mine = bits + row * (size_t)ctx->rank;
-
-	for (int r = 0; r < ctx->nranks; r++) {
-		const uint8_t *theirs = bits + row * (size_t)r;
-		uint32_t near = count_below(theirs, true, ctx->nranks);
-
-		seat[r].here = count_below(mine, bit(mine, r), r);
-		seat[r].there = count_below(theirs, bit(mine, r), ctx->rank);
-		link->near = near > link->near ? near : link->near;
-		if ((uint32_t)ctx->nranks - near > link->far)
-			link->far = (uint32_t)ctx->nranks - near;
-	}
-}
-
-/* A pair maps each other or neither does, see agree_reach of plugin/group/window.c. */
-static int seats_check(const struct ep_link_ctx *ctx, const uint8_t *bits, size_t row)
-{
-	for (int r = 0; r < ctx->nranks; r++)
-		if (bit(bits + row * (size_t)r, ctx->rank) != !!ctx->mapped[r])
-			return EP_FAIL(EP_GROUP, EP_EREMOTE, "rank %d says that it %s rank %d, which %s it", r,
-				       ctx->mapped[r] ? "does not map" : "maps", ctx->rank,
-				       ctx->mapped[r] ? "maps" : "does not map");
-	return 0;
-}
-
-static int seats_agree(struct ep_link *link, struct ep_seat *seat)
-{
-	const struct ep_link_ctx *ctx = &link->ctx;
-	size_t row = ((size_t)ctx->nranks + 7) / 8;
-	uint8_t *bits = EP_CALLOC(EP_GROUP, (size_t)ctx->nranks + 1, row, "seats"), *mine = bits;
-	int rc;
-
-	if (!bits)
-		return -ENOMEM;
-	for (int r = 0; r < ctx->nranks; r++)
-		if (ctx->mapped[r])
-			mine[r / 8] |= (uint8_t)(1u << (r % 8));
-	rc = ep_boot_allgather(ctx->boot, mine, row, bits + row);
-	if (!rc)
-		rc = seats_check(ctx, bits + row, row);
-	if (!rc)
-		seats_fill(link, bits + row, row, seat);
-	free(bits);
-	return rc;
-}
-
 /* ---- rings ---- */
 
 static uint32_t entries_wanted(const struct ep_link *link)
@@ -131,11 +64,11 @@ static uint32_t entries_wanted(const struct ep_link *link)
 }
 
 /* Device memory: heads (a cache line each), rings, seats. */
-static int rings_make(struct ep_link *link, const struct ep_seat *seat)
+static int rings_make(struct ep_link *link)
 {
 	struct ep_dev *dev = link->ctx.dev;
 	size_t n = (size_t)link->ports * (size_t)link->lanes, heads = n * sizeof(struct ep_cmd_head);
-	size_t seats = (size_t)link->ctx.nranks * sizeof(*seat);
+	size_t seats = (size_t)link->ctx.nranks * sizeof(*link->seat);
 	struct ep_pinned staging;
 	struct ep_cmd_ring *ring;
 	int rc;
@@ -159,7 +92,7 @@ static int rings_make(struct ep_link *link, const struct ep_seat *seat)
 		ring[i] = ep_ring_for_device(&link->ring[i], mem->dev, (struct ep_cmd_head *)link->device.ptr + i);
 		ring[i].bell = on_cpu(link) ? ep_engine_bell(link->port[i % (size_t)link->ports].engine) : NULL;
 	}
-	memcpy((uint8_t *)staging.host + link->seats_at, seat, seats);
+	memcpy((uint8_t *)staging.host + link->seats_at, link->seat, seats);
 	if (!rc)
 		rc = dev->ops->copy(dev, link->device.ptr, staging.host, link->seats_at + seats, link->ctx.stream);
 	if (!rc)
@@ -195,7 +128,7 @@ static int device_flush(void *arg)
 static int port_open(struct ep_link *link, int i, const uint32_t *mail)
 {
 	struct ep_ring *ring[EP_LINK_LANES];
-	const ncclEpNetFlow_v1_t *flow = &link->props.lowLatency;
+	const ncclEpNetFlow_v1_t *flow = link->ctx.throughput ? &link->props.throughput : &link->props.lowLatency;
 	struct ep_port_opts opts = {
 		.hot = &link->net->hot,
 		.ctx = link->port[i].ctx,
@@ -267,24 +200,19 @@ static int needed_agree(const struct ep_link_ctx *ctx, bool *out)
 static int link_furnish(struct ep_link *link)
 {
 	const struct ep_link_ctx *ctx = &link->ctx;
-	struct ep_seat *seat = EP_CALLOC(EP_GROUP, (size_t)ctx->nranks, sizeof(*seat), "seats");
 	uint32_t mail[EP_LINK_PORTS], window = ep_port_window(ctx->nranks, WINDOW);
-	int rc = seat ? 0 : -ENOMEM;
+	int rc = ep_link_seats(link);
 
-	if ((rc = ep_link_agree(link, rc, "allocate memory")) || (rc = seats_agree(link, seat)) ||
-	    (rc = ep_link_net_open(link)))
-		goto free_seat;
+	if (rc || (rc = ep_link_net_open(link)))
+		return rc;
 	link->lanes = on_cpu(link) ? 1 : LANES_GPU;
 	for (int i = 0; !rc && i < link->ports; i++)
 		rc = ep_link_region(link, ep_port_mail_size(ctx->nranks, window), EP_LINK_MAIL, &mail[i]);
 	if (rc || (rc = ep_link_region(link, ctx->far_size, EP_LINK_SIGNALS, &link->control)))
-		goto free_seat;
-	if (!(rc = engines_take(link)) && !(rc = rings_make(link, seat)))
+		return rc;
+	if (!(rc = engines_take(link)) && !(rc = rings_make(link)))
 		rc = ports_open(link, mail);
-	rc = ep_link_agree(link, rc, "start its engines");
-free_seat:
-	free(seat);
-	return rc;
+	return ep_link_agree(link, rc, "start its engines");
 }
 
 int ep_link_open(const struct ep_link_ctx *ctx, struct ep_link **out)
@@ -482,8 +410,10 @@ void ep_link_stop(struct ep_link *link)
 void ep_link_abandon(struct ep_link *link)
 {
 	ep_link_stop(link);
-	if (link && !link->stuck) /* a stuck engine's callbacks still use it */
-		free(link);
+	if (!link || link->stuck) /* a stuck engine's callbacks still use it */
+		return;
+	free(link->seat);
+	free(link);
 }
 
 void ep_link_close(struct ep_link *link)
@@ -509,5 +439,6 @@ void ep_link_close(struct ep_link *link)
 		dev->ops->mem_free(dev, &link->device);
 	if (link->host && link->host != dev)
 		link->host->ops->close(link->host);
+	free(link->seat);
 	free(link);
 }

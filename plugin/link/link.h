@@ -28,6 +28,8 @@ struct ep_link_ctx {
 	int rank, nranks;
 	void *stream;	     /* for set-up */
 	void *const *mapped; /* [nranks]: NULL for a rank that only the net reaches */
+	const bool *wanted;  /* [nranks], until ep_link_open returns: of those, who is put to, both ways; NULL: all */
+	bool throughput;     /* the net's limits for large transfers, not for short ones */
 	size_t far_size;     /* of the page of words that far ranks write */
 	/* From the engines' threads: a peer is lost; the net moves nothing of this rank any more. */
 	void (*rank_lost)(void *arg, int rank, const char *why);
@@ -63,6 +65,7 @@ struct ep_link {
 	struct ep_pinned ring_mem[EP_LINK_PORTS * EP_LINK_LANES];
 	struct ep_pinned open; /* struct ep_cmd_open */
 	struct ep_mem device;  /* heads, rings and seats */
+	struct ep_seat *seat;  /* [nranks] */
 	size_t rings_at, seats_at;
 
 	/* Regions: a port's mail each, then control, then payload after payload. */
@@ -75,7 +78,7 @@ struct ep_link {
 	 * signals do too. Else they lie in host memory: a CPU cannot store to device memory. The two are not ordered,
 	 * so the net counts as unordered, and engines flush before they signal. */
 	bool direct;
-	uint32_t near, far; /* mapped ranks and others, of the rank that has most of them */
+	uint32_t near, far; /* mapped ranks and those put to, of the rank that has most of them */
 	bool stuck;	    /* an engine did not return from the net */
 	atomic_bool closing;
 };
@@ -109,6 +112,9 @@ void ep_link_stop(struct ep_link *link);
 void ep_link_close(struct ep_link *link);
 /* Instead, in a group that failed: engines detach, the memory leaks, as others may still put to it. */
 void ep_link_abandon(struct ep_link *link);
+
+/* seat.c: collective. Sets seat, near and far. */
+int ep_link_seats(struct ep_link *link);
 
 /* choose.c: collective. The first net that works between all ranks, with a comm and the ports' contexts. */
 int ep_link_net_open(struct ep_link *link);
