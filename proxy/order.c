@@ -55,6 +55,11 @@ void ep_order_free(struct ep_order *order)
 	*order = (struct ep_order){ 0 };
 }
 
+size_t ep_order_bytes(const struct ep_order *order)
+{
+	return order->channels * (sizeof(*order->channel) + order->window / 4);
+}
+
 uint32_t ep_order_pack(const struct ep_order *order, struct ep_order_put put)
 {
 	uint32_t channel = order->seq_bits < 31 ? put.channel << (order->seq_bits + 1) : 0;

@@ -11,6 +11,7 @@
 #define EP_PROXY_ORDER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct ep_order_channel {
@@ -36,6 +37,7 @@ struct ep_order_put {
  */
 int ep_order_init(struct ep_order *order, uint32_t channels, uint32_t window, uint64_t start);
 void ep_order_free(struct ep_order *order);
+size_t ep_order_bytes(const struct ep_order *order);
 
 uint32_t ep_order_pack(const struct ep_order *order, struct ep_order_put put);
 struct ep_order_put ep_order_unpack(const struct ep_order *order, uint32_t imm);

@@ -18,15 +18,15 @@
 #define OPEN_AFTER_NS 10000000u
 #define ASK_TURNS 256u /* between polls of peer_error: a quarter of a second when idle */
 
-size_t ep_port_mail_size(int nranks, uint32_t window)
+size_t ep_port_mail_size(uint32_t seats, uint32_t window)
 {
-	return (size_t)nranks * window * 2 * sizeof(struct port_mail);
+	return (size_t)seats * window * 2 * sizeof(struct port_mail);
 }
 
-uint32_t ep_port_window(int nranks, uint32_t want)
+uint32_t ep_port_window(uint32_t seats, uint32_t want)
 {
-	uint32_t rank_bits = nranks > 1 ? 32 - (uint32_t)__builtin_clz((uint32_t)nranks - 1) : 0;
-	uint32_t widest = rank_bits < 30 ? 1u << (30 - rank_bits) : 0, window = 64;
+	uint32_t seat_bits = seats > 1 ? 32 - (uint32_t)__builtin_clz(seats - 1) : 0;
+	uint32_t widest = seat_bits < 30 ? 1u << (30 - seat_bits) : 0, window = 64;
 
 	if (widest < 64 || want < 64)
 		return 0;
@@ -135,8 +135,8 @@ void port_tell_failed(struct ep_port *p, int err)
 void port_break(struct ep_port *p, int err)
 {
 	if (!p->broken)
-		for (int r = 0; r < p->o.nranks; r++)
-			channel_drop(p, &p->channel[r]);
+		for (uint32_t i = 0; i < p->o.peers; i++)
+			channel_drop(p, &p->channel[i]);
 	p->broken = true;
 	port_tell_failed(p, err);
 }
@@ -148,6 +148,12 @@ static int opts_check(const struct ep_port_opts *o)
 
 	if (o->nranks < 1 || o->rank < 0 || o->rank >= o->nranks || (uint32_t)o->nranks > EP_CMD_CHANNELS)
 		return EP_FAIL(EP_PROXY, EP_EARG, "invalid port: rank %d of %d", o->rank, o->nranks);
+	for (uint32_t i = 0; i < o->peers; i++)
+		if (o->peers > o->seats || o->peer[i].there >= o->seats || o->peer[i].rank < 0 ||
+		    o->peer[i].rank >= o->nranks || (i && o->peer[i].rank <= o->peer[i - 1].rank))
+			return EP_FAIL(EP_PROXY, EP_EARG,
+				       "rank %d: invalid port: peer %u of %u is rank %d, at %u of %u", o->rank, i,
+				       o->peers, o->peer[i].rank, o->peer[i].there, o->seats);
 	if (o->rings < 0 || o->max_put < EP_CMD_UNIT)
 		return EP_FAIL(EP_PROXY, EP_EARG, "rank %d: invalid port: %d rings, puts of up to %llu bytes", o->rank,
 			       o->rings, o->max_put + 0ull);
@@ -155,9 +161,9 @@ static int opts_check(const struct ep_port_opts *o)
 		return 0;
 	if (o->window < 64 || o->window & (o->window - 1))
 		return EP_FAIL(EP_PROXY, EP_EARG, "a window of %u puts: must be a power of two >= 64", o->window);
-	if (o->mail >= n || !mail->host || mail->size < ep_port_mail_size(o->nranks, o->window))
+	if (o->mail >= n || !mail->host || mail->size < ep_port_mail_size(o->seats, o->window))
 		return EP_FAIL(EP_PROXY, EP_EARG, "region %u of %u cannot hold mail: must be host memory of %zu bytes",
-			       o->mail, n, ep_port_mail_size(o->nranks, o->window));
+			       o->mail, n, ep_port_mail_size(o->seats, o->window));
 	return 0;
 }
 
@@ -166,6 +172,7 @@ static void port_init(struct ep_port *p, const struct ep_port_opts *o)
 	uint64_t join = o->max_put < JOIN_MAX ? o->max_put : JOIN_MAX;
 
 	p->o = *o;
+	p->o.peer = NULL;
 	p->o.open_ns = o->open_ns ? o->open_ns : OPEN_NS;
 	p->cover = o->flow.maxPuts / 2 < COVER_MAX && o->flow.maxPuts ? o->flow.maxPuts / 2 : COVER_MAX;
 	p->cover = p->cover ? p->cover : 1;
@@ -177,14 +184,19 @@ static void port_init(struct ep_port *p, const struct ep_port_opts *o)
 	p->busy.end = &p->busy.first;
 	if (o->mail < EP_REGIONS && o->regions->region[o->mail].host) {
 		p->inbox = (struct port_mail *)o->regions->region[o->mail].host;
-		p->outbox = p->inbox + (size_t)o->nranks * o->window;
+		p->outbox = p->inbox + (size_t)o->seats * o->window;
 	}
 	for (int i = 0; i < o->rings; i++)
 		p->ring[i].ring = o->ring[i];
-	for (int r = 0; r < o->nranks; r++) {
-		struct port_channel *ch = &p->channel[r];
+	memset(p->of, 0xff, (size_t)o->nranks * sizeof(*p->of)); /* PORT_NO_PEER */
+	for (uint32_t i = 0; i < o->peers; i++) {
+		struct port_channel *ch = &p->channel[i];
 
-		*ch = (struct port_channel){ .peer = r, .ring = -1, .cmd_end = &ch->cmd, .request_end = &ch->request };
+		p->of[o->peer[i].rank] = i;
+		*ch = (struct port_channel){ .peer = o->peer[i].rank, .ring = -1, .index = i };
+		ch->there = o->peer[i].there;
+		ch->cmd_end = &ch->cmd;
+		ch->request_end = &ch->request;
 		ch->next = ch->acked = ch->clean = ch->credited = ch->good = o->start;
 	}
 }
@@ -199,12 +211,13 @@ int ep_port_open(const struct ep_port_opts *opts, struct ep_port **out)
 	p = EP_CALLOC(EP_PROXY, 1, sizeof(*p), "a port");
 	if (!p)
 		return -ENOMEM;
-	p->channel = EP_CALLOC(EP_PROXY, (size_t)opts->nranks, sizeof(*p->channel), "channels");
-	p->ring = p->channel ? EP_CALLOC(EP_PROXY, (size_t)opts->rings, sizeof(*p->ring), "rings") : NULL;
+	p->channel = EP_CALLOC(EP_PROXY, opts->peers, sizeof(*p->channel), "channels");
+	p->of = p->channel ? EP_CALLOC(EP_PROXY, (size_t)opts->nranks, sizeof(*p->of), "channels") : NULL;
+	p->ring = p->of ? EP_CALLOC(EP_PROXY, (size_t)opts->rings, sizeof(*p->ring), "rings") : NULL;
 	if (!p->ring)
 		rc = -ENOMEM;
 	else if (!opts->ordered)
-		rc = ep_order_init(&p->order, (uint32_t)opts->nranks, opts->window, opts->start);
+		rc = ep_order_init(&p->order, opts->seats, opts->window, opts->start);
 	if (rc) {
 		ep_port_close(p);
 		return rc;
@@ -223,8 +236,17 @@ void ep_port_close(struct ep_port *port)
 	free(port->slab);
 	ep_order_free(&port->order);
 	free(port->ring);
+	free(port->of);
 	free(port->channel);
 	free(port);
+}
+
+size_t ep_port_bytes(const struct ep_port *port)
+{
+	const struct ep_port_opts *o = &port->o;
+
+	return sizeof(*port) + o->peers * sizeof(*port->channel) + (size_t)o->nranks * sizeof(*port->of) +
+	       (size_t)o->rings * sizeof(*port->ring) + ep_order_bytes(&port->order);
 }
 
 void ep_port_counts(const struct ep_port *port, struct ep_port_counts *out)
@@ -269,9 +291,11 @@ int ep_port_quiet(struct ep_port *port, uint64_t deadline)
 	return port_wait(port, &port->answered, ticket, deadline);
 }
 
-bool ep_port_pending(const struct ep_port *port, int peer)
+bool ep_port_pending(const struct ep_port *port, int rank)
 {
-	return __atomic_load_n(&port->channel[peer].pending, __ATOMIC_RELAXED);
+	uint32_t i = port->of[rank];
+
+	return i != PORT_NO_PEER && __atomic_load_n(&port->channel[i].pending, __ATOMIC_RELAXED);
 }
 
 int ep_port_look(struct ep_port *port, uint64_t deadline)
@@ -296,8 +320,8 @@ static void port_settle(struct ep_port *p, uint64_t asked)
 		r->done = 0;
 		quiet &= ep_ring_pending(r->ring) == 0;
 	}
-	for (int r = 0; !quiet && asked != p->answered && r < p->o.nranks; r++) {
-		struct port_channel *ch = &p->channel[r];
+	for (uint32_t i = 0; !quiet && asked != p->answered && i < p->o.peers; i++) {
+		struct port_channel *ch = &p->channel[i];
 
 		__atomic_store_n(&ch->pending, ch->cmd || ch->request || ch->quiet.puts, __ATOMIC_RELAXED);
 	}
@@ -323,9 +347,9 @@ static void port_peers_ask(struct ep_port *p)
 {
 	const char *why = "";
 
-	for (int r = 0; r < p->o.nranks; r++) {
-		struct port_channel *ch = &p->channel[r];
-		int rc = ch->failed ? 0 : p->o.peer_error(p->o.arg, r, &why);
+	for (uint32_t i = 0; i < p->o.peers; i++) {
+		struct port_channel *ch = &p->channel[i];
+		int rc = ch->failed ? 0 : p->o.peer_error(p->o.arg, ch->peer, &why);
 
 		if (!rc)
 			continue;

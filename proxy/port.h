@@ -20,6 +20,8 @@
 /* Destination of a credit, a signal between ports: the value is the number of puts the receiver has processed. */
 #define PORT_CREDIT UINT64_MAX
 
+#define PORT_NO_PEER UINT32_MAX
+
 /* A slot of the mail region: a signal in flight over an unordered net. */
 struct port_mail {
 	uint64_t dst, value;
@@ -58,7 +60,9 @@ union port_node {
 
 /* The puts to a peer, and the state of those coming from it. */
 struct port_channel {
-	int peer, ring;	   /* ring -1: nothing pushed yet */
+	int peer, ring;	   /* rank of the peer; ring -1: nothing pushed yet */
+	uint32_t index;	   /* of the peer among this port's, */
+	uint32_t there;	   /* and of this port among the peer's */
 	bool failed;	   /* nothing more is sent */
 	bool deaf;	   /* everything received is ignored */
 	bool moved;	   /* port_take: the prefix has advanced */
@@ -116,12 +120,13 @@ struct ep_port {
 	struct port_load out;	  /* in flight */
 	uint64_t requests;	  /* in flight */
 	struct ep_order order;	  /* unordered: the receiving side */
-	struct port_mail *inbox;  /* [nranks][window], written by peers */
-	struct port_mail *outbox; /* [nranks][window], where the net takes no inline data */
+	struct port_mail *inbox;  /* [seats][window], written by peers */
+	struct port_mail *outbox; /* [seats][window], where the net takes no inline data */
 	union port_node *spare;
 	union port_node **slab; /* [slabs] */
 	uint32_t slabs, slabs_room;
-	struct port_channel *channel; /* [nranks] */
+	struct port_channel *channel; /* [peers] */
+	uint32_t *of;		      /* [nranks]: index of a rank's channel; PORT_NO_PEER: it has none */
 	struct port_ring *ring;	      /* [o.rings] */
 	struct ep_port_counts counts; /* atomic, written by the engine's thread only */
 	bool timing, timed;	      /* atomic: stamps are asked for; the same, as of this turn */
@@ -204,7 +209,7 @@ void port_times_arrived(struct ep_port *p);
 /* Unordered: a quarter of the window was processed since the last credit. */
 static inline bool port_owes(const struct ep_port *p, const struct port_channel *ch)
 {
-	return !p->o.ordered && p->order.channel[ch->peer].taken - ch->credited >= p->o.window / 4;
+	return !p->o.ordered && p->order.channel[ch->index].taken - ch->credited >= p->o.window / 4;
 }
 
 /* Called by the engine: one turn; returns how much moved. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A port is one rank's end of one net context: the rings its kernels push to, and one channel per peer, which carries
- * puts and signals in the order they were pushed. A channel's number is the peer's rank, and all its commands come
+ * puts and signals in the order they were pushed. Commands name a channel by the peer's rank, and all of them come
  * through one ring. On an unordered net puts are numbered, and the receiving port holds a signal back until everything
- * before it has arrived (proxy/order.h). An engine drives ports (proxy/engine.h).
+ * before it has arrived (proxy/order.h). An engine drives ports (proxy/engine.h). Tables and mail grow with the peers,
+ * not with the ranks.
  *
  * Commands address memory by region: a registration that every rank made in the same order (EP_REGION_AT).
  */
@@ -33,6 +34,12 @@ struct ep_regions {
 	struct ep_region region[EP_REGIONS];
 };
 
+/* Whom a port puts to, and who puts to it. */
+struct ep_port_peer {
+	int rank;
+	uint32_t there; /* this rank's index among that one's peers */
+};
+
 struct ep_port_opts {
 	const ncclEpNetHot_v1_t *hot;
 	void *ctx;		 /* used by the port until it is closed; the caller destroys it */
@@ -41,7 +48,9 @@ struct ep_port_opts {
 	uint64_t max_put;	 /* bytes; also the limit for merging adjacent puts */
 	ncclEpNetFlow_v1_t flow; /* in flight at once; 0: no limit */
 	int rank, nranks;
-	uint32_t window; /* unordered: puts in flight per channel, a power of two >= 64 */
+	const struct ep_port_peer *peer; /* [peers], by ascending rank; read by ep_port_open only */
+	uint32_t peers, seats;		 /* seats: peers of the rank that has most of them */
+	uint32_t window;		 /* unordered: puts in flight per channel, a power of two >= 64 */
 	const struct ep_regions *regions;
 	uint32_t mail;		     /* this port's own region: ep_port_mail_size bytes of host memory */
 	struct ep_ring *const *ring; /* [rings] used by the port; the caller owns the memory */
@@ -83,11 +92,13 @@ struct ep_port_times {
 
 /* Bytes of the port's own region, which every rank registers as host memory. Not needed on an ordered net that takes 8
  * bytes inline. */
-size_t ep_port_mail_size(int nranks, uint32_t window);
-/* The widest window up to `want` for this many ranks; 0: not even 64 fit into the 32-bit immediate. */
-uint32_t ep_port_window(int nranks, uint32_t want);
+size_t ep_port_mail_size(uint32_t seats, uint32_t window);
+/* The widest window up to `want` for this many seats; 0: not even 64 fit into the 32-bit immediate. */
+uint32_t ep_port_window(uint32_t seats, uint32_t want);
 
 int ep_port_open(const struct ep_port_opts *opts, struct ep_port **out);
+/* Bytes of its tables, without what queued commands need. */
+size_t ep_port_bytes(const struct ep_port *port);
 /* The port must be detached. NULL is accepted. */
 void ep_port_close(struct ep_port *port);
 void ep_port_counts(const struct ep_port *port, struct ep_port_counts *out);
@@ -102,7 +113,7 @@ void ep_port_times(struct ep_port *port, struct ep_port_times *out);
  */
 int ep_port_quiet(struct ep_port *port, uint64_t deadline);
 /* After its timeout: whether puts to this peer were still in flight. */
-bool ep_port_pending(const struct ep_port *port, int peer);
+bool ep_port_pending(const struct ep_port *port, int rank);
 /* The same for the receiving side: until everything that had arrived before the call is processed. */
 int ep_port_look(struct ep_port *port, uint64_t deadline);
 

@@ -24,24 +24,26 @@ static bool place_holds(const struct ep_port *p, uint64_t place, uint64_t n)
 /* After an invalid command the rest of the ring is not trusted either. */
 static bool cmd_is_sane(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 {
-	uint32_t channel = ep_cmd_channel(cmd), op = ep_cmd_op(cmd);
+	uint32_t rank = ep_cmd_channel(cmd), op = ep_cmd_op(cmd);
 	uint64_t n = op == EP_CMD_PUT ? ep_cmd_length(cmd) : sizeof(uint64_t);
+	const struct port_channel *ch;
 
-	if (channel >= (uint32_t)p->o.nranks) {
-		EP_FAIL(EP_PROXY, EP_EINTERNAL, "rank %d: command for rank %u of %d", p->o.rank, channel, p->o.nranks);
+	if (rank >= (uint32_t)p->o.nranks || p->of[rank] == PORT_NO_PEER) {
+		EP_FAIL(EP_PROXY, EP_EINTERNAL, "rank %d: command for rank %u of %d%s", p->o.rank, rank, p->o.nranks,
+			rank < (uint32_t)p->o.nranks ? ", which it does not put to" : "");
 		return false;
 	}
-	if (p->channel[channel].ring != ring && p->channel[channel].ring >= 0) {
+	ch = &p->channel[p->of[rank]];
+	if (ch->ring != ring && ch->ring >= 0) {
 		EP_FAIL(EP_PROXY, EP_EINTERNAL, "rank %d: commands for rank %u in rings %d and %d; must be one ring",
-			p->o.rank, channel, p->channel[channel].ring, ring);
+			p->o.rank, rank, ch->ring, ring);
 		return false;
 	}
 	if (place_holds(p, ep_cmd_dst(cmd), n) && (op != EP_CMD_PUT || place_holds(p, ep_cmd_src(cmd), n)))
 		return true;
 	EP_FAIL(EP_PROXY, EP_EINTERNAL,
 		"rank %d: command for %llu bytes from %#llx to %#llx of rank %u is outside the %u regions", p->o.rank,
-		n + 0ull, op == EP_CMD_PUT ? ep_cmd_src(cmd) + 0ull : 0ull, ep_cmd_dst(cmd) + 0ull, channel,
-		p->nregions);
+		n + 0ull, op == EP_CMD_PUT ? ep_cmd_src(cmd) + 0ull : 0ull, ep_cmd_dst(cmd) + 0ull, rank, p->nregions);
 	return false;
 }
 
@@ -75,7 +77,7 @@ static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 	}
 	if (__builtin_expect(!cmd_is_sane(p, ring, cmd), 0))
 		return -EP_EINTERNAL;
-	ch = &p->channel[ep_cmd_channel(cmd)];
+	ch = &p->channel[p->of[ep_cmd_channel(cmd)]];
 	ch->ring = ring;
 	if (__builtin_expect(ch->failed, 0)) {
 		port_count(&p->counts.dropped, 1);

@@ -105,7 +105,7 @@ static enum outcome put_give(struct ep_port *p, struct port_channel *ch, ncclEpN
 	}
 	put->peer = ch->peer;
 	if (!p->o.ordered) {
-		struct ep_order_put number = { (uint32_t)p->o.rank, (uint32_t)ch->next, signal };
+		struct ep_order_put number = { ch->there, (uint32_t)ch->next, signal };
 
 		put->flags |= NCCL_EP_NET_IMM;
 		put->imm = ep_order_pack(&p->order, number);
@@ -146,12 +146,12 @@ static enum outcome signal_give(struct ep_port *p, struct port_channel *ch, uint
 		put.dstOffset = dst & PORT_OFFSET_MASK;
 	} else {
 		put.dstMr = box->mr;
-		put.dstOffset = ((size_t)p->o.rank * p->o.window + slot) * sizeof(mail);
+		put.dstOffset = ((size_t)ch->there * p->o.window + slot) * sizeof(mail);
 	}
 	if (p->o.max_inline >= put.size) {
 		put.flags |= NCCL_EP_NET_INLINE;
 	} else {
-		struct port_mail *out = &p->outbox[(size_t)ch->peer * p->o.window + slot];
+		struct port_mail *out = &p->outbox[(size_t)ch->index * p->o.window + slot];
 
 		memcpy(out, put.src, put.size);
 		put.srcMr = box->mr;
@@ -163,7 +163,7 @@ static enum outcome signal_give(struct ep_port *p, struct port_channel *ch, uint
 /* Not subject to flow: 16 bytes per quarter of a window, and the peer waits for them. */
 static enum outcome credit_give(struct ep_port *p, struct port_channel *ch)
 {
-	uint64_t taken = p->order.channel[ch->peer].taken;
+	uint64_t taken = p->order.channel[ch->index].taken;
 	struct port_load none = { 0 };
 	enum outcome how;
 

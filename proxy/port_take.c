@@ -55,12 +55,12 @@ static void signal_take(struct ep_port *p, struct port_channel *ch, const struct
 /* Stores every signal that is due; false: the flush failed, and the port is broken. */
 static bool channel_take(struct ep_port *p, struct port_channel *ch, bool *flushed)
 {
-	const struct port_mail *box = p->inbox + (size_t)ch->peer * p->o.window;
+	const struct port_mail *box = p->inbox + (size_t)ch->index * p->o.window;
 	struct port_mail mail;
 	uint32_t seq;
 	int rc;
 
-	while (ep_order_due(&p->order, (uint32_t)ch->peer, &seq)) {
+	while (ep_order_due(&p->order, ch->index, &seq)) {
 		if (p->o.flush && !*flushed) {
 			rc = p->o.flush(p->o.arg);
 			if (rc) {
@@ -84,7 +84,7 @@ static bool channel_take(struct ep_port *p, struct port_channel *ch, bool *flush
 static struct port_channel *imm_take(struct ep_port *p, uint32_t imm)
 {
 	struct ep_order_put put = ep_order_unpack(&p->order, imm);
-	struct port_channel *ch = put.channel < (uint32_t)p->o.nranks ? &p->channel[put.channel] : NULL;
+	struct port_channel *ch = put.channel < p->o.peers ? &p->channel[put.channel] : NULL;
 	int rc = ch && !ch->deaf ? ep_order_arrive(&p->order, put) : -EALREADY;
 
 	if (rc >= 0)
@@ -92,8 +92,8 @@ static struct port_channel *imm_take(struct ep_port *p, uint32_t imm)
 	if (rc != -EALREADY)
 		peer_lied(p, ch, rc);
 	else if (!p->odd && (!ch || !ch->deaf)) {
-		EP_INFO(EP_PROXY, "rank %d: put %u of rank %u %s; ignored, as are later ones", p->o.rank, put.seq,
-			put.channel, ch ? "arrived twice" : "has an unknown sender");
+		EP_INFO(EP_PROXY, "rank %d: put %u of peer %u (rank %d) %s; ignored, as are later ones", p->o.rank,
+			put.seq, put.channel, ch ? ch->peer : -1, ch ? "arrived twice" : "has an unknown sender");
 		p->odd = true;
 	}
 	return NULL;

@@ -125,7 +125,7 @@ static int device_flush(void *arg)
 	return link->ctx.dev->ops->flush(link->ctx.dev);
 }
 
-static int port_open(struct ep_link *link, int i, const uint32_t *mail)
+static int port_open(struct ep_link *link, int i, const uint32_t *mail, const struct ep_port_peer *peer)
 {
 	struct ep_ring *ring[EP_LINK_LANES];
 	const ncclEpNetFlow_v1_t *flow = link->ctx.throughput ? &link->props.throughput : &link->props.lowLatency;
@@ -137,7 +137,10 @@ static int port_open(struct ep_link *link, int i, const uint32_t *mail)
 		.max_put = link->props.maxPutSize,
 		.rank = link->ctx.rank,
 		.nranks = link->ctx.nranks,
-		.window = ep_port_window(link->ctx.nranks, WINDOW),
+		.peer = peer,
+		.peers = link->peers,
+		.seats = link->far,
+		.window = ep_port_window(link->far, WINDOW),
 		.regions = &link->regions,
 		.mail = mail[i],
 		.ring = ring,
@@ -161,14 +164,20 @@ static int port_open(struct ep_link *link, int i, const uint32_t *mail)
 
 static int ports_open(struct ep_link *link, const uint32_t *mail)
 {
-	int rc = 0;
+	struct ep_port_peer *peer = EP_CALLOC(EP_GROUP, (size_t)link->ctx.nranks, sizeof(*peer), "peers");
+	int rc = peer ? 0 : -ENOMEM;
 
+	link->peers = 0;
+	for (int r = 0; !rc && r < link->ctx.nranks; r++)
+		if (ep_link_puts_to(link, r)) /* as many as its seat says */
+			peer[link->peers++] = (struct ep_port_peer){ .rank = r, .there = link->seat[r].there };
 	for (int i = 0; !rc && i < link->ports; i++) {
-		rc = port_open(link, i, mail);
+		rc = port_open(link, i, mail, peer);
 		if (!rc)
 			rc = ep_engine_attach(link->port[i].engine, link->port[i].port);
 		link->port[i].attached = !rc;
 	}
+	free(peer);
 	return rc;
 }
 
@@ -200,14 +209,18 @@ static int needed_agree(const struct ep_link_ctx *ctx, bool *out)
 static int link_furnish(struct ep_link *link)
 {
 	const struct ep_link_ctx *ctx = &link->ctx;
-	uint32_t mail[EP_LINK_PORTS], window = ep_port_window(ctx->nranks, WINDOW);
+	uint32_t mail[EP_LINK_PORTS];
 	int rc = ep_link_seats(link);
 
+	if (!rc && !link->far)
+		rc = EP_FAIL(EP_GROUP, EP_EINTERNAL, "rank %d: ranks do not map each other, and none puts to another",
+			     ctx->rank);
 	if (rc || (rc = ep_link_net_open(link)))
 		return rc;
 	link->lanes = on_cpu(link) ? 1 : LANES_GPU;
 	for (int i = 0; !rc && i < link->ports; i++)
-		rc = ep_link_region(link, ep_port_mail_size(ctx->nranks, window), EP_LINK_MAIL, &mail[i]);
+		rc = ep_link_region(link, ep_port_mail_size(link->far, ep_port_window(link->far, WINDOW)), EP_LINK_MAIL,
+				    &mail[i]);
 	if (rc || (rc = ep_link_region(link, ctx->far_size, EP_LINK_SIGNALS, &link->control)))
 		return rc;
 	if (!(rc = engines_take(link)) && !(rc = rings_make(link)))
@@ -239,8 +252,9 @@ int ep_link_open(const struct ep_link_ctx *ctx, struct ep_link **out)
 		ep_link_close(link);
 		return rc;
 	}
-	EP_INFO(EP_GROUP, "rank %d: %d remote ranks over net %s (%s), %d engines", ctx->rank, (int)link->far,
-		link->net->name, link->props.ordered ? "ordered" : "unordered", link->ports);
+	EP_INFO(EP_GROUP, "rank %d: %u remote ranks over net %s (%s), %d engines, %zu KiB of words, mail and tables",
+		ctx->rank, link->peers, link->net->name, link->props.ordered ? "ordered" : "unordered", link->ports,
+		(ep_link_bytes(link) + ep_link_tables(link)) >> 10);
 	*out = link;
 	return 0;
 }
@@ -345,6 +359,17 @@ size_t ep_link_bytes(const struct ep_link *link)
 
 	for (uint32_t i = 0; link && i < link->regions.count; i++)
 		sum += link->regions.region[i].size;
+	return sum;
+}
+
+size_t ep_link_tables(const struct ep_link *link)
+{
+	size_t sum = sizeof(*link) + (size_t)link->ctx.nranks * sizeof(*link->seat) + link->device.size;
+
+	for (int i = 0; i < link->ports; i++)
+		sum += ep_port_bytes(link->port[i].port);
+	for (int i = 0; i < link->ports * link->lanes; i++)
+		sum += link->ring_mem[i].size;
 	return sum;
 }
 

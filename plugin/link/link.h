@@ -79,6 +79,7 @@ struct ep_link {
 	 * so the net counts as unordered, and engines flush before they signal. */
 	bool direct;
 	uint32_t near, far; /* mapped ranks and those put to, of the rank that has most of them */
+	uint32_t peers;	    /* those that this rank puts to */
 	bool stuck;	    /* an engine did not return from the net */
 	atomic_bool closing;
 };
@@ -98,7 +99,10 @@ int ep_link_clear(struct ep_link *link, uint64_t at);
 void ep_link_counts(const struct ep_link *link, struct ep_port_counts *out);
 /* Sums of all ports; NULL: zero. */
 void ep_link_times(const struct ep_link *link, struct ep_port_times *out);
+/* Of registered memory: mail, words and rows. NULL: 0. */
 size_t ep_link_bytes(const struct ep_link *link);
+/* Of everything else but the net's own: tables of ranks and peers, rings. */
+size_t ep_link_tables(const struct ep_link *link);
 
 /* Waits until the net has completed everything pushed; -EP_ETIMEOUT, without a message, past the deadline. */
 int ep_link_quiet(const struct ep_link *link, uint64_t deadline);
@@ -115,6 +119,9 @@ void ep_link_abandon(struct ep_link *link);
 
 /* seat.c: collective. Sets seat, near and far. */
 int ep_link_seats(struct ep_link *link);
+
+/* Whether this rank puts to that one. */
+bool ep_link_puts_to(const struct ep_link *link, int rank);
 
 /* choose.c: collective. The first net that works between all ranks, with a comm and the ports' contexts. */
 int ep_link_net_open(struct ep_link *link);

@@ -91,3 +91,8 @@ int ep_link_seats(struct ep_link *link)
 	free(mine);
 	return rc;
 }
+
+bool ep_link_puts_to(const struct ep_link *link, int rank)
+{
+	return !link->ctx.mapped[rank] && link->seat[rank].here != EP_SEAT_NONE;
+}

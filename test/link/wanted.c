@@ -16,17 +16,19 @@
 #include "test/oracle/world.h"
 #include "util/clock.h"
 
-#define PER_NODE 2
-#define PER_NODE_TEXT "2"
-#define RANKS 7 /* the last node has one rank, which is a peer of all others */
-#define BYTES 4096
+#define RANKS 64 /* at most */
+#define BYTES 64
 #define LIMIT_LL 1000000u
 #define LIMIT_HT 3000000u
 
 struct job {
+	int ranks, per_node; /* the last node may have fewer */
+	uint32_t far;	     /* peers of the rank that has most of them */
 	bool throughput;
 	bool odd; /* rank 0 does not want rank 2, which wants it */
 };
+
+static _Thread_local const struct job *now; /* of this rank's thread */
 
 /* ---- the net: loop with limits ---- */
 
@@ -56,11 +58,22 @@ int __wrap_ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY
 
 /* ---- who puts to whom ---- */
 
+static int node_of(int rank)
+{
+	return rank / now->per_node;
+}
+
+/* The rank that a rank of another node uses in this one: that of its own index, modulo the ranks there. */
+static int relay_of(int rank, int node)
+{
+	int first = node * now->per_node, n = now->ranks - first;
+
+	return first + rank % now->per_node % (n < now->per_node ? n : now->per_node);
+}
+
 static bool is_peer(int a, int b)
 {
-	bool last = a / PER_NODE == RANKS / PER_NODE || b / PER_NODE == RANKS / PER_NODE;
-
-	return a / PER_NODE != b / PER_NODE && (a % PER_NODE == b % PER_NODE || last);
+	return node_of(a) != node_of(b) && (relay_of(a, node_of(b)) == b || relay_of(b, node_of(a)) == a);
 }
 
 static int peers_want(const struct ncclEpGroup *group, bool *wanted)
@@ -78,13 +91,16 @@ static int peers_want_odd(const struct ncclEpGroup *group, bool *wanted)
 	return 0;
 }
 
+/* Of rank `of` among those of `rank`. */
 static uint32_t seat_of(int rank, int of)
 {
+	bool near = node_of(rank) == node_of(of);
 	uint32_t n = 0;
 
+	if (!near && !is_peer(rank, of))
+		return EP_SEAT_NONE;
 	for (int r = 0; r < of; r++)
-		n += r / PER_NODE == rank / PER_NODE ? of / PER_NODE == rank / PER_NODE
-						     : is_peer(rank, r) && is_peer(rank, of);
+		n += near ? node_of(r) == node_of(rank) : is_peer(rank, r);
 	return n;
 }
 
@@ -94,16 +110,25 @@ static void seats_check(struct seat *seat, const struct ep_link *link)
 {
 	int me = seat_rank(seat);
 
-	for (int r = 0; r < RANKS; r++) {
-		bool none = r / PER_NODE != me / PER_NODE && !is_peer(me, r);
-		uint32_t here = none ? EP_SEAT_NONE : seat_of(me, r), there = none ? EP_SEAT_NONE : seat_of(r, me);
-
-		if (link->seat[r].here != here || link->seat[r].there != there)
+	for (int r = 0; r < now->ranks; r++)
+		if (link->seat[r].here != seat_of(me, r) || link->seat[r].there != seat_of(r, me))
 			seat_fail(seat, "rank %d: the seat of rank %d is %u, %u, must be %u, %u", me, r,
-				  link->seat[r].here, link->seat[r].there, here, there);
-	}
-	if (link->near != PER_NODE || link->far != RANKS - 1)
+				  link->seat[r].here, link->seat[r].there, seat_of(me, r), seat_of(r, me));
+	if (link->near != (uint32_t)now->per_node || link->far != now->far)
 		seat_fail(seat, "rank %d: at most %u near and %u far ranks", me, link->near, link->far);
+}
+
+/* Without rows. A signal in flight takes 16 bytes at either end, and there may be 512 of them to each peer. */
+static void memory_check(struct seat *seat, const struct ep_link *link)
+{
+	size_t mail = (size_t)link->ports * link->far * 512 * 2 * 16, bytes = ep_link_bytes(link), tables;
+
+	tables = ep_link_tables(link);
+	if (seat_rank(seat) == 0)
+		printf("# rank 0 of %d, %u peers: %zu KiB of mail and words, %zu KiB of tables\n", now->ranks,
+		       link->peers, bytes >> 10, tables >> 10);
+	if (bytes > mail + (64 << 10) || tables > 128 << 10 || bytes + tables > 2 << 20)
+		seat_fail(seat, "rank %d: %zu bytes of mail and words, %zu of tables", seat_rank(seat), bytes, tables);
 }
 
 /* Bytes to each peer, then a signal to a word of the control page. */
@@ -113,7 +138,7 @@ static int rows_put(struct seat *seat, struct ncclEpGroup *group, const struct e
 	uint64_t abort = 0;
 
 	limit.abort = &abort;
-	for (int r = 0; r < RANKS; r++) {
+	for (int r = 0; r < now->ranks; r++) {
 		uint32_t me = (uint32_t)group->rank, peer = (uint32_t)r;
 		uint64_t from = group->link->seat[r].here * (uint64_t)BYTES,
 			 to = group->link->seat[r].there * (uint64_t)BYTES;
@@ -133,7 +158,7 @@ static int rows_wait(struct seat *seat, const struct ncclEpGroup *group, const s
 {
 	uint64_t deadline = ep_deadline_ms(20000);
 
-	for (int r = 0; r < RANKS; r++) {
+	for (int r = 0; r < now->ranks; r++) {
 		const uint64_t *word = (const uint64_t *)far->control + r;
 		const uint8_t *row = far->window + group->link->seat[r].here * (uint64_t)BYTES;
 
@@ -157,10 +182,11 @@ static int group_use(struct seat *seat, struct ncclEpGroup *group, const struct 
 	if (!group->link)
 		return seat_fail(seat, "rank %d has no link", group->rank);
 	seats_check(seat, group->link);
+	memory_check(seat, group->link);
 	got = group->link->port[0].port->o.flow.maxBytes * (uint64_t)group->link->ports;
 	if (got < limit || got > limit + EP_LINK_PORTS)
 		seat_fail(seat, "rank %d: %llu bytes in flight, must be %llu", group->rank, got + 0ull, limit + 0ull);
-	if (ep_link_reserve(group->link, RANKS * BYTES, RANKS * BYTES) || seat_barrier(seat))
+	if (ep_link_reserve(group->link, now->far * BYTES, now->far * BYTES) || seat_barrier(seat))
 		return seat_fail(seat, "rank %d: %s", group->rank, ep_last_error());
 	ep_link_args(group->link, &far);
 	return rows_put(seat, group, &far) || rows_wait(seat, group, &far) || seat_barrier(seat) ? -1 : 0;
@@ -172,7 +198,7 @@ static int wanted_job(struct seat *seat, const void *arg)
 	struct ep_algo algo = ep_ll_algo;
 	struct ep_group_cfg cfg = { .version = 2,
 				    .algorithm = NCCL_EP_ALGO_LOW_LATENCY,
-				    .num_experts = RANKS,
+				    .num_experts = (uint32_t)job->ranks,
 				    .max_dispatch = 4,
 				    .max_token_bytes = 256 };
 	ncclEpAllocConfig_t alloc = { 0 };
@@ -180,6 +206,7 @@ static int wanted_job(struct seat *seat, const void *arg)
 	ncclComm_t comm = seat_comm(seat);
 	int rc;
 
+	now = job;
 	algo.wants = job->odd ? peers_want_odd : peers_want;
 	algo.throughput = job->throughput;
 	if (!comm)
@@ -204,12 +231,14 @@ static int wanted_job(struct seat *seat, const void *arg)
 int main(void)
 {
 	static const struct {
-		const char *net;
+		const char *net, *per_node;
 		struct job job;
 	} rows[] = {
-		{ "loop", { .throughput = true } },
-		{ "loop:unordered=1", { .throughput = false } },
-		{ "loop", { .odd = true } },
+		{ "loop", "2", { .ranks = 7, .per_node = 2, .far = 6, .throughput = true } },
+		{ "loop:unordered=1", "3", { .ranks = 8, .per_node = 3, .far = 4 } },
+		{ "loop", "2", { .ranks = 7, .per_node = 2, .far = 6, .odd = true } },
+		{ "loop:unordered=1", "4", { .ranks = RANKS, .per_node = 4, .far = 15, .throughput = true } },
+		{ "loop:unordered=1", "1", { .ranks = RANKS, .per_node = 1, .far = 63, .throughput = true } },
 	};
 	struct world_opts opts = { .seats = RANKS };
 	struct world *world;
@@ -217,14 +246,15 @@ int main(void)
 
 	if (world_open(&opts, &world))
 		return 1;
-	world_setenv(world, "NCCL_EP_RANKS_PER_NODE", PER_NODE_TEXT);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const struct job *job = &rows[i].job;
 		int rc;
 
 		world_setenv(world, "NCCL_EP_NET", rows[i].net);
-		rc = world_run(world, RANKS, wanted_job, &rows[i].job, sizeof(rows[i].job), 60);
-		printf("%s %s%s%s%s%s\n", rc ? "FAILED" : "ok    ", rows[i].net,
-		       rows[i].job.throughput ? ", throughput" : "", rows[i].job.odd ? ", disagreement" : "",
+		world_setenv(world, "NCCL_EP_RANKS_PER_NODE", rows[i].per_node);
+		rc = world_run(world, job->ranks, wanted_job, job, sizeof(*job), 60);
+		printf("%s %s, %d ranks on nodes of %d%s%s%s%s\n", rc ? "FAILED" : "ok    ", rows[i].net, job->ranks,
+		       job->per_node, job->throughput ? ", throughput" : "", job->odd ? ", disagreement" : "",
 		       rc ? ": " : "", rc ? world_text(world) : "");
 		failed += rc != 0;
 	}

@@ -141,11 +141,16 @@ static void ports_refused(void)
 {
 	static uint8_t memory[1 << 20];
 	static struct ep_regions regions = { .count = 1, .region = { { .host = memory, .size = sizeof(memory) } } };
-	const struct ep_port_opts good = { .nranks = 2, .window = 64, .max_put = 4096, .regions = &regions };
-	struct ep_port_opts bad[8];
+	static const struct ep_port_peer peer[] = { { 0, 0 }, { 1, 1 } };
+	static const struct ep_port_peer beyond[] = { { 0, 0 }, { 2, 1 } }, twice[] = { { 1, 0 }, { 1, 1 } };
+	static const struct ep_port_peer elsewhere[] = { { 0, 0 }, { 1, 2 } };
+	const struct ep_port_opts good = {
+		.nranks = 2, .peer = peer, .peers = 2, .seats = 2, .window = 64, .max_put = 4096, .regions = &regions
+	};
+	struct ep_port_opts bad[12];
 	struct ep_port *port = NULL;
 
-	for (int i = 0; i < 8; i++)
+	for (int i = 0; i < 12; i++)
 		bad[i] = good;
 	bad[0].nranks = 0;
 	bad[1].rank = 2;
@@ -155,7 +160,11 @@ static void ports_refused(void)
 	bad[5].window = 96;
 	bad[6].mail = 1;
 	bad[7].window = 1u << 20; /* more mail than the region holds */
-	for (int i = 0; i < 8; i++) {
+	bad[8].peer = beyond;
+	bad[9].peer = twice;
+	bad[10].peer = elsewhere;
+	bad[11].seats = 1;
+	for (int i = 0; i < 12; i++) {
 		ep_last_error_set("");
 		CHECK(ep_port_open(&bad[i], &port) == -EP_EARG && !port && ep_last_error()[0], "case %d", i);
 	}

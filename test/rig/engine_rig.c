@@ -161,11 +161,38 @@ static void *pages(size_t n)
 	return p ? memset(p, 0, n) : NULL;
 }
 
+static bool is_peer(const struct eng_opts *o, int a, int b)
+{
+	return !o->peers || o->peers(a, b);
+}
+
+/* Peers of `rank` below `end`. */
+static uint32_t peers_below(const struct eng_opts *o, int rank, int end)
+{
+	uint32_t n = 0;
+
+	for (int r = 0; r < end; r++)
+		n += is_peer(o, rank, r);
+	return n;
+}
+
+uint32_t eng_seats(const struct eng_rig *rig)
+{
+	uint32_t most = 0, n;
+
+	for (int r = 0; r < rig->o.ranks; r++) {
+		n = peers_below(&rig->o, r, rig->o.ranks);
+		most = n > most ? n : most;
+	}
+	return most;
+}
+
 static int port_open(struct eng_rank *me, int index)
 {
 	const struct eng_opts *o = &me->rig->o;
 	struct eng_port *p = &me->port[index];
 	struct ep_ring *ring[ENG_RINGS];
+	struct ep_port_peer peer[ENG_RANKS];
 	struct ep_port_opts opts = {
 		.hot = &probe_hot,
 		.ordered = me->props.ordered,
@@ -174,6 +201,8 @@ static int port_open(struct eng_rank *me, int index)
 		.flow = o->flow,
 		.rank = me->rank,
 		.nranks = o->ranks,
+		.peer = peer,
+		.seats = eng_seats(me->rig),
 		.window = o->window,
 		.regions = &me->regions,
 		.mail = 1 + (uint32_t)index,
@@ -194,6 +223,9 @@ static int port_open(struct eng_rank *me, int index)
 
 	if (rc)
 		return rc;
+	for (int r = 0; r < o->ranks; r++)
+		if (is_peer(o, me->rank, r))
+			peer[opts.peers++] = (struct ep_port_peer){ r, peers_below(o, r, me->rank) };
 	p->probe.inner = &me->net->hot;
 	p->probe.rank = me;
 	*ctx = &p->probe;
@@ -219,7 +251,7 @@ static int port_open(struct eng_rank *me, int index)
 /* All ranks register in the same order: region 0, then the mail of each port. */
 static int regions_open(struct eng_rig *rig)
 {
-	size_t mail = ep_port_mail_size(rig->o.ranks, rig->o.window);
+	size_t mail = ep_port_mail_size(eng_seats(rig), rig->o.window);
 	static uint8_t keys[ENG_RANKS][NCCL_EP_NET_KEY_SIZE];
 
 	for (int i = 0; i <= rig->o.ports; i++) {

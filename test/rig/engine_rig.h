@@ -30,8 +30,9 @@ struct eng_opts {
 	int (*flush)(void *arg);
 	const struct ep_cmd_open *open;
 	uint64_t open_ns;
-	bool detached; /* the test attaches the ports */
-	bool bare;     /* no probe, for measurements */
+	bool (*peers)(int a, int b); /* who puts to whom, both ways; NULL: everybody, also to itself */
+	bool detached;		     /* the test attaches the ports */
+	bool bare;		     /* no probe, for measurements */
 };
 
 /* Before eng_open: as the net says. */
@@ -96,6 +97,9 @@ struct eng_rig {
 /* Exits with a message on stderr on failure. One rig at a time. */
 struct eng_rig *eng_open(const struct eng_opts *opts);
 void eng_close(struct eng_rig *rig);
+
+/* Peers of the rank that has most of them. */
+uint32_t eng_seats(const struct eng_rig *rig);
 
 /* The port and the ring of a pair of ranks; both ends use the same port index. */
 struct eng_port *eng_port_to(struct eng_rank *me, int peer);
