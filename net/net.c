@@ -37,6 +37,14 @@ struct spec {
 	char name[64], inner[SPEC_MAX], options[SPEC_MAX];
 };
 
+bool ep_net_sparse(const struct ep_net *net)
+{
+	for (; net; net = net->inner)
+		if (net->library)
+			return false;
+	return true;
+}
+
 const char *ep_net_name(int index)
 {
 	return index >= 0 && index < ROWS ? rows[index].ops->name : NULL;

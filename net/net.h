@@ -46,6 +46,12 @@ int ep_net_wrap(struct ep_net *inner, const char *name, const char *options, str
 /* NULL is accepted. */
 void ep_net_close(struct ep_net *net);
 
+/*
+ * Whether connect may be given handles of zeroes, for ranks that nothing is put to: the net does not connect to them.
+ * Only the library's own nets know that, where they wrap no plugin: nccl_ep_net.h promises plugins all handles.
+ */
+bool ep_net_sparse(const struct ep_net *net);
+
 /* Names of the library's own nets; NULL past the last. */
 const char *ep_net_name(int index);
 

@@ -85,6 +85,26 @@ int ep_base_random(const char *name, void *out, size_t n)
 
 /* ---- peers ---- */
 
+bool ep_base_is_blank(const void *bytes, size_t n)
+{
+	const uint8_t *b = bytes;
+
+	return !b[0] && !memcmp(b, b + 1, n - 1);
+}
+
+bool ep_base_handle_blank(const void *handles, int rank)
+{
+	return ep_base_is_blank(ep_base_handle(handles, rank), NCCL_EP_NET_HANDLE_SIZE);
+}
+
+void ep_base_peer_absent(struct ep_base_comm *comm, int peer)
+{
+	snprintf(comm->why[peer], sizeof(comm->why[peer]), "%s: rank %d is not connected to rank %d", comm->name,
+		 comm->rank, peer);
+	__atomic_store_n(&comm->lost[peer], ENOTCONN, __ATOMIC_RELEASE); /* R1 */
+	comm->absent++;
+}
+
 int ep_base_peer_lost(struct ep_base_comm *comm, int peer, const char *fmt, ...)
 {
 	int *err = &comm->lost[peer];
@@ -165,12 +185,12 @@ int ep_base_mr_share(struct ep_base_comm *comm, struct ep_base_mr *mr, const voi
 		return EP_FAIL(EP_NET, EP_EUSAGE, "%s: this registration is shared already", comm->name);
 	for (int r = 0; r < comm->nranks; r++) {
 		memcpy(&size, key + (size_t)r * NCCL_EP_NET_KEY_SIZE + size_at, sizeof(size));
-		if (size != mr->size)
+		if (size != mr->size && !ep_base_is_absent(comm, r))
 			return EP_FAIL(EP_NET, EP_EREMOTE, "%s: rank %d registered %llu bytes, rank %d %zu", comm->name,
 				       r, (unsigned long long)size, comm->rank, mr->size);
 	}
 	for (int r = 0; r < comm->nranks && !rc; r++)
-		rc = take(comm, mr, r, key + (size_t)r * NCCL_EP_NET_KEY_SIZE);
+		rc = ep_base_is_absent(comm, r) ? 0 : take(comm, mr, r, key + (size_t)r * NCCL_EP_NET_KEY_SIZE);
 	mr->shared = !rc;
 	return rc;
 }

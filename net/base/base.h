@@ -25,7 +25,9 @@ struct ep_base_comm {
 	int rank, nranks, contexts;
 	uint32_t taken; /* contexts in use, one bit each */
 	bool closing;	/* peers lost from now on are recorded, not logged */
-	/* [nranks] 0, the errno by which the peer was lost, or -1 while `why` is being written. Set once. */
+	int absent;	/* ranks that it is not connected to */
+	/* [nranks] 0, the errno by which the peer was lost, -1 while `why` is being written, or ENOTCONN: absent. Set
+	 * once. */
 	int *lost;
 	char (*why)[300]; /* [nranks] apart, so that puts to many peers touch few cache lines */
 };
@@ -56,6 +58,17 @@ int ep_base_ctx_take(struct ep_base_comm *comm, int index);
 void ep_base_ctx_give(struct ep_base_comm *comm, int index);
 int ep_base_random(const char *name, void *out, size_t n);
 
+/* Whether they are zeroes. To a rank with such a handle the library's own nets do not connect (ep_net_sparse). */
+bool ep_base_is_blank(const void *bytes, size_t n);
+bool ep_base_handle_blank(const void *handles, int rank);
+/* While connecting: every put to the rank will be refused. */
+void ep_base_peer_absent(struct ep_base_comm *comm, int peer);
+
+static inline bool ep_base_is_absent(const struct ep_base_comm *comm, int peer)
+{
+	return __atomic_load_n(&comm->lost[peer], __ATOMIC_RELAXED) == ENOTCONN;
+}
+
 static inline const void *ep_base_handle(const void *handles, int rank)
 {
 	return (const uint8_t *)handles + (size_t)rank * NCCL_EP_NET_HANDLE_SIZE;
@@ -74,7 +87,7 @@ static inline bool ep_base_is_lost(const struct ep_base_comm *comm, int peer)
 	return __atomic_load_n(&comm->lost[peer], __ATOMIC_RELAXED);
 }
 
-/* -EP_EARG: no such rank; -EP_EREMOTE: it is lost. */
+/* -EP_EARG: no such rank; -EP_EREMOTE: it is lost or absent. */
 static inline int ep_base_peer_check(const struct ep_base_comm *comm, int peer)
 {
 	if (__builtin_expect((unsigned)peer >= (unsigned)comm->nranks, 0))
@@ -91,8 +104,8 @@ uint64_t ep_base_clock_step(uint64_t *last);
 int ep_base_mem_check(const char *name, const ncclEpNetMem_v1_t *mem, bool dmabuf);
 
 /*
- * shareMr: calls take with each rank's key. All ranks must have registered the same size, a uint64_t at size_at in the
- * key.
+ * shareMr: calls take with the key of each rank that is not absent. They must have registered the same size, a uint64_t
+ * at size_at in the key.
  */
 typedef int (*ep_base_key_fn)(struct ep_base_comm *comm, struct ep_base_mr *mr, int rank, const void *key);
 int ep_base_mr_share(struct ep_base_comm *comm, struct ep_base_mr *mr, const void *keys, size_t size_at,

@@ -27,9 +27,11 @@ static void op_complete(struct fab_ctx *ctx, struct fab_slot *slot, int rc)
 
 static void imm_take(struct fab_ctx *ctx, uint64_t data, uint64_t from)
 {
-	uint64_t peer = ctx->dev->wide ? (data & ~FAB_HELLO) >> 32 : from;
+	uint64_t peer = ctx->dev->wide ? (data & ~FAB_HELLO) >> 32 : UINT64_MAX;
 	bool hello;
 
+	if (!ctx->dev->wide && from < (uint64_t)ctx->senders)
+		peer = (uint64_t)ctx->sender[from];
 	if (__builtin_expect(peer >= (uint64_t)ctx->comm->base.nranks, 0)) {
 		EP_INFO(EP_NET, "fabric: dropped immediate data %#llx from unknown sender %#llx",
 			(unsigned long long)data, (unsigned long long)from);

@@ -163,8 +163,9 @@ int fab_ctx_open(struct fab_comm *comm, int index, struct fab_ctx **out)
 	ctx->dev = comm->dev;
 	ctx->index = index;
 	ctx->conns = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->conns), "the peers of a context");
+	ctx->sender = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->sender), "the peers of a context");
 	ctx->imms = EP_CALLOC(EP_NET, FAB_IMMS, sizeof(*ctx->imms), "immediate data");
-	if (ctx->conns && ctx->imms)
+	if (ctx->conns && ctx->sender && ctx->imms)
 		rc = objects_open(ctx, comm->dev->info);
 	rc = rc ? rc : ep_start(ctx);
 	rc = rc || chunk_make(ctx) ? rc : -ENOMEM;
@@ -195,6 +196,7 @@ void fab_ctx_close(struct fab_ctx *ctx)
 	fid_close(ctx->domain);
 	fid_close(ctx->fabric);
 	free(ctx->conns);
+	free(ctx->sender);
 	free(ctx->imms);
 	free(ctx);
 }
@@ -222,8 +224,9 @@ int fab_av_insert(struct fab_ctx *ctx, int peer, const void *addr)
 
 	if (n != 1 || *to == OFI_ADDR_NONE)
 		return fab_fail(ctx->dev, n < 0 ? n : -EINVAL, "fi_av_insert");
-	/* With FI_SOURCE the index in the address vector is the sender's rank. */
-	if (!ctx->dev->wide && *to != (uint64_t)peer)
+	/* With FI_SOURCE the index in the address vector tells the sender. */
+	if (!ctx->dev->wide && *to != (uint64_t)ctx->senders)
 		return fab_fail(ctx->dev, -EINVAL, "fi_av_insert: unexpected index");
+	ctx->sender[ctx->senders++] = peer;
 	return 0;
 }

@@ -11,8 +11,8 @@
 
 /*
  * shm endpoints of one process access each other's memory directly: closing one crashes the others at their next poll
- * (seen with libfabric 1.17). So the comms of one group in one process wait here until the last one is closed. The net
- * that created them may be finalized by then: their dev must not be used.
+ * (seen with libfabric 1.17). So a comm waits here until all that it is connected to in this process are closed. The
+ * net that created it may be finalized by then: its dev must not be used.
  */
 static struct {
 	pthread_mutex_t lock;
@@ -26,37 +26,43 @@ void fab_comm_free(struct fab_comm *comm)
 		fab_ctx_close(comm->ctx[i]);
 	ep_watch_close(&comm->watch);
 	ep_base_comm_close(&comm->base);
+	free(comm->kin);
 	free(comm->page);
 	free(comm);
 }
 
-/* The comms that can be freed now that this one is closed: all of its group, or none. */
+static bool is_kin(const struct fab_comm *comm, const struct fab_comm *other)
+{
+	for (int i = 0; i < comm->kin_count; i++)
+		if (comm->kin[i] == other->nonce)
+			return true;
+	return false;
+}
+
+/* The comms that can be freed now that this one is closed. */
 static struct fab_comm *yard_enter(struct fab_comm *comm)
 {
-	struct fab_comm *gone = NULL, **at;
-	int count = 1;
+	struct fab_comm *gone = NULL, **at = &yard.waiting;
 
-	comm->waiting = NULL;
 	pthread_mutex_lock(&yard.lock);
-	for (struct fab_comm *c = yard.waiting; c; c = c->waiting)
-		count += c->group == comm->group;
-	for (at = &yard.waiting; *at && count >= comm->here;) {
+	for (struct fab_comm *c = yard.waiting; c; c = c->waiting) {
+		bool kin = is_kin(comm, c); /* and the other way round: both have each other's handle */
+
+		c->kin_gone += kin;
+		comm->kin_gone += kin;
+	}
+	comm->waiting = yard.waiting;
+	yard.waiting = comm;
+	while (*at) {
 		struct fab_comm *c = *at;
 
-		if (c->group != comm->group) {
+		if (c->kin_gone < c->kin_count) {
 			at = &c->waiting;
 			continue;
 		}
 		*at = c->waiting;
 		c->waiting = gone;
 		gone = c;
-	}
-	if (count < comm->here) {
-		comm->waiting = yard.waiting;
-		yard.waiting = comm;
-	} else {
-		comm->waiting = gone;
-		gone = comm;
 	}
 	pthread_mutex_unlock(&yard.lock);
 	return gone;
@@ -92,7 +98,7 @@ void fab_comm_end(struct fab_comm *comm)
 {
 	struct fab_comm *next;
 
-	if (comm->dev->profile->entangled && comm->here > 1)
+	if (comm->dev->profile->entangled && comm->kin_count)
 		comm = yard_enter(comm);
 	for (; comm; comm = next) {
 		next = comm->waiting;

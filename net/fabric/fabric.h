@@ -134,6 +134,7 @@ struct fab_ctx {
 	uint8_t addr[FAB_ADDR];
 	size_t addr_len;
 	struct fab_conn *conns;
+	int *sender, senders; /* ranks by their index in the address vector */
 	struct fab_chunk *chunks;
 	struct fab_slot *free, *unposted; /* unposted: receives to repost */
 	uint32_t live;			  /* operations to peers that are not lost */
@@ -148,9 +149,9 @@ struct fab_comm {
 	struct ep_base_comm base;
 	const struct fab_dev *dev;
 	struct ep_watch watch;
-	int here;		  /* ranks in this process, including this one */
-	struct fab_comm *waiting; /* see end.c */
-	uint64_t group;		  /* equal on all ranks, different for every comm */
+	uint64_t *kin;		 /* nonces of the peers in this process, see end.c, */
+	int kin_count, kin_gone; /* and how many of them are closed, once this one is */
+	struct fab_comm *waiting;
 	uint64_t nonce, lost_ns;
 	uint64_t next_key;
 	struct fab_hello *page; /* in[nranks], out[nranks], and one for the bye word */

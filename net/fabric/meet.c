@@ -60,6 +60,8 @@ static int comm_make(const struct fab_dev *dev, int contexts, int nranks, struct
 	comm->lost_ns = (uint64_t)ep_param_int(EP_P_PEER_LOST_MS) * 1000000ull;
 	rc = ep_base_comm_open(&comm->base, "fabric", nranks);
 	rc = rc ? rc : ep_watch_open(&comm->watch, nranks);
+	comm->kin = EP_CALLOC(EP_NET, (size_t)nranks, sizeof(*comm->kin), "the ranks of a process");
+	rc = rc || comm->kin ? rc : -ENOMEM;
 	rc = rc ? rc : ep_base_random("fabric", &comm->nonce, sizeof(comm->nonce));
 	for (int i = 0; i < contexts && !rc; i++) {
 		rc = fab_ctx_open(comm, i, &comm->ctx[i]);
@@ -157,13 +159,17 @@ static int meet_begin(struct fab_listener *l, const void *handles)
 	for (int r = 0; r < comm->base.nranks; r++) {
 		struct fab_hello *out = &comm->page[comm->base.nranks + r];
 
+		if (ep_base_handle_blank(handles, r)) {
+			ep_base_peer_absent(&comm->base, r);
+			continue;
+		}
 		rc = handle_take(comm, r, handles, &h);
 		rc = rc ? rc : fab_av_insert(comm->ctx[0], r, h.addr);
 		if (rc)
 			return rc;
-		comm->here += h.host == comm->watch.host && h.pid == getpid();
+		if (r != comm->base.rank && h.host == comm->watch.host && h.pid == getpid())
+			comm->kin[comm->kin_count++] = h.nonce;
 		ep_watch_add_on(&comm->watch, r, h.host, h.pid);
-		comm->group ^= h.nonce;
 		comm->page_mr->far[r].base = h.page_base;
 		comm->page_mr->far[r].key[0] = h.page_key;
 		*out = (struct fab_hello){ .nonce = h.nonce, .rank = (uint32_t)comm->base.rank };
@@ -218,6 +224,8 @@ static int meet_step(struct fab_listener *l)
 	int missing = 0, first = -1, n, rc;
 
 	for (int r = 0; r < comm->base.nranks; r++) {
+		if (ep_base_is_absent(&comm->base, r))
+			continue;
 		rc = hello_send(l, r);
 		if (rc)
 			return rc;
@@ -231,7 +239,7 @@ static int meet_step(struct fab_listener *l)
 	return EP_FAIL(EP_NET, EP_ETIMEOUT,
 		       "fabric: %d of %d ranks, the first is rank %d, did not connect to rank %d within "
 		       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS; rank %d %s%s%s",
-		       missing, comm->base.nranks, first, comm->base.rank, first,
+		       missing, comm->base.nranks - comm->base.absent, first, comm->base.rank, first,
 		       l->heard[first] ? "was heard but did not acknowledge" : "was not heard",
 		       comm->dev->profile->remedy ? "; " : "",
 		       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
@@ -244,6 +252,8 @@ static int meet_end(struct fab_listener *l)
 	for (int r = 0; r < comm->base.nranks; r++) {
 		struct fab_hello in = comm->page[r]; /* a copy: the peer could still write there */
 
+		if (ep_base_is_absent(&comm->base, r))
+			continue;
 		if (in.nonce != comm->nonce || in.rank != (uint32_t)r || in.contexts != (uint32_t)comm->base.contexts)
 			return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: the hello of rank %d is of another comm", r);
 		for (int i = 1; i < comm->base.contexts; i++) {

@@ -125,7 +125,8 @@ static int loop_closeListen(void *listener)
 static void comm_free(struct loop_comm *comm, int opened)
 {
 	for (int r = 0; r < opened; r++)
-		loop_page_close(comm->peers[r].header, comm->peers[r].views);
+		if (comm->peers[r].header)
+			loop_page_close(comm->peers[r].header, comm->peers[r].views);
 	ep_watch_close(&comm->watch);
 	ep_base_comm_close(&comm->base);
 	free(comm->peers);
@@ -138,6 +139,10 @@ static int peer_open(struct loop_comm *comm, int r, const void *handles)
 	struct loop_handle h;
 	int rc;
 
+	if (ep_base_handle_blank(handles, r)) {
+		ep_base_peer_absent(&comm->base, r);
+		return 0;
+	}
 	memcpy(&h, ep_base_handle(handles, r), sizeof(h));
 	if (h.nranks != (uint32_t)comm->base.nranks)
 		return EP_FAIL(EP_NET, EP_EREMOTE, "loop: rank %d was created with %u ranks, rank %d with %d", r,
@@ -157,6 +162,8 @@ static int handles_differ(const void *handles, int nranks)
 	struct loop_handle a, b;
 
 	for (int r = 1; r < nranks; r++) {
+		if (ep_base_handle_blank(handles, r))
+			continue;
 		memcpy(&a, ep_base_handle(handles, r), sizeof(a));
 		for (int q = 0; q < r; q++) {
 			memcpy(&b, ep_base_handle(handles, q), sizeof(b));
@@ -231,9 +238,14 @@ static int loop_createContext(void *c, int index, void **out)
 	if (!ctx)
 		return -ENOMEM;
 	ctx->comm = comm;
-	for (int r = 0; r < comm->base.nranks; r++) {
+	ctx->first = -1;
+	for (int r = comm->base.nranks - 1; r >= 0; r--) {
 		struct loop_conn *conn = &ctx->conns[r];
 
+		if (ep_base_is_absent(&comm->base, r))
+			continue;
+		conn->next = ctx->first;
+		ctx->first = r;
 		conn->to = (struct loop_ring *)comm->peers[r].views[1].base + index;
 		conn->from = loop_rings(comm->page, r) + index;
 		/* A context may be created again: it continues where the last one of this index stopped. */
@@ -241,6 +253,7 @@ static int loop_createContext(void *c, int index, void **out)
 		conn->head_seen = __atomic_load_n(&conn->to->head, __ATOMIC_RELAXED);
 		conn->head = __atomic_load_n(&conn->from->head, __ATOMIC_RELAXED);
 	}
+	ctx->next = ctx->first;
 	*out = ctx;
 	return 0;
 }

@@ -77,12 +77,14 @@ struct loop_comm {
 struct loop_conn {
 	struct loop_ring *to, *from;
 	uint32_t tail, head_seen, head;
+	int next; /* peer that is polled after this one; -1: the first */
 };
 
 struct loop_ctx {
 	struct loop_comm *comm;
 	uint32_t calls;
-	int next; /* sender whose ring is polled first: a busy one must not starve the others */
+	int first; /* peer; -1: none */
+	int next;  /* sender whose ring is polled first: a busy one must not starve the others */
 	struct loop_conn conns[];
 };
 

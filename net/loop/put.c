@@ -167,13 +167,19 @@ static void process_gone(void *comm, int rank)
 static int loop_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 {
 	struct loop_ctx *ctx = c;
-	int n = 0, nranks = ctx->comm->base.nranks;
+	int n = 0, r = ctx->next;
 
 	if (++ctx->calls % LOOK_EVERY == 0)
 		ep_watch_look(&ctx->comm->watch, process_gone, ctx->comm);
-	for (int i = 0, r = ctx->next; i < nranks && n < max; i++, r = r + 1 < nranks ? r + 1 : 0)
+	if (r < 0) { /* not even to itself */
+		*count = 0;
+		return 0;
+	}
+	do {
 		n += conn_take(&ctx->conns[r], r, imms + n, max - n);
-	ctx->next = ctx->next + 1 < nranks ? ctx->next + 1 : 0;
+		r = ctx->conns[r].next < 0 ? ctx->first : ctx->conns[r].next;
+	} while (r != ctx->next && n < max);
+	ctx->next = ctx->conns[ctx->next].next < 0 ? ctx->first : ctx->conns[ctx->next].next;
 	*count = n;
 	return 0;
 }

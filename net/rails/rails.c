@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "net/base/base.h"
 #include "net/option.h"
 #include "net/table.h"
 #include "util/error.h"
@@ -67,7 +68,7 @@ static int pack_open(const uint8_t *in, size_t size, int n, uint8_t *out, size_t
 	return 0;
 }
 
-/* Unpacks those of all ranks to [n][nranks]. */
+/* Unpacks those of all ranks to [n][nranks]. Zeroes, of a rank that is not connected to, stay so. */
 static int packs_open(const void *packs, size_t size, int n, int nranks, uint8_t **out)
 {
 	uint8_t *parts = EP_CALLOC(EP_NET, (size_t)n * (size_t)nranks, size, "handles or keys of rails");
@@ -75,7 +76,8 @@ static int packs_open(const void *packs, size_t size, int n, int nranks, uint8_t
 	if (!parts)
 		return -ENOMEM;
 	for (int r = 0; r < nranks; r++)
-		if (pack_open((const uint8_t *)packs + (size_t)r * size, size, n, parts + (size_t)r * size,
+		if (!ep_base_is_blank((const uint8_t *)packs + (size_t)r * size, size) &&
+		    pack_open((const uint8_t *)packs + (size_t)r * size, size, n, parts + (size_t)r * size,
 			      (size_t)nranks * size)) {
 			free(parts);
 			return EP_FAIL(EP_NET, EP_EREMOTE,

@@ -24,7 +24,7 @@ static uint32_t depth_wanted(const struct vb_comm *comm)
 	uint32_t most = (uint32_t)comm->dev->attr.max_qp_wr, want = DEPTH;
 
 	/* A power of two: counters wrap around, and with them the index in the queue. */
-	for (int n = comm->base.nranks; (n > 64 && want > 64) || want > most; n /= 2)
+	for (int n = comm->base.nranks - comm->base.absent; (n > 64 && want > 64) || want > most; n /= 2)
 		want /= 2;
 	return want ? want : 1;
 }

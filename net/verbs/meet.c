@@ -223,6 +223,10 @@ int vb_connect(void *listener, const void *handles, int nranks, int rank, void *
 	for (int r = 0; r < nranks && !rc; r++) {
 		struct vb_handle *h = &comm->peers[r].handle;
 
+		if (ep_base_handle_blank(handles, r)) {
+			ep_base_peer_absent(&comm->base, r);
+			continue;
+		}
 		memcpy(h, ep_base_handle(handles, r), sizeof(*h));
 		rc = handle_check(comm, r, h);
 		if (!rc)

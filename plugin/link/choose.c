@@ -335,7 +335,8 @@ static int net_connect(struct choice *choice, const struct hello *all)
 	if (!handles)
 		return -ENOMEM;
 	for (int r = 0; r < nranks; r++)
-		memcpy(handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, all[r].handle, NCCL_EP_NET_HANDLE_SIZE);
+		if (r == link->ctx.rank || ep_link_puts_to(link, r) || !ep_net_sparse(link->net))
+			memcpy(handles + (size_t)r * NCCL_EP_NET_HANDLE_SIZE, all[r].handle, NCCL_EP_NET_HANDLE_SIZE);
 	while (!(rc = link->net->ops.connect(link->listener, handles, nranks, link->ctx.rank, &link->comm)) &&
 	       !link->comm) {
 		if (ep_now_ns() > deadline) {

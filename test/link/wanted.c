@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A group whose algorithm puts to some remote ranks only, and in large puts: seats are numbered among those, puts and
- * signals between them arrive, the net's limits for throughput apply, and ranks that disagree about who puts to whom
- * are told so. The algorithm is LL's with another choice of peers, so nothing is dispatched; the net is loop with
- * limits. Exit status 0 or 1.
+ * A group whose algorithm puts to some remote ranks only, and in large puts: seats are numbered among those, the net
+ * connects to no others, puts and signals between them arrive, memory grows with them, the net's limits for throughput
+ * apply, and ranks that disagree about who puts to whom are told so. The algorithm is LL's with another choice of
+ * peers, so nothing is dispatched; the net is loop with limits. Exit status 0 or 1.
  */
 #include <stdio.h>
 #include <string.h>
@@ -35,14 +35,26 @@ static _Thread_local const struct job *now; /* of this rank's thread */
 int __real_ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY_MAX]);
 int __wrap_ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY_MAX]);
 static int (*getProperties)(void *net, int dev, ncclEpNetProperties_v1_t *props);
+static int (*connect_inner)(void *listener, const void *handles, int nranks, int rank, void **comm);
+static _Thread_local uint32_t connected; /* ranks whose handle this one got */
 
 static int limited(void *net, int dev, ncclEpNetProperties_v1_t *props)
 {
-	int rc = getProperties(net, dev, props);
+	int rc = __atomic_load_n(&getProperties, __ATOMIC_RELAXED)(net, dev, props);
 
 	props->lowLatency = (ncclEpNetFlow_v1_t){ .maxBytes = LIMIT_LL };
 	props->throughput = (ncclEpNetFlow_v1_t){ .maxBytes = LIMIT_HT };
 	return rc;
+}
+
+static int counted(void *listener, const void *handles, int nranks, int rank, void **comm)
+{
+	static const uint8_t blank[NCCL_EP_NET_HANDLE_SIZE];
+
+	connected = 0;
+	for (int r = 0; r < nranks; r++)
+		connected += memcmp((const uint8_t *)handles + (size_t)r * sizeof(blank), blank, sizeof(blank)) != 0;
+	return __atomic_load_n(&connect_inner, __ATOMIC_RELAXED)(listener, handles, nranks, rank, comm);
 }
 
 int __wrap_ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY_MAX])
@@ -53,6 +65,8 @@ int __wrap_ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY
 		return rc;
 	__atomic_store_n(&getProperties, (*out)->ops.getProperties, __ATOMIC_RELAXED);
 	(*out)->ops.getProperties = limited;
+	__atomic_store_n(&connect_inner, (*out)->ops.connect, __ATOMIC_RELAXED);
+	(*out)->ops.connect = counted;
 	return 0;
 }
 
@@ -183,6 +197,9 @@ static int group_use(struct seat *seat, struct ncclEpGroup *group, const struct 
 		return seat_fail(seat, "rank %d has no link", group->rank);
 	seats_check(seat, group->link);
 	memory_check(seat, group->link);
+	if (connected != group->link->peers + 1)
+		seat_fail(seat, "rank %d: connected to %u ranks, with %u peers", group->rank, connected,
+			  group->link->peers);
 	got = group->link->port[0].port->o.flow.maxBytes * (uint64_t)group->link->ports;
 	if (got < limit || got > limit + EP_LINK_PORTS)
 		seat_fail(seat, "rank %d: %llu bytes in flight, must be %llu", group->rank, got + 0ull, limit + 0ull);

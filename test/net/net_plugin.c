@@ -77,6 +77,24 @@ Test(net_plugin, external_ones_are_first, .init = setup, .fini = teardown)
 	cr_assert(eq(str, name_of("dgram", "loop"), (char *)"loop"));
 }
 
+/* Version 1 of the interface promises them the handles of all ranks, also where one of ours wraps them. */
+Test(net_plugin, connects_to_all, .init = setup, .fini = teardown)
+{
+	static const struct {
+		const char *spec;
+		int sparse;
+	} rows[] = { { "dgram", 0 }, { "faulty(dgram)", 0 }, { "loop", 1 }, { "faulty(rails(loop))", 1 } };
+
+	setenv("NCCL_EP_NET_PLUGIN", "dgram", 1);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct ep_net *net = NULL;
+
+		cr_assert(eq(int, ep_net_open(rows[i].spec, &net), 0));
+		cr_expect(eq(int, ep_net_sparse(net), rows[i].sparse), "%s", rows[i].spec);
+		ep_net_close(net);
+	}
+}
+
 Test(net_plugin, none, .init = setup, .fini = teardown)
 {
 	cr_assert(eq(str, name_of("none", ""), (char *)"loop"));

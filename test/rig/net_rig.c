@@ -153,6 +153,7 @@ static int rank_open(struct net_rank *me)
 {
 	struct net_board *b = me->board;
 	ncclEpNetMem_v1_t mem = { .size = me->test->bytes, .kind = NCCL_EP_NET_MEM_HOST };
+	uint8_t handles[NET_RANKS][NCCL_EP_NET_HANDLE_SIZE] = { { 0 } };
 	void *listener = NULL;
 	int fd, dev;
 
@@ -165,8 +166,11 @@ static int rank_open(struct net_rank *me)
 		return -1;
 	b->pid[me->rank] = getpid();
 	net_meet(me);
+	for (int r = 0; r < me->nranks; r++)
+		if (r == me->rank || !me->test->peers || me->test->peers(me->rank, r))
+			memcpy(handles[r], b->handles[r], sizeof(handles[r]));
 	while (!me->comm)
-		if (me->net->ops.connect(listener, b->handles, me->nranks, me->rank, &me->comm))
+		if (me->net->ops.connect(listener, handles, me->nranks, me->rank, &me->comm))
 			return -1;
 	mem.ptr = me->mem;
 	mem.fd = me->test->hidden ? -1 : fd;

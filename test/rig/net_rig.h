@@ -31,9 +31,10 @@ struct net_rank {
 struct net_case {
 	const char *spec;
 	int ranks;
-	int each;		 /* ranks per process, as threads; 0: all in this process */
-	bool hidden;		 /* memory without a file descriptor: shareMr may fail */
-	size_t bytes;		 /* registered by each rank */
+	int each;		     /* ranks per process, as threads; 0: all in this process */
+	bool hidden;		     /* memory without a file descriptor: shareMr may fail */
+	size_t bytes;		     /* registered by each rank */
+	bool (*peers)(int a, int b); /* who connects to whom, both ways; NULL: all */
 	int (*enter)(int first); /* or NULL: in each process before its ranks start, with the first rank; not 0: exit */
 	void (*run)(struct net_rank *me);
 };
