@@ -83,23 +83,22 @@ static int direct_dmabuf(struct ep_link *link, struct ep_link_mem *m, ncclEpNetM
 }
 
 /* dma-buf first: it needs no kernel module beside the drivers. Then by address, which a peer-memory module (such as
- * nvidia-peermem) makes work. If both fail, host memory is used instead. */
+ * nvidia-peermem) makes work. */
 static int direct_register(struct ep_link *link, struct ep_link_mem *m, size_t size, void *key)
 {
 	ncclEpNetMem_v1_t mem = { .ptr = m->mem.ptr, .size = size, .kind = mem_kind(link), .fd = -1 };
-	char why[256] = "not supported by the net";
+	char why[256] = "not supported by the net", both[512];
 	int rc = -ENOTSUP;
 
 	if (link->props.dmaBuf && (rc = direct_dmabuf(link, m, &mem, key)))
 		snprintf(why, sizeof(why), "%s", ep_last_error());
-	if (rc && (rc = link->net->ops.regMr(link->comm, &mem, key, &m->mr)))
-		EP_INFO(EP_GROUP,
-			"rank %d: staging through host memory. Registering device memory by dma-buf: %s; as peer "
-			"memory: %s",
-			link->ctx.rank, why, ep_last_error());
-	else if (!rc)
-		EP_INFO(EP_GROUP, "rank %d: registered %zu bytes of device memory", link->ctx.rank, size);
-	return rc;
+	if (rc && (rc = link->net->ops.regMr(link->comm, &mem, key, &m->mr))) {
+		snprintf(both, sizeof(both), "by dma-buf: %s; as peer memory: %.240s", why, ep_last_error());
+		ep_last_error_set(both);
+		return rc;
+	}
+	EP_INFO(EP_GROUP, "rank %d: registered %zu bytes of device memory", link->ctx.rank, size);
+	return 0;
 }
 
 /* Allocations are whole 64 KiB pages, the least a dma-buf exports. What is registered is the size asked for, so that it
@@ -150,6 +149,7 @@ static int host_make(struct ep_link *link, struct ep_link_mem *m, size_t size, v
 
 static int mem_make(struct ep_link *link, struct ep_link_mem *m, size_t size, enum ep_link_use use, void *key)
 {
+	char why[512];
 	int rc;
 
 	if (!link->direct || use == EP_LINK_MAIL || (use == EP_LINK_SIGNALS && !link->props.ordered))
@@ -157,8 +157,13 @@ static int mem_make(struct ep_link *link, struct ep_link_mem *m, size_t size, en
 	rc = direct_make(link, m, size, key);
 	if (!rc)
 		return 0;
-	if (use == EP_LINK_ROWS && link->props.ordered) /* they would not be ordered with the signals */
-		return rc;
+	snprintf(why, sizeof(why), "%s", ep_last_error());
+	if (use == EP_LINK_ROWS && link->props.ordered) /* in host memory they would not be ordered with the signals */
+		return EP_FAIL(EP_GROUP, -rc,
+			       "rank %d: net %s cannot register %zu bytes of device memory for rows, though it "
+			       "did for signals: set NCCL_EP_GDR=0 to stage both through host memory (%.240s)",
+			       link->ctx.rank, link->net->name, size, why);
+	EP_INFO(EP_GROUP, "rank %d: staging through host memory. Registering device memory: %s", link->ctx.rank, why);
 	link->direct = false; /* do not try again */
 	return host_make(link, m, size, key);
 }
