@@ -27,7 +27,7 @@ GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t va
 		return;
 	}
 	gx_fence_sys();
-	if (far_signal(ll->op.far, ll->op.rank, rank, ep_ll_far_at(ll->op.nranks, at), value, &ll->op.limit) != 0)
+	if (far_signal(ll->op.far, rank, ep_ll_far_at(ll->op.nranks, at), value, &ll->op.limit) != 0)
 		gx_op_fail(&ll->op, EP_KERR_RING, rank, EP_KPHASE_SEND);
 }
 
@@ -40,7 +40,7 @@ GX_DEV void ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t fro
 			   far->send_place + ll->buffer * far->send_bytes + ll_here(ll, peer) * far->send_stride + from,
 			   bytes);
 
-	if (far_put(far, ll->op.rank, peer, put, &ll->op.limit) != 0)
+	if (far_put(far, peer, put, &ll->op.limit) != 0)
 		gx_op_fail(&ll->op, EP_KERR_RING, peer, EP_KPHASE_SEND);
 }
 

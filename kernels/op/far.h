@@ -7,39 +7,40 @@
 #include "kernels/op/far_args.h"
 
 /* All commands for a rank go through one ring, which keeps their order. Both ranks of a pair use the same port, so that
- * one engine handles both directions. */
-GX_DEV const struct ep_cmd_ring *far_ring(const struct ep_far *far, uint32_t rank, uint32_t peer)
+ * one engine handles both directions. By seats, not by ranks: those of a rail differ by a multiple of the ranks per
+ * node, and all of them would share one ring. */
+GX_DEV const struct ep_cmd_ring *far_ring(const struct ep_far *far, uint32_t peer)
 {
-	uint32_t port = (rank + peer) % far->ports, lane = peer / far->ports % far->lanes;
+	struct ep_seat seat = far->seat[peer];
+	uint32_t port = (seat.here + seat.there) % far->ports, lane = seat.here / far->ports % far->lanes;
 
 	return &far->ring[lane * far->ports + port];
 }
 
 /* 0, or enum gx_wait_result. After a gx_fence_sys for what was written before. */
-GX_SLOW uint32_t far_push(const struct ep_far *far, uint32_t rank, uint32_t peer, uint64_t half0, uint64_t half1,
-			  uint64_t deadline, const uint64_t *abort)
+GX_SLOW uint32_t far_push(const struct ep_far *far, uint32_t peer, uint64_t half0, uint64_t half1, uint64_t deadline,
+			  const uint64_t *abort)
 {
 	struct gx_limit limit = { deadline, abort, NULL, NULL, NULL };
 	struct ep_cmd cmd;
 
 	cmd.half[0] = half0;
 	cmd.half[1] = half1;
-	return (uint32_t)gx_ring_push(far_ring(far, rank, peer), cmd, &limit);
+	return (uint32_t)gx_ring_push(far_ring(far, peer), cmd, &limit);
 }
 
-GX_DEV uint32_t far_put(const struct ep_far *far, uint32_t rank, uint32_t peer, struct ep_cmd put,
-			const struct gx_limit *limit)
+GX_DEV uint32_t far_put(const struct ep_far *far, uint32_t peer, struct ep_cmd put, const struct gx_limit *limit)
 {
-	return far_push(far, rank, peer, put.half[0], put.half[1], limit->deadline, limit->abort);
+	return far_push(far, peer, put.half[0], put.half[1], limit->deadline, limit->abort);
 }
 
 /* Becomes visible at peer after everything pushed for it before. */
-GX_DEV uint32_t far_signal(const struct ep_far *far, uint32_t rank, uint32_t peer, uint64_t at, uint64_t value,
+GX_DEV uint32_t far_signal(const struct ep_far *far, uint32_t peer, uint64_t at, uint64_t value,
 			   const struct gx_limit *limit)
 {
 	struct ep_cmd signal = ep_cmd_signal(peer, far->control_place + at, value);
 
-	return far_push(far, rank, peer, signal.half[0], signal.half[1], limit->deadline, limit->abort);
+	return far_push(far, peer, signal.half[0], signal.half[1], limit->deadline, limit->abort);
 }
 
 #endif

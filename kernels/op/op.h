@@ -56,7 +56,7 @@ GX_SLOW void gx_op_blame_far(struct gx_op op, struct gx_blame blame, uint64_t wo
 			gx_st_relaxed_u64((uint64_t *)(op.control[r] + op.failed_at), word);
 		else if (op.far->seat[r].here != EP_SEAT_NONE)
 			/* result ignored: if the ring does not take this, the ring is what failed */
-			far_signal(op.far, op.rank, r, op.failed_afar, word, &op.limit);
+			far_signal(op.far, r, op.failed_afar, word, &op.limit);
 }
 
 /* One thread. Notifies every rank, so that no rank waits in vain; a remote failure is forwarded unchanged. */

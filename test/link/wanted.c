@@ -141,7 +141,7 @@ static void memory_check(struct seat *seat, const struct ep_link *link)
 	if (seat_rank(seat) == 0)
 		printf("# rank 0 of %d, %u peers: %zu KiB of mail and words, %zu KiB of tables\n", now->ranks,
 		       link->peers, bytes >> 10, tables >> 10);
-	if (bytes > mail + (64 << 10) || tables > 128 << 10 || bytes + tables > 2 << 20)
+	if (bytes > mail + (64 << 10) || tables > 128 << 10 || bytes + tables > 3 << 20)
 		seat_fail(seat, "rank %d: %zu bytes of mail and words, %zu of tables", seat_rank(seat), bytes, tables);
 }
 
@@ -160,9 +160,9 @@ static int rows_put(struct seat *seat, struct ncclEpGroup *group, const struct e
 		if (!is_peer(group->rank, r))
 			continue;
 		memset(far->send + from, 1 + group->rank, BYTES);
-		if (far_put(far, me, peer, ep_cmd_put(peer, far->window_place + to, far->send_place + from, BYTES),
+		if (far_put(far, peer, ep_cmd_put(peer, far->window_place + to, far->send_place + from, BYTES),
 			    &limit) ||
-		    far_signal(far, me, peer, 8 * me, 1 + me, &limit))
+		    far_signal(far, peer, 8 * me, 1 + me, &limit))
 			return seat_fail(seat, "rank %u: the ring did not take a command for rank %d", me, r);
 	}
 	return 0;
@@ -188,6 +188,19 @@ static int rows_wait(struct seat *seat, const struct ncclEpGroup *group, const s
 	return 0;
 }
 
+/* Of even nodes: ports share the peers, though a rank's peers may all be odd or all be even. */
+static void rings_check(struct seat *seat, const struct ep_link *link)
+{
+	struct ep_port_counts counts;
+
+	for (int i = 0; i < link->ports && now->ranks % now->per_node == 0; i++) {
+		ep_port_counts(link->port[i].port, &counts);
+		if (counts.commands < 2 * (link->peers / (uint32_t)link->ports))
+			seat_fail(seat, "rank %d: %llu commands went through port %d", seat_rank(seat),
+				  counts.commands + 0ull, i);
+	}
+}
+
 static int group_use(struct seat *seat, struct ncclEpGroup *group, const struct job *job)
 {
 	uint64_t limit = job->throughput ? LIMIT_HT : LIMIT_LL, got;
@@ -206,7 +219,10 @@ static int group_use(struct seat *seat, struct ncclEpGroup *group, const struct 
 	if (ep_link_reserve(group->link, now->far * BYTES, now->far * BYTES) || seat_barrier(seat))
 		return seat_fail(seat, "rank %d: %s", group->rank, ep_last_error());
 	ep_link_args(group->link, &far);
-	return rows_put(seat, group, &far) || rows_wait(seat, group, &far) || seat_barrier(seat) ? -1 : 0;
+	if (rows_put(seat, group, &far) || rows_wait(seat, group, &far) || seat_barrier(seat))
+		return -1;
+	rings_check(seat, group->link);
+	return 0;
 }
 
 static int wanted_job(struct seat *seat, const void *arg)
@@ -263,6 +279,7 @@ int main(void)
 
 	if (world_open(&opts, &world))
 		return 1;
+	world_setenv(world, "NCCL_EP_ENGINES", "2");
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		const struct job *job = &rows[i].job;
 		int rc;
