@@ -182,7 +182,7 @@ static int rows_wait(struct seat *seat, const struct ncclEpGroup *group, const s
 			if (ep_now_ns() > deadline)
 				return seat_fail(seat, "rank %d: no signal from rank %d", group->rank, r);
 		for (int i = 0; i < BYTES; i++)
-			if (row[i] != 1 + r)
+			if (row[i] != (uint8_t)(1 + r))
 				return seat_fail(seat, "rank %d: byte %d of rank %d is %d", group->rank, i, r, row[i]);
 	}
 	return 0;
