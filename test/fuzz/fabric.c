@@ -58,6 +58,8 @@ struct scene {
 	struct fab_comm comm;
 	struct fab_ctx ctx[CONTEXTS];
 	struct fab_conn conns[CONTEXTS][RANKS];
+	int sender[CONTEXTS][RANKS];
+	uint64_t kin[RANKS];
 	struct fab_listener listener;
 	struct ep_watched watched[RANKS];
 	struct fab_hello *page;
@@ -70,17 +72,19 @@ static void scene_open(struct scene *s)
 	s->page = calloc(2 * RANKS + 1, sizeof(*s->page));
 	s->mr = calloc(1, sizeof(*s->mr) + RANKS * sizeof(s->mr->far[0]));
 	MUST(s->page && s->mr);
-	s->comm.base.nranks = RANKS;
+	MUST(!ep_base_comm_open(&s->comm.base, "fabric", RANKS));
 	s->comm.base.contexts = CONTEXTS;
 	s->comm.dev = &dev;
 	s->comm.nonce = 7;
 	s->comm.page = s->page;
 	s->comm.page_mr = s->mr;
+	s->comm.kin = s->kin;
 	s->comm.watch = (struct ep_watch){ .epoll = -1, .nranks = RANKS, .rank = s->watched };
 	s->listener.comm = &s->comm;
 	for (int i = 0; i < CONTEXTS; i++) {
 		s->ctx[i] = (struct fab_ctx){ .comm = &s->comm, .dev = &dev, .av = &av, .conns = s->conns[i] };
 		s->ctx[i].addr_len = 28;
+		s->ctx[i].sender = s->sender[i];
 		s->comm.ctx[i] = &s->ctx[i];
 	}
 }
@@ -106,10 +110,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!meet_begin(&s.listener, handles)) {
 		/* meet_begin wrote its own hellos behind; the peers' came meanwhile. */
 		for (int r = 0; r < RANKS; r++)
-			MUST(s.page[RANKS + r].contexts == CONTEXTS);
+			MUST(s.page[RANKS + r].contexts == (ep_base_handle_blank(handles, r) ? 0 : CONTEXTS));
 		meet_end(&s.listener);
 	}
 	free(handles);
+	ep_base_comm_close(&s.comm.base);
 	free(s.page);
 	free(s.mr);
 	return 0;
