@@ -20,8 +20,10 @@ EP_PARAM(DEVICE, "NCCL_EP_DEVICE", EP_T_STR, "auto", 0, 0, "",
 	 "Device of the stand-in's communicators: auto, host or cuda. With NCCL's communicators the device is NCCL's.")
 EP_PARAM(HOST_ISA, "NCCL_EP_HOST_ISA", EP_T_STR, "auto", 0, 0, "",
 	 "Vectors of the host device's kernels on x86-64: base, avx2 or avx512; auto: the widest that the CPU has.")
-EP_PARAM(RANKS_PER_NODE, "NCCL_EP_RANKS_PER_NODE", EP_T_INT, "0", 0, 1048576, "",
-	 "Splits a machine into nodes of this many ranks (the last may be smaller), to run multi-node paths on it.")
+EP_PARAM(
+	RANKS_PER_NODE, "NCCL_EP_RANKS_PER_NODE", EP_T_STR, "", 0, 0, "",
+	"Splits a machine into nodes of this many ranks (the last may be smaller), or of a list of sizes such as 2,1,4 "
+	"(the last repeats), to run multi-node paths on it.")
 EP_PARAM(P2P_DISABLE, "NCCL_EP_P2P_DISABLE", EP_T_BOOL, "0", 0, 0, "NCCL_P2P_DISABLE",
 	 "1: no rank maps another's memory: LL uses the network inside a node too, HT goes through host memory.")
 EP_PARAM(COMM_SMS, "NCCL_EP_COMM_SMS", EP_T_INT, "0", 0, 65536, "NCCL_EP_MAX_SMS",

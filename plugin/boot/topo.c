@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/boot/topo.h"
 
+#include <ctype.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -16,6 +17,8 @@
 
 #define PROBE_KEY UINT64_MAX /* windows count up from 1 */
 #define PROBE_SIZE 16
+#define NODES_TEXT 48
+#define NODE_RANKS 1048576 /* at most, by NCCL_EP_RANKS_PER_NODE */
 
 /* Exchanged as bytes: all ranks run the same build (checked at CreateGroup). */
 struct card {
@@ -25,9 +28,10 @@ struct card {
 	struct ep_fd_token fds;
 	int32_t pid;
 	struct ep_topo_dev dev;
-	int32_t ranks_per_node;
+	char nodes[NODES_TEXT]; /* NCCL_EP_RANKS_PER_NODE */
 	int32_t alone;
-	int32_t local; /* set by the receiver: the rank is in its process */
+	int32_t local; /* set by the receiver: the rank is in its process, */
+	int32_t slice; /* and the node that `nodes` puts it into */
 };
 
 static uint8_t process_cookie[16];
@@ -145,21 +149,54 @@ static int find_homes(struct ep_boot *boot, const struct card *card, int rank, i
 static int check_alike(const struct card *card, int nranks)
 {
 	for (int r = 1; r < nranks; r++)
-		if (card[r].ranks_per_node != card[0].ranks_per_node || card[r].alone != card[0].alone)
+		if (memcmp(card[r].nodes, card[0].nodes, NODES_TEXT) != 0 || card[r].alone != card[0].alone)
 			return EP_FAIL(EP_COMM, EP_EARG,
-				       "NCCL_EP_RANKS_PER_NODE and NCCL_EP_P2P_DISABLE differ between rank 0 (%d, %d) "
-				       "and rank %d (%d, %d)",
-				       card[0].ranks_per_node, card[0].alone, r, card[r].ranks_per_node, card[r].alone);
+				       "NCCL_EP_RANKS_PER_NODE and NCCL_EP_P2P_DISABLE differ between rank 0 (%.*s, "
+				       "%d) and rank %d (%.*s, %d)",
+				       NODES_TEXT - 1, card[0].nodes, card[0].alone, r, NODES_TEXT - 1, card[r].nodes,
+				       card[r].alone);
+	return 0;
+}
+
+/* The node of a rank by a list of nodes' sizes, of which the last repeats; -1: it is no such list. */
+static int slice_of(const char *text, int rank)
+{
+	long first = 0, size;
+	int node = 0, found = -1;
+	char *end = NULL;
+
+	if (!*text || !strcmp(text, "0"))
+		return 0;
+	do {
+		size = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
+		if (size < 1 || size > NODE_RANKS || (*end && *end != ','))
+			return -1;
+		if (found < 0 && rank < first + size)
+			found = node;
+		first += size;
+		node++;
+		text = end + 1;
+	} while (*end);
+	return found < 0 ? node + (int)((rank - first) / size) : found;
+}
+
+/* After check_alike: all have the text of this rank. */
+static int slices_make(struct card *card, int rank, int nranks)
+{
+	for (int r = 0; r < nranks; r++) {
+		card[r].slice = slice_of(card[rank].nodes, r);
+		if (card[r].slice < 0)
+			return EP_FAIL(EP_COMM, EP_EARG,
+				       "rank %d: NCCL_EP_RANKS_PER_NODE=%s is neither a number of ranks nor a list of "
+				       "them such as 2,1,4",
+				       rank, card[rank].nodes);
+	}
 	return 0;
 }
 
 static bool same_node(const struct card *card, const int *home, int a, int b)
 {
-	int per = card[0].ranks_per_node;
-
-	if (home[a] != home[b] || (card[0].alone && a != b))
-		return false;
-	return per <= 0 || a / per == b / per;
+	return home[a] == home[b] && (!card[0].alone || a == b) && card[a].slice == card[b].slice;
 }
 
 /* The lowest rank of r's process. Of this process's ranks we know; what others say of theirs only they depend on. */
@@ -210,12 +247,13 @@ int ep_topo_build(struct ep_boot *boot, int rank, int nranks, const struct ep_to
 	pthread_once(&process_once, process_init);
 	memcpy(mine.process, process_cookie, sizeof(mine.process));
 	read_boot_id(mine.boot_id);
-	mine.ranks_per_node = (int32_t)ep_param_int(EP_P_RANKS_PER_NODE);
+	snprintf(mine.nodes, sizeof(mine.nodes), "%s", ep_param_str(EP_P_RANKS_PER_NODE));
 	mine.alone = ep_param_bool(EP_P_P2P_DISABLE);
 	ep_boot_fd_token(boot, &mine.fds);
 	if ((rc = probe_offer(boot, mine.probe)))
 		goto out;
-	if ((rc = ep_boot_allgather(boot, &mine, sizeof(mine), card)) || (rc = check_alike(card, nranks)))
+	if ((rc = ep_boot_allgather(boot, &mine, sizeof(mine), card)) || (rc = check_alike(card, nranks)) ||
+	    (rc = slices_make(card, rank, nranks)))
 		goto withdraw;
 	/* Before the next collective: after it another rank may be done and close its endpoint. */
 	for (int r = 0; r < nranks; r++)

@@ -35,7 +35,7 @@ struct ep_topo {
 	struct ep_topo_rank *rank; /* [nranks] */
 };
 
-/* Collective. NCCL_EP_RANKS_PER_NODE > 0 splits physical nodes into nodes of that size. */
+/* Collective. NCCL_EP_RANKS_PER_NODE splits physical nodes into nodes of that size, or of those sizes. */
 int ep_topo_build(struct ep_boot *boot, int rank, int nranks, const struct ep_topo_dev *dev, struct ep_topo *out);
 void ep_topo_free(struct ep_topo *topo);
 /* Whether kernels of both ranks can use each other's pointers: same node, process and device. */

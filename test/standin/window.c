@@ -149,6 +149,39 @@ Test(standin_window, team_of_a_simulated_node)
 	cr_expect(ranks_threads(5, team_of_two, NULL) == 0);
 }
 
+/* NCCL_EP_RANKS_PER_NODE=1,3,2: 0 | 1 2 3 | 4 5 | 6 7. */
+static int team_of_sizes(struct rank *me)
+{
+	static const int first[] = { 0, 1, 1, 1, 4, 4, 6, 6 }, size[] = { 1, 3, 3, 3, 2, 2, 2, 2 };
+	ncclTeam_t team = ncclTeamLsa(me->comm);
+	int bad = 0;
+
+	EXPECT(team.nRanks == size[me->rank] && team.rank == me->rank - first[me->rank] && team.stride == 1);
+	EXPECT(ncclTeamRankToWorld(me->comm, team, 0) == first[me->rank]);
+	return bad;
+}
+
+Test(standin_window, team_of_unlike_nodes)
+{
+	setenv("NCCL_EP_RANKS_PER_NODE", "1,3,2", 1);
+	cr_expect(ranks_threads(8, team_of_sizes, NULL) == 0);
+}
+
+/* Nobody gets a communicator, and the message says what is wrong with the value. */
+Test(standin_window, team_of_no_list)
+{
+	static const char *const texts[] = { "-1", "x", "2,", ",2", "2,0", "2;3", " 2", "1048577" };
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		ncclComm_t comm = NULL;
+
+		setenv("NCCL_EP_RANKS_PER_NODE", texts[i], 1);
+		cr_expect(ncclCommInitAll(&comm, 1, NULL) == ncclInvalidArgument && !comm, "%s", texts[i]);
+		cr_expect(strstr(ncclGetLastError(NULL), texts[i]) && strstr(ncclGetLastError(NULL), "2,1,4"), "%s",
+			  ncclGetLastError(NULL));
+	}
+}
+
 Test(standin_window, query_knows_its_own)
 {
 	const struct ep_standin_query *query = ncclEpStandinQuery();
