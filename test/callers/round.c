@@ -195,7 +195,7 @@ void round_check_sums(const struct round *r, int pass, const uint8_t *sums, cons
 	size_t size = ll_combine_bytes(&r->shape.base), hidden = r->shape.base.hidden;
 	int k = r->shape.base.topk;
 	uint8_t *rows = malloc((size_t)(k + 1) * size);
-	float *sum = malloc(hidden * sizeof(*sum));
+	float *sum = malloc(2 * hidden * sizeof(*sum));
 	const uint8_t *at[64];
 	struct ht_term term[64];
 
@@ -207,7 +207,7 @@ void round_check_sums(const struct round *r, int pass, const uint8_t *sums, cons
 			at[i] = rows + (size_t)i * size;
 			answer(r, pass, (struct ll_row){ r->rank, t }, term[i].from, rows + (size_t)i * size);
 		}
-		ht_expect_sum(&r->shape, at, count, sum, rows + (size_t)k * size);
+		ht_expect_sum(&r->shape, r->rank, term, at, count, sum, rows + (size_t)k * size);
 		bytes_check(r, "sums", (size_t)t, sums + (size_t)t * size, rows + (size_t)k * size, size, verdict);
 		if (weights)
 			gradients_check(r, t, weights + (size_t)t * (size_t)k, verdict);

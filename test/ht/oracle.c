@@ -198,30 +198,134 @@ static void terms_in_order(void)
 	ht_plans_free(plan, 2);
 }
 
+static struct ht_term row_of(int rank)
+{
+	return (struct ht_term){ .from = rank, .rank = rank };
+}
+
 /* (2^24 + 1) + 1 loses both ones; 1 + 1 + 2^24 keeps them. Only the last step rounds to the type. */
 static void sums(void)
 {
 	static const float big[] = { 0x1p24f, 1.0f }, one[] = { 1.0f, -0.0f };
+	const struct ht_term term[] = { row_of(0), row_of(0), row_of(1) };
 	struct ht_shape shape = hand_shape(false);
 	const uint8_t *down[] = { (const uint8_t *)big, (const uint8_t *)one, (const uint8_t *)one };
 	const uint8_t *up[] = { (const uint8_t *)one, (const uint8_t *)one, (const uint8_t *)big };
 	/* 1 + 2^-8 + 2^-8: rounded to bf16 in between it would stay 1; rounded once it is the next bf16. */
 	uint16_t half[] = { 0x3f80, 0x3b80, 0x3b80 }, sum16[1];
 	const uint8_t *thirds[] = { (uint8_t *)&half[0], (uint8_t *)&half[1], (uint8_t *)&half[2] };
-	float scratch[2], row[2];
+	float scratch[4], row[2];
 
-	ht_expect_sum(&shape, down, 3, scratch, (uint8_t *)row);
+	ht_expect_sum(&shape, 0, term, down, 3, scratch, (uint8_t *)row);
 	EXPECT(row[0] == 0x1p24f && row[1] == 1.0f);
-	ht_expect_sum(&shape, up, 3, scratch, (uint8_t *)row);
+	ht_expect_sum(&shape, 0, term, up, 3, scratch, (uint8_t *)row);
 	EXPECT(row[0] == 0x1p24f + 2.0f);
-	ht_expect_sum(&shape, up, 1, scratch, (uint8_t *)row);
+	ht_expect_sum(&shape, 0, term, up, 1, scratch, (uint8_t *)row);
 	EXPECT(row[1] == 0.0f && !signbit(row[1])); /* 0 + -0 */
-	ht_expect_sum(&shape, up, 0, scratch, (uint8_t *)row);
+	ht_expect_sum(&shape, 0, term, up, 0, scratch, (uint8_t *)row);
 	EXPECT(row[0] == 0.0f && row[1] == 0.0f);
 	shape.base.combine = NUM_BF16;
 	shape.base.hidden = 1;
-	ht_expect_sum(&shape, thirds, 3, scratch, (uint8_t *)sum16);
+	ht_expect_sum(&shape, 0, term, thirds, 3, scratch, (uint8_t *)sum16);
 	EXPECT(sum16[0] == 0x3f81);
+}
+
+static void nodes_of(struct far_nodes nodes, int ranks, const int *node, const int *local)
+{
+	for (int r = 0; r < ranks; r++)
+		EXPECT(far_node(&nodes, r) == node[r] && far_local(&nodes, r) == local[r]);
+	EXPECT(far_count(&nodes, ranks) == node[ranks - 1] + 1 || nodes.dealt);
+}
+
+static void nodes(void)
+{
+	static const int node13[] = { 0, 1, 1, 1 }, local13[] = { 0, 0, 1, 2 };
+	static const int node214[] = { 0, 0, 1, 2, 2, 2, 2, 3, 3 }, local214[] = { 0, 1, 0, 0, 1, 2, 3, 0, 1 };
+	static const int dealt[] = { 0, 1, 0, 1, 0 }, dealt_local[] = { 0, 0, 1, 1, 2 };
+	static const int zeros[] = { 0, 0, 0 }, count[] = { 0, 1, 2 };
+	struct far_nodes a = { .size = { 1, 3 } }, b = { .size = { 2, 1, 4 } }, c = { .dealt = 2 }, one = { 0 };
+	char text[FAR_TEXT_MAX];
+
+	nodes_of(a, 4, node13, local13);
+	nodes_of(b, 9, node214, local214); /* the last size repeats */
+	nodes_of(c, 5, dealt, dealt_local);
+	nodes_of(one, 3, zeros, count);
+	EXPECT(far_count(&c, 5) == 2 && far_count(&c, 1) == 1);
+	EXPECT(far_relay(&a, 4, 0, 1) == 1 && far_relay(&a, 4, 1, 0) == 0 && far_relay(&a, 4, 3, 0) == 0);
+	EXPECT(far_relay(&b, 9, 6, 0) == 1 && far_relay(&b, 9, 5, 0) == 0 && far_relay(&b, 9, 6, 1) == 2);
+	EXPECT(far_relay(&b, 9, 6, 3) == 8 && far_relay(&b, 9, 1, 2) == 4 && far_relay(&b, 9, 2, 3) == 7);
+	EXPECT(far_relay(&c, 5, 4, 1) == 1 && far_relay(&c, 5, 3, 0) == 2);
+	far_text(&b, text);
+	EXPECT(!strcmp(text, "2,1,4"));
+	far_text(&one, text);
+	EXPECT(!strcmp(text, "0"));
+}
+
+/* Ranks 0 | 1 2 3. The row of another node is rounded before the last sum, that of the own node is not. */
+static void node_sums(void)
+{
+	static const float big[] = { 0x1p24f }, one[] = { 1.0f };
+	static const uint16_t whole[] = { 0x3f80 }, bit[] = { 0x3b80 }; /* 1 and 2^-8, half of its last bit */
+	const struct ht_term term[] = { row_of(0), row_of(1), row_of(2) };
+	struct ht_shape shape = hand_shape(false);
+	const uint8_t *rows[] = { (const uint8_t *)bit, (const uint8_t *)whole, (const uint8_t *)bit };
+	const uint8_t *first[] = { (const uint8_t *)big, (const uint8_t *)one, (const uint8_t *)one };
+	const uint8_t *middle[] = { (const uint8_t *)one, (const uint8_t *)big, (const uint8_t *)one };
+	float scratch[2], sum;
+	uint16_t sum16;
+
+	shape.nodes = (struct far_nodes){ .size = { 1, 3 } };
+	shape.base.ranks = 4;
+	shape.base.hidden = 1;
+	/* 2^24 + (1 + 1) at rank 0; ((2^24) + 1) + 1 at rank 1. */
+	ht_expect_sum(&shape, 0, term, first, 3, scratch, (uint8_t *)&sum);
+	EXPECT(sum == 0x1p24f + 2.0f);
+	ht_expect_sum(&shape, 1, term, first, 3, scratch, (uint8_t *)&sum);
+	EXPECT(sum == 0x1p24f);
+	/* Nodes 0 2 | 1 3: (1 + 1) + 2^24 for both, since node 0 comes first; by ranks it would be 2^24. */
+	shape.nodes = (struct far_nodes){ .dealt = 2 };
+	ht_expect_sum(&shape, 0, term, middle, 3, scratch, (uint8_t *)&sum);
+	EXPECT(sum == 0x1p24f + 2.0f);
+	ht_expect_sum(&shape, 3, term, middle, 3, scratch, (uint8_t *)&sum);
+	EXPECT(sum == 0x1p24f + 2.0f);
+	/* 2^-8 + bf16(1 + 2^-8) at rank 0; bf16(2^-8) + 1 + 2^-8 at rank 3; one node: as at rank 3. */
+	shape.base.combine = NUM_BF16;
+	shape.nodes = (struct far_nodes){ .size = { 1, 3 } };
+	ht_expect_sum(&shape, 0, term, rows, 3, scratch, (uint8_t *)&sum16);
+	EXPECT(sum16 == 0x3f80);
+	ht_expect_sum(&shape, 3, term, rows, 3, scratch, (uint8_t *)&sum16);
+	EXPECT(sum16 == 0x3f81);
+	ht_expect_sum(&shape, 3, term, rows, 0, scratch, (uint8_t *)&sum16);
+	EXPECT(sum16 == 0);
+}
+
+/* Ranks 0 | 1 2 3 with an expert each: what each sends to the other node, with room for all rows and for three. */
+static void crossings(void)
+{
+	static const uint64_t want[2][2][4] = { { { 2, 0, 1, 1 }, { 2, 2, 0, 0 } },
+						{ { 2, 0, 1, 0 }, { 1, 2, 0, 0 } } };
+	int64_t idx[4][9] = { { 1, 2, 0, 0, -1, -1, 3, 1, 2 }, { 0 }, { 0, 1, 3, 2, 3, 9 }, { 0, 0, -1 } };
+	struct ll_input in[] = { { .t = 3, .idx = idx[0] },
+				 { .t = 0, .idx = idx[1] },
+				 { .t = 2, .idx = idx[2] },
+				 { .t = 1, .idx = idx[3] } };
+	struct ht_shape shape = { .base = { .ranks = 4, .experts = 4, .topk = 3, .tmax = 3, .hidden = 1 },
+				  .nodes = { .size = { 1, 3 } } };
+
+	for (int tight = 0; tight < 2; tight++) {
+		struct ht_plan *plan;
+
+		shape.capacity = tight ? 3 : 0;
+		plan = ht_plans_make(&shape, in);
+		ASSERT(plan);
+		for (int r = 0; r < 4; r++) {
+			EXPECT(ht_crossed_dispatch(&shape, in, plan, r) == want[tight][0][r]);
+			EXPECT(ht_crossed_combine(&shape, in, plan, r) == want[tight][1][r]);
+		}
+		ht_plans_free(plan, 4);
+	}
+	shape.nodes = (struct far_nodes){ 0 };
+	EXPECT(ht_crossed_dispatch(&shape, in, NULL, 0) == 0 && ht_crossed_combine(&shape, in, NULL, 0) == 0);
 }
 
 /* For any routing, total rows sent equal total rows received. */
@@ -265,6 +369,9 @@ int main(void)
 	expert_empty();
 	terms_in_order();
 	sums();
+	nodes();
+	node_sums();
+	crossings();
 	nothing_lost();
 	printf("ht_oracle: %d failures\n", failures);
 	return failures ? 1 : 0;

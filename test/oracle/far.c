@@ -32,19 +32,34 @@ void far_net(const char *net, uint64_t seed, char out[FAR_NET_MAX])
 		snprintf(out, FAR_NET_MAX, "%s", net);
 }
 
-void far_set(struct world *world, int per_node, const char *net, uint64_t seed)
+static void spread_set(struct world *world, const char *sizes, const char *net, uint64_t seed)
 {
-	char number[16], spec[FAR_NET_MAX];
+	char spec[FAR_NET_MAX];
 
-	snprintf(number, sizeof(number), "%d", per_node);
 	far_net(net, seed, spec);
 	if (world) {
-		world_setenv(world, "NCCL_EP_RANKS_PER_NODE", number);
+		world_setenv(world, "NCCL_EP_RANKS_PER_NODE", sizes);
 		world_setenv(world, "NCCL_EP_NET", spec);
 	} else {
-		setenv("NCCL_EP_RANKS_PER_NODE", number, 1);
+		setenv("NCCL_EP_RANKS_PER_NODE", sizes, 1);
 		setenv("NCCL_EP_NET", spec, 1);
 	}
+}
+
+void far_set(struct world *world, int per_node, const char *net, uint64_t seed)
+{
+	char number[16];
+
+	snprintf(number, sizeof(number), "%d", per_node);
+	spread_set(world, number, net, seed);
+}
+
+void far_set_nodes(struct world *world, const struct far_nodes *nodes, const char *net, uint64_t seed)
+{
+	char sizes[FAR_TEXT_MAX];
+
+	far_text(nodes, sizes);
+	spread_set(world, sizes, net, seed);
 }
 
 bool far_from(int per_node, int a, int b)

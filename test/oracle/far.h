@@ -7,6 +7,7 @@
 #define EP_TEST_ORACLE_FAR_H
 
 #include "test/oracle/model.h"
+#include "test/oracle/nodes.h"
 #include "test/oracle/world.h"
 
 #define FAR_NET_MAX 96
@@ -20,6 +21,7 @@ bool far_splits(int ranks, int nodes);
 void far_net(const char *net, uint64_t seed, char out[FAR_NET_MAX]);
 /* Sets the environment of later groups: before world_open, or between jobs of the world. */
 void far_set(struct world *world, int per_node, const char *net, uint64_t seed);
+void far_set_nodes(struct world *world, const struct far_nodes *nodes, const char *net, uint64_t seed);
 
 /* Whether ranks a and b are on different nodes; per_node 0: never. */
 bool far_from(int per_node, int a, int b);

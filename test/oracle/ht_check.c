@@ -13,7 +13,7 @@ struct view {
 	const struct ht_shape *shape;
 	const struct ht_plan *plan; /* of this rank */
 	int rank;
-	float *sum;	      /* [hidden] */
+	float *sum;	      /* [2 * hidden] */
 	uint8_t *terms;	      /* [topk] rows, */
 	const uint8_t **at;   /* where they are, */
 	struct ht_term *term; /* and what */
@@ -106,7 +106,7 @@ static void want_sum(const struct view *v, enum ht_op op, size_t token, uint8_t 
 		ht_answer(v->rig, v->handle, op, (struct ht_row){ v->rank, (int)token, -1 }, v->term[i].from,
 			  v->terms + (size_t)i * bytes);
 	}
-	ht_expect_sum(v->shape, v->at, count, v->sum, want);
+	ht_expect_sum(v->shape, v->rank, v->term, v->at, count, v->sum, want);
 }
 
 static void want_gradients(const struct view *v, size_t token, float *want)
@@ -258,7 +258,7 @@ static int view_open(struct view *v)
 {
 	size_t k = (size_t)v->shape->base.topk;
 
-	v->sum = malloc(v->shape->base.hidden * sizeof(*v->sum));
+	v->sum = malloc(2 * v->shape->base.hidden * sizeof(*v->sum));
 	v->terms = malloc(k * ll_combine_bytes(&v->shape->base));
 	v->at = calloc(k, sizeof(*v->at));
 	v->term = calloc(k, sizeof(*v->term));

@@ -214,15 +214,88 @@ int ht_terms(const struct ht_shape *shape, const struct ll_input *in, const stru
 	return count;
 }
 
-void ht_expect_sum(const struct ht_shape *shape, const uint8_t *const *terms, int count, float *sum, uint8_t *row)
+/* The lowest node above `after` with a term, or -1. */
+static int node_next(const struct ht_shape *shape, const struct ht_term *term, int count, int after)
+{
+	int next = -1;
+
+	for (int i = 0; i < count; i++) {
+		int node = far_node(&shape->nodes, term[i].rank);
+
+		if (node > after && (next < 0 || node < next))
+			next = node;
+	}
+	return next;
+}
+
+static void row_add(const struct ht_shape *shape, const uint8_t *row, float *sum)
 {
 	size_t size = num_info[shape->base.combine].size;
 
 	for (size_t h = 0; h < shape->base.hidden; h++)
-		sum[h] = 0.0f;
-	for (int i = 0; i < count; i++)
-		for (size_t h = 0; h < shape->base.hidden; h++)
-			sum[h] = sum[h] + num_load(shape->base.combine, terms[i] + h * size);
-	for (size_t h = 0; h < shape->base.hidden; h++)
+		sum[h] = sum[h] + num_load(shape->base.combine, row + h * size);
+}
+
+void ht_expect_sum(const struct ht_shape *shape, int src, const struct ht_term *term, const uint8_t *const *at,
+		   int count, float *sum, uint8_t *row)
+{
+	size_t size = num_info[shape->base.combine].size, hidden = shape->base.hidden;
+	int home = far_node(&shape->nodes, src);
+	float *part = sum + hidden;
+
+	memset(sum, 0, hidden * sizeof(*sum));
+	for (int node = -1; (node = node_next(shape, term, count, node)) >= 0;) {
+		memset(part, 0, hidden * sizeof(*part));
+		for (int i = 0; i < count; i++)
+			if (far_node(&shape->nodes, term[i].rank) == node)
+				row_add(shape, at[i], node == home ? sum : part);
+		if (node == home)
+			continue;
+		for (size_t h = 0; h < hidden; h++)
+			num_store(shape->base.combine, row + h * size, part[h]);
+		row_add(shape, row, sum);
+	}
+	for (size_t h = 0; h < hidden; h++)
 		num_store(shape->base.combine, row + h * size, sum[h]);
+}
+
+/* Tokens of src with a row in that node. */
+static uint64_t rows_into(const struct ht_shape *shape, const struct ll_input *in, const struct ht_plan *plans, int src,
+			  int node)
+{
+	uint64_t rows = 0;
+
+	for (int t = 0; t < in[src].t; t++)
+		for (int64_t id = ht_next(shape, &in[src], t, -1, NULL); id >= 0;
+		     id = ht_next(shape, &in[src], t, id, NULL))
+			if (far_node(&shape->nodes, ll_owner(&shape->base, NULL, id)) == node &&
+			    ht_slot(shape, plans, src, t, id) >= 0) {
+				rows++;
+				break;
+			}
+	return rows;
+}
+
+uint64_t ht_crossed_dispatch(const struct ht_shape *shape, const struct ll_input *in, const struct ht_plan *plans,
+			     int rank)
+{
+	uint64_t rows = 0;
+
+	for (int node = 0; node < far_count(&shape->nodes, shape->base.ranks); node++)
+		if (node != far_node(&shape->nodes, rank))
+			rows += rows_into(shape, in, plans, rank, node);
+	return rows;
+}
+
+uint64_t ht_crossed_combine(const struct ht_shape *shape, const struct ll_input *in, const struct ht_plan *plans,
+			    int rank)
+{
+	int node = far_node(&shape->nodes, rank);
+	uint64_t rows = 0;
+
+	for (int src = 0; src < shape->base.ranks; src++)
+		if (far_node(&shape->nodes, src) != node &&
+		    far_relay(&shape->nodes, shape->base.ranks, src, node) == rank)
+			rows += rows_into(shape, in, plans, src, node);
+	return rows;
 }

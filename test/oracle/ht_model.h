@@ -7,6 +7,7 @@
 #define EP_TEST_ORACLE_HT_MODEL_H
 
 #include "test/oracle/model.h"
+#include "test/oracle/nodes.h"
 
 struct ht_shape {
 	struct ll_shape base; /* layout and global_ids are unused; quant is NONE or FWD */
@@ -14,6 +15,7 @@ struct ht_shape {
 	bool global_ids;
 	int align;    /* of experts' zones; 0 and 1: none */
 	int capacity; /* max_recv_tokens_per_rank; 0: eager */
+	struct far_nodes nodes;
 };
 
 /* A row by where it came from; src -1: padding, in expert-major. */
@@ -64,8 +66,21 @@ int ht_terms(const struct ht_shape *shape, const struct ll_input *in, const stru
 /* The row of a choice, -1: none was delivered. in[ranks] */
 int ht_slot(const struct ht_shape *shape, const struct ht_plan *plans, int src, int token, int64_t expert);
 
-/* The sum of `count` rows of the combine type: added one by one in float, starting at 0, rounded once at the end.
- * sum[hidden] is scratch. */
-void ht_expect_sum(const struct ht_shape *shape, const uint8_t *const *terms, int count, float *sum, uint8_t *row);
+/*
+ * The sum of the `count` rows at[] of a token of `src`, in the order of `term`. Rows of other nodes are summed node by
+ * node: in float, starting at 0, rounded to the combine type, as one row crosses. Then nodes ascending, of src's own
+ * the rows one by one: in float, starting at 0, rounded once at the end. sum[2 * hidden] is scratch.
+ */
+void ht_expect_sum(const struct ht_shape *shape, int src, const struct ht_term *term, const uint8_t *const *at,
+		   int count, float *sum, uint8_t *row);
+
+/*
+ * Rows that this rank sends to other nodes: at dispatch one per token and node in which a row of it is delivered; at
+ * combine the same of the tokens that it relays.
+ */
+uint64_t ht_crossed_dispatch(const struct ht_shape *shape, const struct ll_input *in, const struct ht_plan *plans,
+			     int rank);
+uint64_t ht_crossed_combine(const struct ht_shape *shape, const struct ll_input *in, const struct ht_plan *plans,
+			    int rank);
 
 #endif
