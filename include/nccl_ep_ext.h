@@ -80,12 +80,17 @@ typedef struct {
 	uint64_t unmapped; /* mappings that ended: their owner freed the memory or replaced the offer */
 	uint64_t refused;  /* allocations that could not be mapped */
 	uint64_t evicted;  /* own allocations that are no longer offered for lack of room */
+	/* version 2: rows that this rank has sent to other nodes: tokens in dispatches, sums in combines */
+	uint64_t crossedDispatch, crossedCombine;
 } anyEpReachCounts_t;
 
 #define ANYEP_REACH_COUNTS_INIT ((anyEpReachCounts_t){ .size = sizeof(anyEpReachCounts_t) })
 #define ANYEP_REACH_COUNTS_V1_SIZE 64u
 #define ANYEP_REACH_COUNTS_V1_LAST_FIELD evicted
+#define ANYEP_REACH_COUNTS_V2_SIZE 80u
+#define ANYEP_REACH_COUNTS_V2_LAST_FIELD crossedCombine
 NCCL_EP_ASSERT_VERSION(anyEpReachCounts_t, ANYEP_REACH_COUNTS, 1);
+NCCL_EP_ASSERT_VERSION(anyEpReachCounts_t, ANYEP_REACH_COUNTS, 2);
 
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
@@ -99,6 +104,12 @@ ncclResult_t anyEpGetVersion(int *version);
 
 /* The message of the calling thread's last failure, "" before the first; valid until the thread's next failure. */
 const char *anyEpGetLastError(void);
+
+/*
+ * nodes[nranks]: the node of each rank, numbered by their lowest ranks. Ranks of a node map each other's memory;
+ * between nodes rows go over the net, and HT sums them by node.
+ */
+ncclResult_t anyEpGroupNodes(ncclEpGroup_t group, int *nodes, size_t nranks);
 
 /* Bytes of the group's windows on this rank: the memory that peers write to, besides the caller's tensors. */
 ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);

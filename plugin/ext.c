@@ -133,8 +133,24 @@ ncclResult_t anyEpGroupReachCounts(ncclEpGroup_t group, anyEpReachCounts_t *coun
 				    .peak = ht.reach.peak,
 				    .unmapped = ht.reach.ended,
 				    .refused = ht.reach.refused,
-				    .evicted = ht.reach.evicted };
+				    .evicted = ht.reach.evicted,
+				    .crossedDispatch = ht.crossed[0],
+				    .crossedCombine = ht.crossed[1] };
 	memcpy(counts, &all, counts->size < sizeof(all) ? counts->size : sizeof(all));
+	return ncclSuccess;
+}
+
+ncclResult_t anyEpGroupNodes(ncclEpGroup_t group, int *nodes, size_t nranks)
+{
+	static const char fn[] = "anyEpGroupNodes";
+	int rc;
+
+	if ((rc = ep_check_live(fn, "group", EP_LIVE_GROUP, group)) || (rc = ep_check_pointer(fn, "nodes", nodes)))
+		return result(rc);
+	if (nranks != (size_t)group->nranks)
+		return result(EP_BAD_ARG("%s: nranks: is %zu, but the group has %d ranks", fn, nranks, group->nranks));
+	for (int r = 0; r < group->nranks; r++)
+		nodes[r] = ep_group_ht(group) ? (int)ep_ht_nodes_of(ep_ht_nodes(group), r) : group->topo.rank[r].node;
 	return ncclSuccess;
 }
 

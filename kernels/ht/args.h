@@ -7,7 +7,8 @@
  *	       rank of the node writes there, so nothing in it is trusted: what indexes memory is checked first.
  *   lines     the lines of near ranks, in the state: addresses cannot be checked, so they are not taken from control.
  *   window    [meta], what accompanies a row on any path (flat: id and weight by position; expert-major: the weight),
- *	       then [stage], rows for tensors that cannot be accessed directly.
+ *	       then [stage], rows for tensors that cannot be accessed directly. In an Update across nodes: the counts
+ *	       of this rank and of its clients, which its node reads there.
  *   state     private to this rank, advanced by the kernels; counters and arrays after it are scratch of a launch.
  *
  * A flat row is one (token, rank); its number on the rank is base of the source + ordinal of the token. Expert-major
@@ -16,6 +17,7 @@
 #ifndef EP_KERNELS_ARGS_HT_H
 #define EP_KERNELS_ARGS_HT_H
 
+#include "kernels/ht/args_across.h"
 #include "kernels/op/args.h"
 
 enum ep_ht_flag {
@@ -110,6 +112,9 @@ struct ep_ht_state {
 	uint64_t settled; /* the last operation that every rank was seen to be done with */
 	/* Not reset: tensors of other ranks that were accessed in place, and through the window. */
 	uint64_t direct, staged;
+	/* Not reset: rows sent to other nodes, by dispatches and by combines. */
+	uint64_t crossed[2];
+	uint64_t updates; /* across nodes: Updates ended */
 	/* Zero between launches: */
 	uint32_t opened, ready; /* blocks that tried to open the operation; the opener's result: HT_GO or HT_STOP */
 	uint32_t ticket[4], finished[4];
@@ -118,9 +123,11 @@ struct ep_ht_state {
 	uint32_t wants;	  /* not reset: requests made to the host */
 	uint32_t version; /* not reset: of the reach table when the last operation began */
 	uint32_t ended;	  /* not reset: number of the last counted launch that has ended */
+	uint32_t looking; /* a lock: held while reading words that the net writes */
+	uint32_t opens;	  /* across nodes: launches that have ended, as in struct ep_cmd_open */
 	uint32_t pad;
 };
-EP_SIZE_IS(ep_ht_state, 96);
+EP_SIZE_IS(ep_ht_state, 128);
 
 /* The head of handle_mem. */
 struct ep_ht_handle {
@@ -128,8 +135,8 @@ struct ep_ht_handle {
 	uint64_t key;	/* of the shape it was made for */
 	uint64_t total; /* rows before any were dropped, padding included */
 	uint32_t tokens, topk;
-	uint32_t rows; /* used rows of this rank's tensor: flat rows, or the end of the last zone */
-	uint32_t pad;
+	uint32_t rows;	  /* used rows of this rank's tensor: flat rows, or the end of the last zone */
+	uint32_t relayed; /* across nodes: a dispatch has left what a combine relays */
 };
 EP_SIZE_IS(ep_ht_handle, 40);
 
@@ -146,7 +153,8 @@ struct ep_ht_shape {
 	uint32_t alignment;	    /* of a zone, a power of two */
 	uint32_t room;		    /* the largest topk the handle can hold; the pitch of its arrays is topk */
 	uint32_t fan;		    /* min(room, El) */
-	uint32_t tmax, pad;
+	uint32_t tmax;
+	uint32_t bins; /* counts of a rank */
 };
 EP_SIZE_IS(ep_ht_shape, 40);
 
@@ -173,7 +181,7 @@ struct ep_ht_args {
 
 	/* handle_mem */
 	struct ep_ht_handle *handle;
-	uint8_t *routed; /* five arrays [tokens][topk], see struct ht; offsets depend on the topk of the last Update */
+	uint8_t *routed; /* arrays [tokens][topk], see struct ht; offsets depend on the topk of the last Update */
 	struct ep_ht_run *from; /* [nranks] flat rows by source */
 	struct ep_ht_run *zone; /* [nranks][per_rank] expert-major: rows by source and expert */
 	struct ep_ht_run *area; /* [per_rank] expert-major: the published zones; filled[]: their rows without padding */
@@ -205,6 +213,7 @@ struct ep_ht_args {
 	uint64_t stage_at;   /* offset of [stage] in the window; [meta] is at 0 */
 	uint32_t stage_rows; /* rows of this pitch that fit there */
 	uint32_t counted;    /* number of the launch, for state->ended; 0: captured, not counted */
+	struct ep_ht_across across;
 };
 
 /* control page: the failed word, then the lines, then the counts */
@@ -213,29 +222,18 @@ EP_BOTH uint64_t ep_ht_line_at(uint32_t source)
 	return 64 + (uint64_t)source * sizeof(struct ep_ht_line);
 }
 
-/* Counts of a source: per expert, per rank. */
-EP_BOTH uint64_t ep_ht_bins(uint32_t nranks, uint32_t experts)
+EP_BOTH uint64_t ep_ht_counts_at(uint32_t nranks, uint64_t bins, uint32_t source)
 {
-	return (uint64_t)nranks + experts;
-}
-
-EP_BOTH uint64_t ep_ht_counts_at(uint32_t nranks, uint32_t experts, uint32_t source)
-{
-	return ep_ht_line_at(nranks) + source * ((ep_ht_bins(nranks, experts) * 4 + 63) / 64 * 64);
-}
-
-EP_BOTH uint64_t ep_ht_control_size(uint32_t nranks, uint32_t experts)
-{
-	return ep_ht_counts_at(nranks, experts, nranks);
+	return ep_ht_line_at(nranks) + source * ((bins * 4 + 63) / 64 * 64);
 }
 
 /* state: after the struct, memo [nranks][EP_REACH_MEMO], to [nranks][2], serve, any and rows [nranks], then the bins'
  * bases, totals and counts by chunk (ht_arrays) */
-EP_BOTH uint64_t ep_ht_state_size(uint32_t nranks, uint32_t experts)
+EP_BOTH uint64_t ep_ht_state_size(uint32_t nranks, uint64_t bins)
 {
 	uint64_t per_rank = EP_REACH_MEMO * sizeof(struct ep_reach_memo) + 2 * sizeof(uint64_t) + 12;
 
-	return sizeof(struct ep_ht_state) + nranks * per_rank + 4 * ep_ht_bins(nranks, experts) * (2 + EP_HT_CHUNKS);
+	return sizeof(struct ep_ht_state) + nranks * per_rank + 4 * bins * (2 + EP_HT_CHUNKS);
 }
 
 /* window: the head of a staged row, expert-major: the number of output rows, and which */
@@ -263,7 +261,7 @@ EP_BOTH uint64_t ep_ht_list_bytes(uint32_t topk)
 	return ((uint64_t)topk * 20 + 15) / 16 * 16;
 }
 
-/* Update instead: six words for each of topk of a batch of tokens, then, where it fits, the counts by bin */
+/* Update instead: seven words for each of topk of a batch of tokens, then, where it fits, the counts by bin */
 #define EP_HT_IDS 256u
 EP_BOTH uint32_t ep_ht_batch(uint32_t topk)
 {
@@ -272,7 +270,7 @@ EP_BOTH uint32_t ep_ht_batch(uint32_t topk)
 
 EP_BOTH uint64_t ep_ht_sort_bytes(uint32_t topk)
 {
-	return ((uint64_t)ep_ht_batch(topk) * topk * 24 + 15) / 16 * 16;
+	return ((uint64_t)ep_ht_batch(topk) * topk * 28 + 15) / 16 * 16;
 }
 
 /* shared memory of a block: the addresses of each rank's tensors and window, and the rows there */

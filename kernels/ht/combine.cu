@@ -5,155 +5,7 @@
  *
  * Roles by ticket: serve (rows and, in the backward pass, weights into this rank's own window), sum (a warp per token).
  */
-#include "kernels/ht/open.h"
-#include "kernels/gx/sum.h"
-
-/* ---- serve ---- */
-
-GX_DEV void ht_serve_rows(struct ht *ht, const struct ep_ht_run *run, uint32_t slice)
-{
-	const struct ep_ht_args *a = ht->a;
-	uint32_t room = gx_bulk_room(&ht->bulk);
-
-	for (uint32_t i = slice; i < run->count; i += HT_SLICES) {
-		const uint8_t *src = a->in + (uint64_t)(run->first + i) * a->row_bytes;
-		uint8_t *dst = ht_staged(ht, a->shape.rank, run->first + i);
-
-		for (uint32_t at = 0; at < a->row_bytes; at += room) {
-			uint32_t n = a->row_bytes - at < room ? a->row_bytes - at : room;
-
-			gx_bulk_load_own(&ht->bulk, src + at, n);
-			gx_bulk_store(&ht->bulk, dst + at, 0, n);
-		}
-	}
-}
-
-/* The rows that one reader needs and cannot access, in slices. */
-GX_DEV void ht_serve_reader(struct ht *ht, uint32_t reader, uint32_t slice)
-{
-	const struct ep_ht_args *a = ht->a;
-
-	if (!ht->serve[reader])
-		return;
-	if (!ht_is(ht, EP_HT_EXPERT_MAJOR)) {
-		ht_serve_rows(ht, &a->from[reader], slice);
-		return;
-	}
-	for (uint32_t e = 0; e < a->shape.per_rank; e++)
-		ht_serve_rows(ht, &a->zone[(uint64_t)reader * a->shape.per_rank + e], slice);
-}
-
-/* Weights of a span of rows, for their home ranks. */
-GX_DEV void ht_serve_weights(struct ht *ht, uint64_t first, uint64_t end)
-{
-	const struct ep_ht_args *a = ht->a;
-	uint32_t wide = ht_is(ht, EP_HT_EXPERT_MAJOR) ? 1 : ht->topk;
-
-	for (uint64_t q = first * wide + gx_lane(); q < end * wide; q += GX_WARP)
-		((float *)ht_meta(ht, a->shape.rank, (uint32_t)(q / wide)))[q % wide] = a->in_weights[q];
-}
-
-GX_DEV void ht_serve(struct ht *ht)
-{
-	uint32_t rows = ht->a->handle->rows, item, n = 0;
-	uint32_t slices = *ht->any ? ht->op.nranks * HT_SLICES : 0;
-	uint32_t spans = ht_is(ht, EP_HT_BACKWARD) ? (rows + HT_SPAN - 1) / HT_SPAN + 1 : 0;
-
-	if (slices + spans == 0)
-		return;
-	while ((item = ht_take(ht, HT_EXTRA)) < slices + spans) {
-		uint64_t first = (uint64_t)(item - slices) * HT_SPAN;
-
-		if (item < slices)
-			ht_serve_reader(ht, item / HT_SLICES, item % HT_SLICES);
-		else
-			ht_serve_weights(ht, first, first + HT_SPAN < rows ? first + HT_SPAN : rows);
-		n++;
-	}
-	if (ht_finished(ht, HT_EXTRA, n, slices + spans))
-		HT_TELL_ALL(ht, meta);
-}
-
-/* All lanes: waits until what this rank reads from windows has been written. */
-GX_DEV uint32_t ht_served(struct ht *ht)
-{
-	uint32_t bad = 0;
-
-	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
-		if ((ht->near_to[2 * r] == 0 && ht_may_stage(ht, r)) || ht_is(ht, EP_HT_BACKWARD))
-			bad |= !ht_wait(ht, &ht_from(ht, r)->meta, ht->op.epoch, r, EP_KPHASE_RECV); /* A5 */
-	bad = gx_ballot((int)bad) != 0;
-	gx_syncwarp();
-	return !bad;
-}
-
-/* ---- sum ---- */
-
-/* The rows to sum, in order, without gaps; returns their number. */
-GX_DEV uint32_t ht_terms(struct ht *ht, const uint8_t **term)
-{
-	const struct ep_ht_args *a = ht->a;
-	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR), n = 0;
-
-	for (uint32_t i0 = 0; i0 < ht->topk; i0 += GX_WARP) {
-		uint32_t i = i0 + gx_lane(), take = 0;
-		const uint8_t *at = NULL;
-		uint64_t mask;
-
-		if (i < ht->topk && ht->list.expert[i] >= 0 && (expert_major || ht_first(ht, i))) {
-			uint32_t peer = ht_peer(ht, i), row = ht->list.row[i];
-			uint64_t to = ht->near_to[2 * peer];
-
-			take = row < ht->near_rows[peer]; /* else none, or misplaced by another rank's counts */
-			at = to ? (const uint8_t *)(uintptr_t)(to + (uint64_t)row * a->row_bytes)
-				: ht_staged(ht, peer, row);
-		}
-		mask = gx_ballot((int)take);
-		if (take)
-			term[n + gx_popc(mask & (((uint64_t)1 << gx_lane()) - 1))] = at;
-		n += gx_popc(mask);
-	}
-	gx_syncwarp();
-	return n;
-}
-
-/* Backward: the weight that came back for each of the caller's k. */
-GX_DEV void ht_weights(struct ht *ht, uint32_t token)
-{
-	const struct ep_ht_args *a = ht->a;
-
-	for (uint32_t k = gx_lane(); k < ht->topk; k += GX_WARP) {
-		uint64_t at = (uint64_t)token * ht->topk + k;
-		int32_t id = ht->given[at];
-		uint32_t i = 0, first;
-		float weight = 0.0f;
-
-		while (i < ht->topk && ht->list.expert[i] != id)
-			i++;
-		if (id >= 0 && i < ht->topk && ht->list.row[i] != EP_HT_NONE) {
-			for (first = i; !ht_is(ht, EP_HT_EXPERT_MAJOR) && !ht_first(ht, first);)
-				first--;
-			weight = ((const float *)ht_meta(ht, ht_peer(ht, i), ht->list.row[i]))[i - first];
-		}
-		a->out_weights[at] = weight;
-	}
-}
-
-GX_DEV void ht_sum_token(struct ht *ht, uint32_t token)
-{
-	const struct ep_ht_args *a = ht->a;
-	struct sum sum = { NULL, NULL, NULL, 0, a->hidden, gx_lane(), GX_WARP };
-
-	if (!ht->ahead)
-		ht_list_load(ht, token);
-	ht->ahead = 0;
-	sum.out = a->out + (uint64_t)token * a->row_bytes;
-	sum.term = (const uint8_t *const *)ht->list.dst;
-	sum.terms = ht_terms(ht, (const uint8_t **)ht->list.dst);
-	sum_rows_plain(&sum, a->dtype);
-	if (ht_is(ht, EP_HT_BACKWARD))
-		ht_weights(ht, token);
-}
+#include "kernels/ht/combine_across.h"
 
 /* ticket: the first one, in lane 0. */
 GX_DEV void ht_sum(struct ht *ht)
@@ -172,22 +24,44 @@ GX_DEV void ht_sum(struct ht *ht)
 		HT_TELL_ALL(ht, done);
 }
 
-GX_KERNEL(ht_combine)(GX_ARGS(struct ep_ht_args) a)
+GX_DEV void ht_combine_run(const struct ep_ht_args *a, const struct ep_far *far, uint8_t *shared)
 {
-	GX_DYN_SHARED(shared);
 	struct ht ht;
 	uint32_t go;
 
-	ht_begin(&ht, &a, EP_KIND_COMBINE, a.topk ? a.topk : a.handle->topk, shared);
-	ht.ticket = gx_op_take(&a.state->ticket[HT_WORK]);
-	ht.ahead = gx_shfl_u32(ht.ticket, 0) < a.tokens;
-	if (ht.ahead)
-		ht_list_load(&ht, gx_shfl_u32(ht.ticket, 0));
-	go = ht_open(&ht);
-	if (go) {
-		ht_serve(&ht);
-		ht_sum(&ht);
+	ht_begin(&ht, a, EP_KIND_COMBINE, far, a->topk ? a->topk : a->handle->topk, shared);
+	if (far) {
+		ht_across_begin(&ht);
+	} else {
+		ht.ticket = gx_op_take(&a->state->ticket[HT_WORK]);
+		ht.ahead = gx_shfl_u32(ht.ticket, 0) < a->tokens;
+		if (ht.ahead)
+			ht_list_load(&ht, gx_shfl_u32(ht.ticket, 0));
 	}
-	if (gx_op_leave(&a.state->left)) /* R6, A6 */
+	go = ht_open(&ht);
+	if (go)
+		ht_serve(&ht);
+	if (go && far)
+		ht_combine_across(&ht);
+	else if (go)
+		ht_sum(&ht);
+	if (gx_op_leave(&a->state->left)) { /* R6, A6 */
+		if (far)
+			ht_across_end(&ht);
 		ht_end(&ht, go);
+	}
+}
+
+GX_KERNEL(ht_combine)(GX_ARGS(struct ep_ht_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ht_combine_run(&a, NULL, shared);
+}
+
+GX_KERNEL(ht_far_combine)(GX_ARGS(struct ep_ht_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ht_combine_run(&a, &a.across.far, shared);
 }

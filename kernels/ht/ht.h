@@ -34,6 +34,26 @@ struct ht_list {
 	uint32_t *flat;
 };
 
+/* A flow of this operation (kernels/ht/across.h). */
+struct ht_flow {
+	uint32_t flow, n; /* enum ep_ht_flow; channels */
+	struct ep_ht_channel *channel;
+	const struct ep_ht_peer *peer;
+	const uint32_t *rows; /* of this operation, by channel */
+	uint8_t *ring;	      /* of channel 0 */
+};
+
+struct ht_across {
+	uint32_t *cross;  /* handle_mem, [tokens][topk]: at the first expert of another node: the token's number among
+			    * those for that node; else EP_HT_NONE */
+	uint32_t *tokens; /* [others][tmax] */
+	int32_t *expert;  /* [clients][tmax][entries], what clients sent; -1: no more */
+	uint32_t *row;
+	uint32_t entries; /* the most of a row */
+	uint32_t head, pitch, step_rows;
+	struct ht_flow in, out;
+};
+
 struct ht {
 	struct gx_op op;
 	const struct ep_ht_args *a;
@@ -46,6 +66,7 @@ struct ht {
 	uint32_t *position; /* the last k with that expert */
 	uint32_t *row;	    /* its row on the expert's rank, or EP_HT_NONE */
 	uint32_t *flat;	    /* expert-major: the flat row, at each expert */
+	struct ht_across x; /* of a group across nodes */
 	uint32_t ticket;    /* of the next token, in lane 0 */
 	uint32_t ahead;	    /* that token's row and routing are being loaded */
 	/* of the reach table, in the opener: its version, and the last version whose mappings this launch may use */
@@ -66,6 +87,23 @@ struct ht {
 GX_DEV uint32_t ht_is(const struct ht *ht, uint32_t flag)
 {
 	return (ht->a->flags & flag) != 0;
+}
+
+/* The ranks that this rank maps, itself among them. Constant 0 in kernels for one node: op.far is. */
+GX_DEV uint32_t ht_mates(const struct ht *ht)
+{
+	return ht->op.far ? ht->a->across.mates : ht->op.nranks;
+}
+
+GX_DEV uint32_t ht_mate(const struct ht *ht, uint32_t i)
+{
+	return ht->op.far ? ht->a->across.mate[i] : i;
+}
+
+/* The rank of this node that handles the rows of a rank. */
+GX_DEV uint32_t ht_via(const struct ht *ht, uint32_t rank)
+{
+	return ht->op.far ? ht->a->across.via[rank] : rank;
 }
 
 GX_DEV uint32_t ht_pad(uint32_t bytes)
@@ -107,9 +145,21 @@ GX_DEV struct ep_ht_line *ht_from(const struct ht *ht, uint32_t source)
 /* What source has counted, in a control page. */
 GX_DEV uint32_t *ht_counts(const struct ht *ht, uint8_t *control, uint32_t source)
 {
-	const struct ep_ht_shape *s = &ht->a->shape;
+	return (uint32_t *)(control + ep_ht_counts_at(ht->a->shape.nranks, ht->a->shape.bins, source));
+}
 
-	return (uint32_t *)(control + ep_ht_counts_at(s->nranks, s->experts, source));
+/* Across nodes: counts in a window. */
+GX_DEV uint32_t *ht_counts_in(const struct ht *ht, uint32_t owner, uint32_t index)
+{
+	return (uint32_t *)(ht_window(ht, owner) + ep_ht_across_counts_at(ht->a->shape.bins, index));
+}
+
+/* What source has counted: in this rank's page, or across nodes in the window of the rank that handles its rows. */
+GX_DEV const uint32_t *ht_counts_of(const struct ht *ht, uint32_t source)
+{
+	if (ht->op.far)
+		return ht_counts_in(ht, ht_via(ht, source), ht->a->across.counted[source]);
+	return ht_counts(ht, ht->a->mine, source);
 }
 
 GX_DEV uint8_t *ht_meta(const struct ht *ht, uint32_t owner, uint32_t row)
@@ -135,12 +185,14 @@ GX_DEV uint32_t ht_wait(const struct ht *ht, const uint64_t *word, uint64_t valu
 	return 0;
 }
 
-/* All lanes: waits until every rank's word at this offset of its line is at least value. 0: the operation failed. */
+/* All lanes: waits until the word of every rank of the node at this offset of its line is at least value. 0: the
+ * operation failed. */
 GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, uint32_t phase)
 {
 	uint32_t bad = 0;
 
-	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP) {
+	for (uint32_t i = gx_lane(); i < ht_mates(ht); i += GX_WARP) {
+		uint32_t r = ht_mate(ht, i);
 		const uint8_t *line = (const uint8_t *)ht_from(ht, r);
 
 		bad |= !ht_wait(ht, (const uint64_t *)(line + at), value, r, phase);
@@ -152,26 +204,30 @@ GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, ui
 
 #define HT_WAIT_ALL(ht, member, value, phase) ht_wait_all(ht, offsetof(struct ep_ht_line, member), value, phase)
 
-/* All lanes: whether every rank makes the same call: rows of another size would be written out of bounds. */
+/* All lanes: whether every rank of the node makes the same call: rows of another size would be written out of bounds.
+ * Rows from other nodes have the key with them. */
 GX_DEV uint32_t ht_alike(const struct ht *ht)
 {
 	uint32_t bad = 0;
 
-	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
+	for (uint32_t i = gx_lane(); i < ht_mates(ht); i += GX_WARP) {
+		uint32_t r = ht_mate(ht, i);
+
 		if (gx_ld_relaxed_u64(&ht_from(ht, r)->key) != ht->a->call_key) {
 			gx_op_fail(&ht->op, EP_KERR_SHAPE, r, EP_KPHASE_START);
 			bad = 1;
 		}
+	}
 	bad = gx_ballot((int)bad) != 0;
 	gx_syncwarp();
 	return !bad;
 }
 
-/* All lanes of a warp that is ordered after everything: writes the epoch to every rank (R5). */
+/* All lanes of a warp that is ordered after everything: writes the epoch to every rank of the node (R5). */
 GX_DEV void ht_tell_all(const struct ht *ht, uint64_t at)
 {
-	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
-		gx_st_release_u64((uint64_t *)((uint8_t *)ht_line(ht, r) + at), ht->op.epoch);
+	for (uint32_t i = gx_lane(); i < ht_mates(ht); i += GX_WARP)
+		gx_st_release_u64((uint64_t *)((uint8_t *)ht_line(ht, ht_mate(ht, i)) + at), ht->op.epoch);
 }
 
 #define HT_TELL_ALL(ht, member) ht_tell_all(ht, offsetof(struct ep_ht_line, member))
@@ -214,7 +270,7 @@ GX_DEV void ht_put(void *to, uint64_t at, uint64_t value, uint32_t wide)
 GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
 {
 	const struct ep_ht_args *a = ht->a;
-	uint64_t bins = ep_ht_bins(a->shape.nranks, a->shape.experts);
+	uint64_t bins = a->shape.bins;
 	uint64_t routed = ep_ht_routed_bytes(a->shape.tmax, ht->topk);
 	uint8_t *list = shared + (uint64_t)gx_warps() * a->stage + (uint64_t)gx_warp() * a->lane_bytes;
 
@@ -240,7 +296,9 @@ GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
 	ht->list.flat = ht->list.row + ht->topk;
 }
 
-GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, uint32_t topk, uint8_t *shared)
+/* far: NULL in the kernels for one node, so that they have none of the code for several. */
+GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, const struct ep_far *far, uint32_t topk,
+		     uint8_t *shared)
 {
 	ht->a = a;
 	ht->topk = topk < a->shape.room ? topk : a->shape.room; /* the caller may have overwritten handle_mem */
@@ -258,8 +316,9 @@ GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, u
 	ht->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
 	ht->op.limit.abort = a->abort;
 	ht->op.limit.gone = NULL;
-	ht->op.far = NULL;
-	ht->op.limit.afar = NULL;
+	ht->op.far = far;
+	ht->op.failed_afar = 0;
+	ht->op.limit.afar = far ? (const uint64_t *)far->control : NULL;
 	ht->op.limit.failed = (const uint64_t *)a->mine;
 	gx_bulk_open(&ht->bulk, shared, a->stage);
 }
@@ -272,6 +331,8 @@ GX_DEV uint32_t ht_dead(const struct ht *ht)
 
 	if (errors != 0)
 		return 1;
+	if (failed == 0 && ht->op.limit.afar)
+		failed = gx_ld_relaxed_u64(ht->op.limit.afar);
 	if (failed != 0)
 		gx_op_fail_remote(&ht->op, failed, EP_KPHASE_START);
 	return failed != 0;

@@ -100,9 +100,12 @@ GX_DEV uint32_t ht_routed(const struct ht *ht)
 
 	if (h->magic == EP_HT_MAGIC && h->key == a->routing_key && h->topk <= a->shape.room && h->tokens == a->tokens &&
 	    (a->topk == 0 || h->topk == a->topk)) {
-		if (h->rows <= a->limit)
+		if (ht->op.far && ht->op.kind == EP_KIND_COMBINE && !h->relayed)
+			code = EP_KERR_UNSENT;
+		else if (h->rows <= a->limit)
 			return 1;
-		code = EP_KERR_SHORT;
+		else
+			code = EP_KERR_SHORT;
 	}
 	gx_op_fail(&ht->op, code, a->shape.rank, EP_KPHASE_START);
 	return 0;
@@ -119,7 +122,8 @@ GX_DEV uint32_t ht_wait_ways(struct ht *ht, uint32_t combine)
 {
 	uint32_t any = 0, bad = 0;
 
-	for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP) {
+	for (uint32_t i = gx_lane(); i < ht_mates(ht); i += GX_WARP) {
+		uint32_t r = ht_mate(ht, i);
 		const uint64_t *way = &ht_from(ht, r)->way;
 		uint32_t serve = ht_may_stage(ht, r);
 
@@ -159,7 +163,7 @@ GX_DEV void ht_version(struct ht *ht, uint32_t now)
 /* One warp of one block. HT_GO or HT_STOP. */
 GX_DEV uint32_t ht_agree(struct ht *ht)
 {
-	uint32_t bad = 0, n = ht->op.nranks, settled = ht->a->state->settled == ht->op.epoch - 1, version = 0;
+	uint32_t bad = 0, n = ht_mates(ht), settled = ht->a->state->settled == ht->op.epoch - 1, version = 0;
 
 	if (gx_lane() == 0)
 		bad = ht_dead(ht) || !ht_routed(ht);
@@ -167,8 +171,8 @@ GX_DEV uint32_t ht_agree(struct ht *ht)
 		return HT_STOP;
 	if (!settled && !HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_START))
 		return HT_STOP;
-	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
-		ht_show(ht, r);
+	for (uint32_t i = gx_lane(); i < n; i += GX_WARP)
+		ht_show(ht, ht_mate(ht, i));
 	gx_syncwarp();
 	/* After opened, which the host polls. Used only after the wait, which hides most of its time. */
 	if (gx_lane() == 0 && ht->a->reach)
@@ -177,8 +181,8 @@ GX_DEV uint32_t ht_agree(struct ht *ht)
 		return HT_STOP;
 	if (ht->a->reach)
 		ht_version(ht, version);
-	for (uint32_t r = gx_lane(); r < n; r += GX_WARP)
-		ht_choose(ht, r);
+	for (uint32_t i = gx_lane(); i < n; i += GX_WARP)
+		ht_choose(ht, ht_mate(ht, i));
 	gx_syncwarp();
 	bad = !ht_wait_ways(ht, ht->op.kind == EP_KIND_COMBINE);
 	gx_syncwarp();
@@ -203,10 +207,12 @@ GX_DEV uint32_t ht_open(struct ht *ht)
 	if (!ht_ready(ht))
 		return 0;
 	for (uint32_t r = gx_tid(); r < a->shape.nranks; r += gx_threads()) {
-		ht->near_to[2 * r] = ht->to[2 * r];
-		ht->near_to[2 * r + 1] = ht->to[2 * r + 1];
-		ht->window[r] = ht_window(ht, r);
-		ht->near_rows[r] = ht->rows[r];
+		uint32_t here = ht_via(ht, r) == r; /* else it has no rows that this rank could access */
+
+		ht->near_to[2 * r] = here ? ht->to[2 * r] : 0;
+		ht->near_to[2 * r + 1] = here ? ht->to[2 * r + 1] : 0;
+		ht->window[r] = here ? ht_window(ht, r) : NULL;
+		ht->near_rows[r] = here ? ht->rows[r] : 0;
 	}
 	gx_syncthreads();
 	return 1;

@@ -9,206 +9,8 @@
  * Rows depend on (source rank, token) only: the same routing gives the same rows on any device with any number of
  * blocks.
  */
-#include "kernels/ht/ht.h"
-
-/* ---- count ---- */
-
-GX_DEV int64_t ht_given(const struct ep_ht_args *a, uint64_t at)
-{
-	if (a->flags & EP_HT_IDX32)
-		return ((const int32_t *)a->topk_idx)[at];
-	return ((const int64_t *)a->topk_idx)[at];
-}
-
-/* The caller's id, or -1; raises a flag for bad ones. */
-GX_DEV int32_t ht_checked(const struct ht *ht, int64_t id)
-{
-	if (id >= 0 && id < (int64_t)ht->a->shape.experts)
-		return (int32_t)id;
-	if (id != -1)
-		gx_st_relaxed_u32(&ht->a->async[EP_ASYNC_BAD_ID], 1);
-	return -1;
-}
-
-/* A batch of tokens in the warp's shared memory, [tokens][topk] each. */
-struct ht_sort {
-	int32_t *id;	    /* as given */
-	int32_t *kept;	    /* the id at its last k, else -1 */
-	int32_t *expert;    /* the kept ones, ascending; -1: no more */
-	uint32_t *position; /* their k */
-	uint32_t *row;	    /* earlier tokens of the piece for that expert */
-	/* At the first expert of a rank: its bin, then the piece's earlier tokens for that rank; else EP_HT_NONE. */
-	uint32_t *flat;
-};
-
-/* All loads of a batch in flight together. */
-GX_DEV void ht_load_ids(struct ht *ht, uint64_t at, uint32_t n, const struct ht_sort *w)
-{
-	for (uint32_t q = gx_lane(); q < n; q += GX_WARP * HT_BATCH) {
-		int64_t v[HT_BATCH];
-
-		for (uint32_t u = 0; u < HT_BATCH; u++)
-			v[u] = q + u * GX_WARP < n ? ht_given(ht->a, at + q + u * GX_WARP) : -1;
-		for (uint32_t u = 0; u < HT_BATCH && q + u * GX_WARP < n; u++)
-			w->id[q + u * GX_WARP] = ht_checked(ht, v[u]);
-	}
-	gx_syncwarp();
-}
-
-/* Lanes by (token, k): an expert that occurs twice counts at its last k. */
-GX_DEV void ht_keep(struct ht *ht, uint32_t n, const struct ht_sort *w)
-{
-	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
-		int32_t kept = w->id[m];
-		uint32_t end = m - m % ht->topk + ht->topk;
-
-		for (uint32_t j = m + 1; j < end; j++)
-			kept = w->id[j] == kept ? -1 : kept;
-		w->kept[m] = kept;
-		w->expert[m] = -1;
-		w->flat[m] = EP_HT_NONE;
-	}
-	gx_syncwarp();
-}
-
-GX_DEV void ht_order(struct ht *ht, uint32_t n, const struct ht_sort *w)
-{
-	int32_t per_rank = (int32_t)ht->a->shape.per_rank;
-
-	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
-		int32_t mine = w->kept[m], rank_first = mine - mine % per_rank;
-		uint32_t k = m % ht->topk, to = m - k, first = 1;
-		const int32_t *kept = w->kept + to;
-
-		if (mine < 0)
-			continue;
-		for (uint32_t j = 0; j < ht->topk; j++) {
-			uint32_t before = kept[j] >= 0 && kept[j] < mine;
-
-			to += before;
-			first = before && kept[j] >= rank_first ? 0 : first;
-		}
-		w->expert[to] = mine;
-		w->position[to] = k;
-		if (first)
-			w->flat[to] = ht->a->shape.experts + (uint32_t)(mine / per_rank);
-	}
-	gx_syncwarp();
-}
-
-/* The only step that goes token by token. hist: this piece's counts. A token's bins are distinct: no lanes collide. */
-GX_DEV void ht_tally(struct ht *ht, uint32_t n, const struct ht_sort *w, uint32_t *hist)
-{
-	for (uint32_t to = 0; to < n; to += ht->topk) {
-		for (uint32_t m = to + gx_lane(); m < to + ht->topk; m += GX_WARP) {
-			int32_t e = w->expert[m];
-			uint32_t bin = w->flat[m];
-
-			if (e >= 0) {
-				w->row[m] = hist[e];
-				hist[e] = w->row[m] + 1;
-			}
-			if (bin != EP_HT_NONE) {
-				w->flat[m] = hist[bin];
-				hist[bin] = w->flat[m] + 1;
-			}
-		}
-		gx_syncwarp();
-	}
-}
-
-/* To handle_mem; rows are still relative to the piece's first. */
-GX_DEV void ht_keep_routing(struct ht *ht, uint64_t at, uint32_t n, const struct ht_sort *w)
-{
-	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
-
-	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
-		uint32_t first = m, flat = EP_HT_NONE;
-
-		if (w->expert[m] >= 0) {
-			while (w->flat[first] == EP_HT_NONE) /* the first of the rank precedes it */
-				first--;
-			flat = w->flat[first];
-		}
-		ht->given[at + m] = w->id[m];
-		ht->expert[at + m] = w->expert[m];
-		ht->position[at + m] = w->expert[m] >= 0 ? w->position[m] : 0;
-		ht->row[at + m] = w->expert[m] < 0 ? EP_HT_NONE : expert_major ? w->row[m] : flat;
-		if (expert_major)
-			ht->flat[at + m] = flat;
-	}
-	gx_syncwarp();
-}
-
-GX_DEV uint32_t ht_chunk_first(const struct ht *ht, uint32_t chunk)
-{
-	return (uint32_t)((uint64_t)ht->a->tokens * chunk / EP_HT_CHUNKS);
-}
-
-GX_DEV struct ht_sort ht_sort_at(const struct ht *ht)
-{
-	uint64_t n = (uint64_t)ep_ht_batch(ht->topk) * ht->topk;
-	struct ht_sort w;
-
-	w.id = (int32_t *)ht->list.dst;
-	w.kept = w.id + n;
-	w.expert = w.kept + n;
-	w.position = (uint32_t *)(w.expert + n);
-	w.row = w.position + n;
-	w.flat = w.row + n;
-	return w;
-}
-
-/* Counts are in the warp's shared memory if they fit: in global memory each step is a round trip to the L2 cache. */
-GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
-{
-	const struct ep_ht_args *a = ht->a;
-	uint64_t bins = ep_ht_bins(a->shape.nranks, a->shape.experts), used = ep_ht_sort_bytes(ht->topk);
-	uint32_t *out = ht->chunk + chunk * bins, end = ht_chunk_first(ht, chunk + 1), batch = ep_ht_batch(ht->topk);
-	uint32_t *hist = a->lane_bytes > used ? (uint32_t *)((uint8_t *)ht->list.dst + used) : out;
-	struct ht_sort sort = ht_sort_at(ht);
-
-	GX_ROLL
-	for (uint64_t i = gx_lane(); i < bins; i += GX_WARP)
-		hist[i] = 0;
-	gx_syncwarp();
-	for (uint32_t t = ht_chunk_first(ht, chunk); t < end; t += batch) {
-		uint64_t at = (uint64_t)t * ht->topk;
-		uint32_t n = (end - t < batch ? end - t : batch) * ht->topk;
-
-		ht_load_ids(ht, at, n, &sort);
-		ht_keep(ht, n, &sort);
-		ht_order(ht, n, &sort);
-		ht_tally(ht, n, &sort, hist);
-		ht_keep_routing(ht, at, n, &sort);
-	}
-	for (uint64_t i = gx_lane(); hist != out && i < bins; i += GX_WARP)
-		out[i] = hist[i];
-	gx_syncwarp();
-}
-
-/* All threads: 1 for the one block that is ordered after every piece (R4, A4). */
-GX_DEV uint32_t ht_count(struct ht *ht)
-{
-	GX_SHARED uint32_t mine, last;
-	uint32_t chunk, next = gx_op_take(&ht->a->state->ticket[HT_WORK]), n = 0;
-
-	if (gx_tid() == 0)
-		mine = 0;
-	gx_syncthreads();
-	while ((chunk = gx_shfl_u32(next, 0)) < EP_HT_CHUNKS) {
-		next = gx_op_take(&ht->a->state->ticket[HT_WORK]);
-		ht_count_chunk(ht, chunk);
-		n++;
-	}
-	if (gx_lane() == 0 && n > 0 && gx_dev_add_acqrel_u32(&ht->a->state->finished[HT_WORK], n) + n == EP_HT_CHUNKS)
-		mine = 1;
-	gx_syncthreads();
-	if (gx_tid() == 0)
-		last = mine;
-	gx_syncthreads();
-	return last;
-}
+#include "kernels/ht/count.h"
+#include "kernels/ht/update_across.h"
 
 /* ---- exchange: one block ---- */
 
@@ -217,7 +19,7 @@ GX_DEV uint32_t ht_count(struct ht *ht)
 /* Counts by piece become prefix sums over the earlier pieces; total[]: of all pieces. */
 GX_DEV void ht_scan_chunks(struct ht *ht)
 {
-	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
+	uint64_t bins = ht->a->shape.bins;
 
 	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
 		uint32_t sum = 0;
@@ -253,9 +55,11 @@ GX_DEV uint32_t ht_may_write(struct ht *ht)
 GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 {
 	GX_SHARED uint32_t ok;
-	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
+	uint64_t bins = ht->a->shape.bins;
 
-	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
+	if (ht->op.far && !ht_counts_across(ht))
+		return 0;
+	for (uint64_t bin = gx_tid(); !ht->op.far && bin < bins; bin += gx_threads()) {
 		uint32_t n = ht->total[bin]; /* once: every load is a round trip to the L2 cache */
 
 		for (uint32_t r = 0; r < ht->op.nranks; r++)
@@ -265,8 +69,8 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 	if (gx_warp() == 0) {
 		uint32_t here;
 
-		for (uint32_t r = gx_lane(); r < ht->op.nranks; r += GX_WARP)
-			gx_st_relaxed_u64(&ht_line(ht, r)->key, ht->a->call_key);
+		for (uint32_t i = gx_lane(); i < ht_mates(ht); i += GX_WARP)
+			gx_st_relaxed_u64(&ht_line(ht, ht_mate(ht, i))->key, ht->a->call_key);
 		HT_TELL_ALL(ht, counts);
 		here = HT_WAIT_ALL(ht, counts, ht->op.epoch, EP_KPHASE_RECV) && ht_alike(ht);
 		if (gx_lane() == 0)
@@ -280,14 +84,14 @@ GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 GX_DEV void ht_load_counts(const struct ht *ht, uint32_t first, uint64_t bin, uint32_t *out)
 {
 	for (uint32_t u = 0; u < HT_BATCH; u++)
-		out[u] = first + u < ht->op.nranks ? ht_counts(ht, ht->a->mine, first + u)[bin] : 0;
+		out[u] = first + u < ht->op.nranks ? ht_counts_of(ht, first + u)[bin] : 0;
 }
 
 /* base[]: rows of lower ranks; total[]: of all ranks. *go becomes 0 if a rank counts more rows than it can have: sums
  * of them would overflow. */
 GX_DEV void ht_sum_counts(struct ht *ht, uint32_t *go)
 {
-	uint64_t bins = ep_ht_bins(ht->a->shape.nranks, ht->a->shape.experts);
+	uint64_t bins = ht->a->shape.bins;
 
 	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
 		uint32_t before = 0, all = 0, liar = EP_HT_NONE;
@@ -394,7 +198,7 @@ GX_DEV void ht_sources(struct ht *ht)
 	if (!ht_is(ht, EP_HT_EXPERT_MAJOR))
 		end_of_all = ht_clamp(ht, end_of_all);
 	for (uint32_t r0 = 0; r0 < ht->op.nranks; r0 += GX_WARP) {
-		uint32_t r = r0 + gx_lane(), n = r < ht->op.nranks ? ht_counts(ht, ht->a->mine, r)[bin] : 0;
+		uint32_t r = r0 + gx_lane(), n = r < ht->op.nranks ? ht_counts_of(ht, r)[bin] : 0;
 		uint64_t end = begin + ht_scan(n);
 
 		if (r < ht->op.nranks) {
@@ -427,6 +231,7 @@ GX_DEV void ht_publish(struct ht *ht, uint64_t total)
 	a->handle->topk = ht->topk;
 	a->handle->rows = ht_clamp(ht, total);
 	a->handle->total = total;
+	a->handle->relayed = 0;
 }
 
 /* One warp: a rank with more rows than its capacity, preferably this one; UINT32_MAX: none. serve[] has the warps'
@@ -538,39 +343,77 @@ GX_DEV void ht_place_entries(struct ht *ht, uint64_t at, uint64_t end, const uin
 	}
 }
 
+/* Tokens for other nodes: their numbers among those for the node, and back. */
+GX_DEV void ht_place_crossing(struct ht *ht, uint64_t at, uint64_t end, const uint32_t *before)
+{
+	const struct ep_ht_shape *s = &ht->a->shape;
+
+	for (; at < end; at += GX_WARP) {
+		uint32_t earlier = ht->x.cross[at], node;
+
+		if (earlier == EP_HT_NONE)
+			continue;
+		node = ht->a->across.where[(uint32_t)ht->expert[at] / s->per_rank];
+		earlier += before[s->experts + s->nranks + node];
+		ht->x.cross[at] = earlier;
+		ht->x.tokens[(uint64_t)node * s->tmax + earlier] = (uint32_t)(at / ht->topk);
+	}
+}
+
 GX_DEV void ht_place_chunk(struct ht *ht, uint32_t chunk)
 {
 	const struct ep_ht_shape *s = &ht->a->shape;
-	const uint32_t *before = ht->chunk + chunk * ep_ht_bins(s->nranks, s->experts);
+	const uint32_t *before = ht->chunk + chunk * s->bins;
 	uint64_t end = (uint64_t)ht_chunk_first(ht, chunk + 1) * ht->topk;
 	uint64_t at = (uint64_t)ht_chunk_first(ht, chunk) * ht->topk + gx_lane();
 
+	if (ht->op.far)
+		ht_place_crossing(ht, at, end, before);
 	for (; at < end; at += GX_WARP * HT_BATCH)
 		ht_place_entries(ht, at, end, before);
 }
 
-GX_KERNEL(ht_update)(GX_ARGS(struct ep_ht_args) a)
+GX_DEV void ht_update_run(const struct ep_ht_args *a, const struct ep_far *far, uint8_t *shared)
 {
-	GX_DYN_SHARED(shared);
 	uint32_t chunk;
 	struct ht ht;
 
-	ht_begin(&ht, &a, EP_KIND_UPDATE, a.topk, shared);
+	ht_begin(&ht, a, EP_KIND_UPDATE, far, a->topk, shared);
+	if (far)
+		ht_across_begin(&ht);
 	if (ht_count(&ht)) {
 		uint64_t total = 0;
 		uint32_t go = ht_exchange(&ht, &total);
 
 		gx_syncthreads();
 		if (gx_tid() == 0 && go != HT_GO)
-			a.handle->magic = 0; /* rows were counted but not placed */
+			a->handle->magic = 0; /* rows were counted but not placed */
 		if (gx_tid() == 0)
-			gx_dev_add_acqrel_u32(&a.state->ready, go); /* R3 */
+			gx_dev_add_acqrel_u32(&a->state->ready, go); /* R3 */
 		if (go == HT_GO)
 			ht_conclude(&ht, total);
 	}
 	if (ht_ready(&ht))
 		while ((chunk = ht_take(&ht, HT_TAKE)) < EP_HT_CHUNKS)
 			ht_place_chunk(&ht, chunk);
-	if (gx_op_leave(&a.state->left)) /* R6, A6 */
+	if (gx_op_leave(&a->state->left)) { /* R6, A6 */
+		if (far)
+			ht_across_end(&ht);
 		ht_close(&ht, 0);
+	}
+}
+
+/* Two kernels, so that a group in one node has none of the code for several. */
+GX_KERNEL(ht_update)(GX_ARGS(struct ep_ht_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ht_update_run(&a, NULL, shared);
+}
+
+GX_KERNEL(ht_far_update)(GX_ARGS(struct ep_ht_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ht_update_run(&a, &a.across.far, shared);
 }

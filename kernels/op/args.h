@@ -17,6 +17,7 @@ enum ep_kernel_error {
 	EP_KERR_SHORT,	  /* this rank's tensor has fewer rows than the routing assigns to it */
 	EP_KERR_SHAPE,	  /* rank makes a different call */
 	EP_KERR_UNROUTED, /* the handle's memory holds no routing, or that of another shape */
+	EP_KERR_UNSENT,	  /* a combine across nodes before any dispatch of the routing */
 	EP_KERR_RING,	  /* the engine did not take a command for rank, or the ring was dead already */
 };
 

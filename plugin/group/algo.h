@@ -21,18 +21,20 @@ struct ep_algo {
 	const char *name;
 	const char *mode[4]; /* for messages, by ncclEpLayout_t */
 	unsigned sms;	     /* blocks of a launch unless the user says how many; 0: as many as the GPU holds */
-	bool crosses_nodes;  /* else all ranks must map each other */
-	bool throughput;     /* rows cross nodes in large puts: the net's limits for those apply */
-	bool fails_all;	     /* an error that stops an operation on one rank stops it on all */
+	/* Where GPUs of one host do not map each other, its windows are in host memory; else the net connects them. */
+	bool host_windows;
+	bool throughput; /* rows cross nodes in large puts: the net's limits for those apply */
+	bool fails_all;	 /* an error that stops an operation on one rank stops it on all */
 
 	/* ---- of a group ---- */
 	size_t (*control_size)(const struct ncclEpGroup *group);
 	size_t (*far_size)(const struct ncclEpGroup *group); /* of the words that far ranks write; NULL: none */
-	/* Sets wanted[nranks] for the remote ranks it puts to; a pair does so both ways. NULL: all of them. */
-	int (*wants)(const struct ncclEpGroup *group, bool *wanted);
-	/* Device state and algo_state. *window: in, what the configuration asks for; out, bytes of the payload window
-	 * that handles are known to need. */
-	int (*open)(struct ncclEpGroup *group, size_t *window);
+	/* Collective, first of all: sets wanted[nranks] for the remote ranks it puts to; a pair does so both ways.
+	 * NULL: all of them. */
+	int (*wants)(struct ncclEpGroup *group, bool *wanted);
+	/* Device state and algo_state. need: in, what the configuration asks for; out, what handles are known to need.
+	 */
+	int (*open)(struct ncclEpGroup *group, struct ep_need *need);
 	/* Ends threads, before the bootstrap closes. */
 	void (*stop)(struct ncclEpGroup *group);
 	/* After stop: frees algo_state when no kernel runs any more, or leaks what kernels may still use. */

@@ -179,7 +179,7 @@ static int control_open(struct ncclEpGroup *group)
 
 	for (int r = 0; !rc && r < group->nranks; r++)
 		group->topo.rank[r].apart = !group->control.peer[r];
-	if (rc || group->algo->crosses_nodes || group->control.whole || !one_host(group))
+	if (rc || !group->algo->host_windows || group->control.whole || !one_host(group))
 		return rc;
 	if ((rc = ep_dev_row(EP_DEV_HOST)->open(0, &group->host)))
 		return rc;
@@ -192,20 +192,15 @@ static int control_open(struct ncclEpGroup *group)
 	return ep_window_open(&ctx, bytes, &group->control);
 }
 
-static int all_mapped(const struct ncclEpGroup *group)
+/* Windows in host memory are for all ranks, or for none. */
+static int host_mapped(const struct ncclEpGroup *group)
 {
-	for (int r = 0; r < group->nranks; r++)
-		if (!group->control.peer[r] && group->host)
+	for (int r = 0; group->host && r < group->nranks; r++)
+		if (!group->control.peer[r])
 			return EP_FAIL(EP_GROUP, EP_EDEVICE,
 				       "ncclEpCreateGroup: rank %d cannot map host memory of rank %d: let the ranks of "
 				       "a node share its memory (one IPC namespace), and leave enough of it to pin",
 				       group->rank, r);
-		else if (!group->control.peer[r])
-			return EP_FAIL(EP_GROUP, EP_EUSAGE,
-				       "ncclEpCreateGroup: rank %d cannot map the memory of rank %d (another node, "
-				       "another kind of device, or NCCL_EP_RANKS_PER_NODE is set), and %s does not "
-				       "cross nodes yet: use NCCL_EP_ALGO_LOW_LATENCY",
-				       group->rank, r, group->algo->name);
 	return 0;
 }
 
@@ -219,7 +214,6 @@ static int link_open(struct ncclEpGroup *group)
 				   .stream = group->stream,
 				   .mapped = group->control.peer,
 				   .throughput = group->algo->throughput,
-				   .far_size = group->algo->far_size ? group->algo->far_size(group) : 0,
 				   .rank_lost = ep_group_rank_lost,
 				   .failed = ep_group_net_failed,
 				   .arg = group };
@@ -231,17 +225,12 @@ static int link_open(struct ncclEpGroup *group)
 		rc = wanted ? group->algo->wants(group, wanted) : -ENOMEM;
 		ctx.wanted = wanted;
 	}
-	if (!rc)
+	if (!rc) {
+		ctx.far_size = group->algo->far_size ? group->algo->far_size(group) : 0;
 		rc = ep_link_open(&ctx, &group->link);
+	}
 	free(wanted);
 	return rc;
-}
-
-/* An explicit size is that of each: what is mapped, what arrives over the net, what leaves. */
-static int far_reserve(struct ncclEpGroup *group, size_t bytes)
-{
-	bytes = bytes / EP_PLAN_ALIGN * EP_PLAN_ALIGN;
-	return ep_link_reserve(group->link, bytes, bytes);
 }
 
 /* Kernels of ranks that share a GPU wait for each other, so all must be resident at once; the CPU runs any number. */
@@ -272,7 +261,9 @@ static int topo_find(struct ncclEpGroup *group)
 /* With the mesh up the caller tells the others of a failure, which they would otherwise learn by their deadline. */
 static int group_furnish(struct ncclEpGroup *group)
 {
-	size_t bytes = group->cfg.rdma_buffer_size;
+	/* An explicit size is that of each: what is mapped, what arrives over the net, what leaves. */
+	size_t bytes = group->cfg.rdma_buffer_size / EP_PLAN_ALIGN * EP_PLAN_ALIGN;
+	struct ep_need need = { group->cfg.rdma_buffer_size, bytes, bytes };
 	int rc;
 
 	if ((rc = cfg_agree(group)))
@@ -281,13 +272,13 @@ static int group_furnish(struct ncclEpGroup *group)
 		return rc;
 	if ((rc = control_open(group)))
 		return rc;
-	if ((rc = group->algo->crosses_nodes ? link_open(group) : all_mapped(group)))
+	if ((rc = host_mapped(group)) || (rc = link_open(group)))
 		return rc;
-	if ((rc = group->algo->open(group, &bytes)))
+	if ((rc = group->algo->open(group, &need)))
 		return rc;
-	if (bytes && (rc = ep_group_payload_add(group, bytes)))
+	if (need.window && (rc = ep_group_payload_add(group, need.window)))
 		return rc;
-	if (bytes && group->link && (rc = far_reserve(group, bytes)))
+	if (need.far_window && group->link && (rc = ep_link_reserve(group->link, need.far_window, need.far_send)))
 		return rc;
 	return ep_boot_barrier(group->boot);
 }

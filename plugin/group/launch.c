@@ -24,6 +24,9 @@ static const struct {
 	[EP_K_ht_update] = { 16, 0, EP_SMS_UPDATE },
 	[EP_K_ht_dispatch] = { 16, 24576, EP_SMS_DISPATCH },
 	[EP_K_ht_combine] = { 16, 4096, EP_SMS_COMBINE },
+	[EP_K_ht_far_update] = { 16, 0, EP_SMS_UPDATE },
+	[EP_K_ht_far_dispatch] = { 16, 24576, EP_SMS_DISPATCH },
+	[EP_K_ht_far_combine] = { 16, 4096, EP_SMS_COMBINE },
 };
 
 /* SMs that may be asked for. The CPU device takes the numbers of a program for GPUs, whatever it can run at once. */

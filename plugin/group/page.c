@@ -65,6 +65,12 @@ static int usage_report(const struct ep_kernel_report *r, int rank, char *out, s
 			 "number of tokens: call ncclEpUpdateHandle first",
 			 rank, kind, epoch);
 		break;
+	case EP_KERR_UNSENT:
+		snprintf(out, size,
+			 "rank %d: %s %llu: no dispatch since the handle's last update: between nodes a combine goes "
+			 "back the way of a dispatch",
+			 rank, kind, epoch);
+		break;
 	default:
 		snprintf(out, size, "rank %d: %s %llu failed with unknown code %u", rank, kind, epoch, r->code);
 		return -EP_EINTERNAL;

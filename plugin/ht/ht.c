@@ -29,6 +29,7 @@ static struct ep_ht_shape shape_of(const struct ncclEpHandle *handle)
 		.room = room,
 		.fan = room < per_rank ? room : per_rank,
 		.tmax = group->cfg.max_dispatch,
+		.bins = ep_ht_bins_of(group),
 	};
 }
 
@@ -78,6 +79,7 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 		a->window_here[r] = win->peer[r];
 		a->near_here[r] = ht->near[r];
 	}
+	ep_ht_across_args(group, &a->across);
 }
 
 /* Arguments common to every launch of a handle. */
@@ -102,6 +104,8 @@ static int args_common(const char *fn, struct ncclEpHandle *handle, struct ep_ht
 	a->zone = (struct ep_ht_run *)(mem + at.zone);
 	a->area = (struct ep_ht_run *)(mem + at.area);
 	a->filled = (uint32_t *)(mem + at.filled);
+	a->across.rows_out = (uint32_t *)(mem + at.rows_out);
+	a->across.rows_in = (uint32_t *)(mem + at.rows_in);
 	return 0;
 }
 
@@ -145,6 +149,10 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_
 
 	if (rc)
 		return rc;
+	if (group->link)
+		l.kernel = kernel == EP_K_ht_update	? EP_K_ht_far_update
+			   : kernel == EP_K_ht_dispatch ? EP_K_ht_far_dispatch
+							: EP_K_ht_far_combine;
 	l.grid = plan.grid;
 	l.block = plan.block;
 	l.shared = plan.block / group->dev->warp * need.warp_bytes + need.block_bytes;
@@ -196,7 +204,7 @@ static int ht_update(struct ncclEpHandle *handle, const struct ep_update *update
 	struct ncclEpGroup *group = handle->group;
 	struct counters counters;
 	struct ep_ht_args a;
-	uint32_t hist = (uint32_t)ep_ht_bins((uint32_t)group->nranks, group->cfg.num_experts) * 4;
+	uint32_t hist = ep_ht_bins_of(group) * 4;
 	int rc;
 
 	if ((rc = counters_find("ncclEpUpdateHandle", handle, &update->info, &counters)) ||
@@ -355,8 +363,12 @@ const struct ep_algo ep_ht_algo = {
 	.name = "HT",
 	.mode = { "HT", "HT expert-major", "HT", "HT flat" },
 	.sms = 24, /* bandwidth needs no more, and training wants the rest for its GEMMs */
+	.host_windows = true,
+	.throughput = true,
 	.fails_all = true,
 	.control_size = ep_ht_control,
+	.far_size = ep_ht_far,
+	.wants = ep_ht_wants,
 	.open = ep_ht_open,
 	.stop = ep_ht_stop,
 	.close = ep_ht_close,

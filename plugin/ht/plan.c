@@ -5,6 +5,7 @@
 
 #include "kernels/args.h"
 #include "plugin/group/plan.h"
+#include "plugin/ht/nodes.h"
 
 #define ALIGNMENT_MAX ((size_t)1 << 20) /* of a zone: padding is counted in 32 bits */
 
@@ -22,7 +23,8 @@ int ep_ht_mem(const char *fn, const struct ncclEpGroup *group, const struct ep_h
 {
 	size_t r = (size_t)group->nranks, el = expert_major(args) ? (size_t)group->experts_per_rank : 0;
 	struct ep_sum s = { false };
-	size_t routed = ep_mul(&s, group->cfg.max_dispatch, (size_t)args->room), at = EP_PLAN_HEADER;
+	size_t routed = ep_mul(&s, group->cfg.max_dispatch, (size_t)args->room), at = EP_PLAN_HEADER, entries;
+	const struct ep_ht_span *span = &ep_ht_nodes(group)->span;
 	struct ep_ht_mem m;
 	int rc;
 
@@ -30,9 +32,18 @@ int ep_ht_mem(const char *fn, const struct ncclEpGroup *group, const struct ep_h
 	m.zone = ep_part(&s, &at, ep_mul(&s, r, el), sizeof(struct ep_ht_run));
 	m.area = ep_part(&s, &at, el, sizeof(struct ep_ht_run));
 	m.filled = ep_part(&s, &at, el, sizeof(uint32_t));
+	m.rows_out = ep_part(&s, &at, span->others, sizeof(uint32_t));
+	m.rows_in = ep_part(&s, &at, span->most, sizeof(uint32_t));
 	m.routed = at;
-	for (int i = 0; i < (expert_major(args) ? 5 : 4); i++)
+	for (int i = 0; i < (span->others ? 6 : expert_major(args) ? 5 : 4); i++)
 		ep_part(&s, &at, routed, sizeof(uint32_t));
+	if (span->others) {
+		entries = ep_ht_entries(span, (uint32_t)args->room);
+		ep_part(&s, &at, ep_mul(&s, span->others, group->cfg.max_dispatch), sizeof(uint32_t));
+		for (int i = 0; i < 2; i++)
+			ep_part(&s, &at, ep_mul(&s, ep_mul(&s, span->most, group->cfg.max_dispatch), entries),
+				sizeof(uint32_t));
+	}
 	m.total = at;
 	if ((rc = ep_sum_check(&s, fn, args)))
 		return rc;
@@ -52,13 +63,12 @@ static size_t row_count(struct ep_sum *s, const struct ncclEpGroup *group, const
 		      ep_mul(s, (size_t)group->experts_per_rank, args->alignment - 1));
 }
 
-/* Whether all ranks use each other's tensors by plain pointers; the same answer on all of them. */
-static bool all_near(const struct ncclEpGroup *group)
+/* Across nodes: the counts of this rank and its clients, between two operations. */
+static size_t counts_bytes(const struct ncclEpGroup *group)
 {
-	for (int r = 0; r < group->nranks; r++)
-		if (!ep_topo_near(&group->topo, 0, r))
-			return false;
-	return true;
+	const struct ep_ht_span *span = &ep_ht_nodes(group)->span;
+
+	return span->others ? ep_ht_across_counts_at(ep_ht_bins_of(group), 1 + span->most) : 0;
 }
 
 int ep_ht_window(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
@@ -77,9 +87,9 @@ int ep_ht_window(const char *fn, const struct ncclEpGroup *group, const struct e
 		head = ep_round_up(&s, ep_add(&s, 4, ep_mul(&s, 4, fan(group, args))), EP_ROW_ALIGN);
 	dispatch = ep_mul(&s, expert_major(args) ? sent : ep_smaller(sent, w.row_count), ep_add(&s, head + 16, token));
 	combine = ep_mul(&s, w.row_count, token);
-	if (all_near(group) && group->cfg.zero_copy != NCCL_EP_ZERO_COPY_OFF)
+	if (ep_ht_nodes(group)->near && group->cfg.zero_copy != NCCL_EP_ZERO_COPY_OFF)
 		dispatch = combine = 0;
-	w.total = ep_add(&s, w.stage, ep_larger(dispatch, combine));
+	w.total = ep_larger(ep_add(&s, w.stage, ep_larger(dispatch, combine)), counts_bytes(group));
 	if ((rc = ep_sum_check(&s, fn, args)))
 		return rc;
 	if (w.row_count >= UINT32_MAX || sent >= UINT32_MAX || args->alignment > ALIGNMENT_MAX)
@@ -103,12 +113,35 @@ int ep_ht_mem_size(const char *fn, const struct ncclEpGroup *group, const struct
 	return 0;
 }
 
+/* A step is a put that a NIC sends at its full rate; rings are no longer than half the tokens. */
+#define STEP_BYTES 65536u
+#define STEP_ROWS 32u
+
+static int far_need(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
+		    struct ep_need *out)
+{
+	const struct ep_ht_span *span = &ep_ht_nodes(group)->span;
+	uint32_t entries = ep_ht_entries(span, (uint32_t)args->room), bins = ep_ht_bins_of(group);
+	struct ep_sum s = { false };
+	/* Tokens and scales are padded each. */
+	size_t token = ep_add(&s, ep_round_up(&s, group->cfg.max_token_bytes, EP_ROW_ALIGN), EP_ROW_ALIGN), rings;
+	size_t pitch = ep_add(&s, token, ep_ht_row_head(EP_HT_DISPATCH_IN, entries, 0));
+	size_t rows = ep_smaller(ep_smaller(STEP_BYTES / pitch, STEP_ROWS), group->cfg.max_dispatch / 2 / span->steps);
+
+	rings = ep_mul(&s, (size_t)(span->most + span->others) * span->steps,
+		       ep_round_up(&s, ep_mul(&s, rows ? rows : 1, pitch), EP_PLAN_ALIGN));
+	out->far_window = ep_add(&s, ep_ht_rings_at(span, bins, 1), rings);
+	out->far_send = ep_add(&s, ep_ht_rings_at(span, bins, 0), rings);
+	return ep_sum_check(&s, fn, args);
+}
+
 int ep_ht_need(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args, struct ep_need *out)
 {
 	struct ep_ht_window window;
 	int rc = ep_ht_window(fn, group, args, &window);
 
-	if (!rc)
-		*out = (struct ep_need){ .window = window.total };
-	return rc;
+	if (rc)
+		return rc;
+	*out = (struct ep_need){ .window = window.total };
+	return group->link ? far_need(fn, group, args, out) : 0;
 }

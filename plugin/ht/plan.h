@@ -8,12 +8,14 @@
 
 /* Offsets into handle_mem. What a layout does not have is empty and shares the next one's offset. */
 struct ep_ht_mem {
-	size_t from;   /* struct ep_ht_run [R] */
-	size_t zone;   /* expert-major: struct ep_ht_run [R][El] */
-	size_t area;   /* expert-major: struct ep_ht_run [El] */
-	size_t filled; /* expert-major: uint32 [El] */
-	size_t routed; /* uint32 [Tmax][K] four times, expert-major five; last, since another handle over the same
-			* memory may have room for another K */
+	size_t from;	 /* struct ep_ht_run [R] */
+	size_t zone;	 /* expert-major: struct ep_ht_run [R][El] */
+	size_t area;	 /* expert-major: struct ep_ht_run [El] */
+	size_t filled;	 /* expert-major: uint32 [El] */
+	size_t rows_out; /* across nodes: uint32 [nodes - 1] */
+	size_t rows_in;	 /* across nodes: uint32 [most clients of a rank] */
+	size_t routed;	 /* uint32 [Tmax][K] four times, expert-major five, across nodes six and what was relayed; last,
+			* since another handle over the same memory may have room for another K */
 	size_t total;
 };
 

@@ -223,7 +223,6 @@ static int ll_update(struct ncclEpHandle *handle, const struct ep_update *update
 const struct ep_algo ep_ll_algo = {
 	.name = "LL",
 	.mode = { "LL", "LL expert-major", "LL rank-major", "LL" },
-	.crosses_nodes = true,
 	.control_size = ep_ll_control,
 	.far_size = ep_ll_far,
 	.open = ep_ll_open,

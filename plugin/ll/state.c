@@ -16,13 +16,13 @@ size_t ep_ll_far(const struct ncclEpGroup *group)
 	return ep_ll_far_size((uint32_t)group->nranks);
 }
 
-int ep_ll_open(struct ncclEpGroup *group, size_t *window)
+int ep_ll_open(struct ncclEpGroup *group, struct ep_need *need)
 {
 	struct ep_ll_shape shape = ep_ll_shape_of(group, 1);
 
 	int rc = group->dev->ops->mem_alloc(group->dev, ep_ll_state_size(&shape), &group->state);
 
-	(void)window; /* handles grow it, unless rdma_buffer_size says how large it is */
+	(void)need; /* handles grow it, unless rdma_buffer_size says how large it is */
 	if (!rc)
 		group->ended = &((struct ep_ll_state *)group->state.ptr)->ended;
 	return rc;

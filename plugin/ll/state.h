@@ -4,12 +4,13 @@
 #define EP_PLUGIN_LL_STATE_H
 
 #include "kernels/args.h"
+#include "plugin/group/algo.h"
 #include "plugin/group/group.h"
 
 /* Of struct ep_algo. */
 size_t ep_ll_control(const struct ncclEpGroup *group);
 size_t ep_ll_far(const struct ncclEpGroup *group);
-int ep_ll_open(struct ncclEpGroup *group, size_t *window);
+int ep_ll_open(struct ncclEpGroup *group, struct ep_need *need);
 int ep_ll_clear(struct ncclEpGroup *group);
 
 /* Arguments of a launch that belongs to no handle. */

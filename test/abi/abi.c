@@ -126,24 +126,45 @@ Test(abi, structs)
 Test(abi, ext_structs)
 {
 	static const struct row rows[] = {
-		SIZE(anyEpNetCounts_t, 40),	     AT(anyEpNetCounts_t, size, 0),
-		AT(anyEpNetCounts_t, puts, 8),	     AT(anyEpNetCounts_t, bytes, 16),
-		AT(anyEpNetCounts_t, signals, 24),   IS(ANYEP_NET_COUNTS_V1_SIZE, 32),
-		SIZE(ncclEpNetCounts_t, 64),	     AT(ncclEpNetCounts_t, puts, 0),
-		AT(ncclEpNetCounts_t, bytes, 8),     AT(ncclEpNetCounts_t, signals, 16),
-		AT(ncclEpNetCounts_t, reserved, 24), SIZE(anyEpReachCounts_t, 64),
-		AT(anyEpReachCounts_t, size, 0),     AT(anyEpReachCounts_t, direct, 8),
-		AT(anyEpReachCounts_t, staged, 16),  AT(anyEpReachCounts_t, mapped, 24),
-		AT(anyEpReachCounts_t, peak, 32),    AT(anyEpReachCounts_t, unmapped, 40),
-		AT(anyEpReachCounts_t, refused, 48), AT(anyEpReachCounts_t, evicted, 56),
-		IS(ANYEP_REACH_COUNTS_V1_SIZE, 64),  AT(anyEpNetCounts_t, commands, 32),
-		IS(ANYEP_NET_COUNTS_V2_SIZE, 40),    SIZE(anyEpNetTimes_t, 200),
-		AT(anyEpNetTimes_t, size, 0),	     AT(anyEpNetTimes_t, net, 8),
-		AT(anyEpNetTimes_t, device, 72),     AT(anyEpNetTimes_t, ordered, 136),
-		AT(anyEpNetTimes_t, direct, 140),    AT(anyEpNetTimes_t, operations, 144),
-		AT(anyEpNetTimes_t, popped, 152),    AT(anyEpNetTimes_t, given, 160),
-		AT(anyEpNetTimes_t, completed, 168), AT(anyEpNetTimes_t, ended, 176),
-		AT(anyEpNetTimes_t, arrivals, 184),  AT(anyEpNetTimes_t, arrived, 192),
+		SIZE(anyEpNetCounts_t, 40),
+		AT(anyEpNetCounts_t, size, 0),
+		AT(anyEpNetCounts_t, puts, 8),
+		AT(anyEpNetCounts_t, bytes, 16),
+		AT(anyEpNetCounts_t, signals, 24),
+		IS(ANYEP_NET_COUNTS_V1_SIZE, 32),
+		SIZE(ncclEpNetCounts_t, 64),
+		AT(ncclEpNetCounts_t, puts, 0),
+		AT(ncclEpNetCounts_t, bytes, 8),
+		AT(ncclEpNetCounts_t, signals, 16),
+		AT(ncclEpNetCounts_t, reserved, 24),
+		SIZE(anyEpReachCounts_t, 80),
+		AT(anyEpReachCounts_t, size, 0),
+		AT(anyEpReachCounts_t, direct, 8),
+		AT(anyEpReachCounts_t, staged, 16),
+		AT(anyEpReachCounts_t, mapped, 24),
+		AT(anyEpReachCounts_t, peak, 32),
+		AT(anyEpReachCounts_t, unmapped, 40),
+		AT(anyEpReachCounts_t, refused, 48),
+		AT(anyEpReachCounts_t, evicted, 56),
+		IS(ANYEP_REACH_COUNTS_V1_SIZE, 64),
+		IS(ANYEP_REACH_COUNTS_V2_SIZE, 80),
+		AT(anyEpReachCounts_t, crossedDispatch, 64),
+		AT(anyEpReachCounts_t, crossedCombine, 72),
+		AT(anyEpNetCounts_t, commands, 32),
+		IS(ANYEP_NET_COUNTS_V2_SIZE, 40),
+		SIZE(anyEpNetTimes_t, 200),
+		AT(anyEpNetTimes_t, size, 0),
+		AT(anyEpNetTimes_t, net, 8),
+		AT(anyEpNetTimes_t, device, 72),
+		AT(anyEpNetTimes_t, ordered, 136),
+		AT(anyEpNetTimes_t, direct, 140),
+		AT(anyEpNetTimes_t, operations, 144),
+		AT(anyEpNetTimes_t, popped, 152),
+		AT(anyEpNetTimes_t, given, 160),
+		AT(anyEpNetTimes_t, completed, 168),
+		AT(anyEpNetTimes_t, ended, 176),
+		AT(anyEpNetTimes_t, arrivals, 184),
+		AT(anyEpNetTimes_t, arrived, 192),
 		IS(ANYEP_NET_TIMES_V1_SIZE, 200),
 	};
 	anyEpNetCounts_t made = ANYEP_NET_COUNTS_INIT;
@@ -153,7 +174,7 @@ Test(abi, ext_structs)
 	CHECK(rows);
 	cr_expect(times.size == 200 && !times.net[0] && !times.operations && !times.arrived);
 	cr_expect(made.size == 40 && !made.commands && !made.puts && !made.bytes && !made.signals);
-	cr_expect(reach.size == 64 && !reach.direct && !reach.evicted);
+	cr_expect(reach.size == 80 && !reach.direct && !reach.evicted);
 }
 
 /* The table of transports, which plugins are compiled against: a published struct never changes. */

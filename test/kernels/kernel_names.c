@@ -22,6 +22,8 @@ static const struct {
 } wanted[] = {
 	{ "ht_dispatch", "dispatch_kernel" },
 	{ "ht_combine", "combine_kernel" },
+	{ "ht_far_dispatch", "dispatch_kernel" },
+	{ "ht_far_combine", "combine_kernel" },
 	{ "ll_dispatch", "dispatch" },
 	{ "ll_combine", "combine" },
 };

@@ -90,14 +90,14 @@ static bool is_peer(int a, int b)
 	return node_of(a) != node_of(b) && (relay_of(a, node_of(b)) == b || relay_of(b, node_of(a)) == a);
 }
 
-static int peers_want(const struct ncclEpGroup *group, bool *wanted)
+static int peers_want(struct ncclEpGroup *group, bool *wanted)
 {
 	for (int r = 0; r < group->nranks; r++)
 		wanted[r] = is_peer(group->rank, r);
 	return 0;
 }
 
-static int peers_want_odd(const struct ncclEpGroup *group, bool *wanted)
+static int peers_want_odd(struct ncclEpGroup *group, bool *wanted)
 {
 	peers_want(group, wanted);
 	if (group->rank == 0)

@@ -106,8 +106,8 @@ static void ht_fields(struct list *list, const struct ncclEpGroup *group, const 
 		{ "meta", LINE(meta) },	      { "done", LINE(done) },
 		{ "counted", LINE(counts) },  { "line", 0, sizeof(struct ep_ht_line) / 8 },
 	};
-	uint32_t n = (uint32_t)group->nranks, experts = group->cfg.num_experts;
-	uint64_t bins = ep_ht_bins(n, experts), rows = group->cfg.max_recv;
+	uint32_t n = (uint32_t)group->nranks;
+	uint64_t bins = ep_ht_bins(n, group->cfg.num_experts, 0), rows = group->cfg.max_recv;
 	uint64_t meta = ep_ht_meta_pitch(layout->topk, layout->expert_major);
 	struct ep_ht_shape s = { .fan = (uint32_t)group->experts_per_rank };
 	struct field *f;
@@ -120,8 +120,8 @@ static void ht_fields(struct list *list, const struct ncclEpGroup *group, const 
 		dim(f, sizeof(struct ep_ht_line), n);
 		dim(f, 8, line[i].words);
 	}
-	f = add(list, "count", false, 4, ep_ht_counts_at(n, experts, 0));
-	dim(f, ep_ht_counts_at(n, experts, 1) - ep_ht_counts_at(n, experts, 0), n);
+	f = add(list, "count", false, 4, ep_ht_counts_at(n, bins, 0));
+	dim(f, ep_ht_counts_at(n, bins, 1) - ep_ht_counts_at(n, bins, 0), n);
 	dim(f, 4, bins);
 	f = add(list, "ids and weights", true, 4, 0);
 	dim(f, meta, rows);

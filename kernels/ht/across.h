@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Channels between nodes (kernels/ht/args_across.h has the layout): which steps have arrived or may be overwritten, and
+ * who does the next one. No wait for another node has a loop of its own: a warp that finds no step to do polls, and
+ * does whatever comes first. So one block can finish an operation, and no rank waits for a slot while it holds others.
+ *
+ * Orderings, each with its partner (S: sender of a step, D: its receiver):
+ *   R7  rows in S's memory -> put -> signal	the ring's R1 and the net; pairs with A7, D's acquire of the word
+ *   R8  a word was seen -> seen		pairs with A8, whoever takes a step: between warps of a rank
+ *   R9  D has read the rows -> credit		pairs with A7 at S: the slot is written again after it
+ *   R10 rows of a step summed -> used		pairs with A10, the same counter: the last one sends the credit
+ */
+#ifndef EP_KERNELS_HT_ACROSS_H
+#define EP_KERNELS_HT_ACROSS_H
+
+#include "kernels/ht/ht.h"
+
+#define HT_LOOK (GX_WARP < 4 ? GX_WARP : 4u) /* words of a channel that are read at once */
+
+/* A step of a channel, and its number within the operation. */
+struct ht_step {
+	uint32_t channel, number;
+};
+
+#define HT_NO_STEP UINT32_MAX /* as channel */
+
+/* ---- sizes and addresses ---- */
+
+GX_DEV uint32_t ht_steps(const struct ht *ht, const struct ht_flow *f, uint32_t channel)
+{
+	return (f->rows[channel] + ht->x.step_rows - 1) / ht->x.step_rows;
+}
+
+/* Rows of a step. */
+GX_DEV uint32_t ht_step_rows(const struct ht *ht, const struct ht_flow *f, struct ht_step step)
+{
+	uint32_t left = f->rows[step.channel] - step.number * ht->x.step_rows;
+
+	return left < ht->x.step_rows ? left : ht->x.step_rows;
+}
+
+GX_DEV uint32_t ht_slot(const struct ht *ht, const struct ht_flow *f, struct ht_step step)
+{
+	return (uint32_t)((f->channel[step.channel].base + step.number) % ht->a->across.span.steps);
+}
+
+/* The first row of a step. */
+GX_DEV uint8_t *ht_step_at(const struct ht *ht, const struct ht_flow *f, struct ht_step step)
+{
+	const struct ep_ht_across *x = &ht->a->across;
+
+	return f->ring + ((uint64_t)step.channel * x->span.steps + ht_slot(ht, f, step)) * x->step_bytes;
+}
+
+GX_DEV struct ht_flow ht_flow_of(const struct ht *ht, uint32_t flow)
+{
+	const struct ep_ht_across *x = &ht->a->across;
+	uint32_t in = (flow & 1) == 0, by_client = flow == EP_HT_DISPATCH_IN || flow == EP_HT_COMBINE_OUT;
+	uint64_t ring = (uint64_t)ep_ht_ring_of(&x->span, flow, 0) * x->span.steps * x->step_bytes;
+	struct ht_flow f;
+
+	f.flow = flow;
+	f.n = by_client ? x->clients : x->span.others;
+	f.channel = x->channel + ep_ht_flow_first(&x->span, flow);
+	f.peer = by_client ? x->client : x->relay;
+	f.rows = by_client ? x->rows_in : x->rows_out;
+	f.ring = (in ? x->far.window : x->far.send) + ep_ht_rings_at(&x->span, ht->a->shape.bins, in) + ring;
+	return f;
+}
+
+/* After ht_begin, in kernels for several nodes. */
+GX_DEV void ht_across_begin(struct ht *ht)
+{
+	const struct ep_ht_args *a = ht->a;
+	const struct ep_ht_span *s = &a->across.span;
+	uint32_t combine = ht->op.kind == EP_KIND_COMBINE;
+	uint32_t in = combine ? EP_HT_COMBINE_IN : EP_HT_DISPATCH_IN;
+	uint8_t *at = a->routed + 5 * ep_ht_routed_bytes(a->shape.tmax, ht->topk);
+	struct ht_across *x = &ht->x;
+
+	x->entries = ep_ht_entries(s, ht->topk);
+	x->cross = (uint32_t *)at;
+	at += ep_ht_routed_bytes(a->shape.tmax, ht->topk);
+	x->tokens = (uint32_t *)at;
+	at += ep_ht_tokens_bytes(s, a->shape.tmax);
+	x->expert = (int32_t *)at;
+	x->row = (uint32_t *)(at + ep_ht_relayed_bytes(s, a->shape.tmax, x->entries));
+	x->head = (uint32_t)ep_ht_row_head(in, x->entries, ht_is(ht, EP_HT_BACKWARD));
+	x->pitch = x->head + ht_pad(a->row_bytes) + (combine ? 0 : ht_pad(a->scale_bytes));
+	x->step_rows = (uint32_t)(a->across.step_bytes / x->pitch);
+	x->in = ht_flow_of(ht, in);
+	x->out = ht_flow_of(ht, in + 1);
+	if (gx_block() == 0 && gx_tid() == 0) /* engines spin from here to ht_across_end */
+		gx_st_relaxed_u32(&a->across.far.open->begun, a->state->opens + 1);
+}
+
+GX_DEV void ht_flow_end(const struct ht *ht, const struct ht_flow *f)
+{
+	for (uint32_t i = gx_tid(); i < f->n; i += gx_threads()) {
+		f->channel[i].base += ht_steps(ht, f, i);
+		f->channel[i].taken = 0;
+	}
+}
+
+/* All threads of the last block: every step has been done, or the group has failed. */
+GX_DEV void ht_across_end(const struct ht *ht)
+{
+	struct ep_ht_state *state = ht->a->state;
+
+	if (ht->op.kind != EP_KIND_UPDATE) {
+		ht_flow_end(ht, &ht->x.in);
+		ht_flow_end(ht, &ht->x.out);
+	} else if (gx_tid() == 0) {
+		state->updates++;
+	}
+	if (gx_tid() == 0)
+		gx_st_relaxed_u32(&ht->a->across.far.open->ended, ++state->opens);
+}
+
+/* ---- to other nodes: one thread ---- */
+
+GX_DEV void ht_far_signal(const struct ht *ht, uint32_t peer, uint64_t at, uint64_t value)
+{
+	if (far_signal(ht->op.far, peer, at, value, &ht->op.limit) != 0)
+		gx_op_fail(&ht->op, EP_KERR_RING, peer, EP_KPHASE_SEND);
+}
+
+/* The word of a step's slot at the other end: that it has arrived, or that it may be overwritten. */
+GX_DEV void ht_step_tell(const struct ht *ht, const struct ht_flow *f, struct ht_step step)
+{
+	const struct ep_ht_peer *peer = &f->peer[step.channel];
+	uint64_t at = ep_ht_slot_word(&ht->a->across.span, f->flow ^ 1, peer->there, ht_slot(ht, f, step));
+
+	ht_far_signal(ht, peer->rank, at, f->channel[step.channel].base + step.number + 1);
+}
+
+/* All lanes, when the rows of a step are in this rank's memory: to the other end (R7). */
+GX_DEV void ht_step_send(struct ht *ht, struct ht_step step)
+{
+	const struct ep_ht_across *x = &ht->a->across;
+	const struct ht_flow *f = &ht->x.out;
+
+	gx_bulk_drain(&ht->bulk); /* its barrier orders what all lanes wrote */
+	if (gx_lane() == 0) {
+		const struct ep_ht_peer *peer = &f->peer[step.channel];
+		uint32_t rows = ht_step_rows(ht, f, step), ring = ep_ht_ring_of(&x->span, f->flow ^ 1, peer->there);
+		uint64_t to = ep_ht_rings_at(&x->span, ht->a->shape.bins, 1) +
+			      ((uint64_t)ring * x->span.steps + ht_slot(ht, f, step)) * x->step_bytes;
+		uint64_t from = (uint64_t)(ht_step_at(ht, f, step) - x->far.send);
+		struct ep_cmd put =
+			ep_cmd_put(peer->rank, x->far.window_place + to, x->far.send_place + from, rows * ht->x.pitch);
+
+		gx_fence_sys();
+		if (far_put(ht->op.far, peer->rank, put, &ht->op.limit) != 0)
+			gx_op_fail(&ht->op, EP_KERR_RING, peer->rank, EP_KPHASE_SEND);
+		ht_step_tell(ht, f, step);
+		gx_dev_add_relaxed_u64(&ht->a->state->crossed[ht->op.kind == EP_KIND_COMBINE], rows);
+	}
+	gx_syncwarp();
+}
+
+/* All lanes, when a step's rows have been read: its slot may be overwritten (R9). */
+GX_DEV void ht_step_free(struct ht *ht, struct ht_step step)
+{
+	gx_bulk_drain(&ht->bulk);
+	if (gx_lane() == 0) {
+		gx_fence_sys();
+		ht_step_tell(ht, &ht->x.in, step);
+	}
+	gx_syncwarp();
+}
+
+/* ---- from other nodes ---- */
+
+/* All lanes of the warp that holds the lock. Steps beyond this operation are not looked for. */
+GX_DEV void ht_look_flow(const struct ht *ht, const struct ht_flow *f)
+{
+	const struct ep_ht_span *s = &ht->a->across.span;
+	uint32_t word = gx_lane() % HT_LOOK, low = gx_lane() - word;
+
+	for (uint32_t c0 = 0; c0 < f->n; c0 += GX_WARP / HT_LOOK) {
+		uint32_t c = c0 + gx_lane() / HT_LOOK, came = 0;
+		struct ep_ht_channel *channel = &f->channel[c < f->n ? c : 0];
+		uint64_t seen = gx_ld_relaxed_u64(&channel->seen), next = seen + word, mask;
+		/* A slot that is free at the beginning was so before the operation: the steps of it need no more. */
+		uint64_t end = channel->base + (c < f->n ? ht_steps(ht, f, c) : 0) - (f->flow & 1 ? s->steps : 0);
+
+		if (c < f->n && (int64_t)(end - next) > 0) {
+			uint64_t at = ep_ht_slot_word(s, f->flow, c, (uint32_t)(next % s->steps));
+
+			came = gx_ld_acquire_u64((const uint64_t *)(ht->op.far->control + at)) > next; /* A7 */
+		}
+		mask = ~(gx_ballot((int)came) >> low);
+		gx_syncwarp(); /* the ballot orders nothing: what other lanes acquired comes before R8 */
+		if (word == 0 && came)
+			gx_st_release_u64(&channel->seen, /* R8 */
+					  seen + gx_popc(((mask & -mask) - 1) & (((uint64_t)1 << HT_LOOK) - 1)));
+	}
+}
+
+/* All lanes: reads the words that the net writes, unless another warp does: they may be across PCIe. */
+GX_DEV void ht_look(const struct ht *ht)
+{
+	uint32_t *lock = &ht->a->state->looking, taken = 0;
+
+	if (gx_lane() == 0)
+		taken = gx_ld_relaxed_u32(lock) == 0 && gx_dev_cas_acquire_u32(lock, 0, 1) == 0;
+	if (!gx_shfl_u32(taken, 0))
+		return;
+	gx_syncwarp();
+	ht_look_flow(ht, &ht->x.in);
+	ht_look_flow(ht, &ht->x.out);
+	gx_syncwarp();
+	if (gx_lane() == 0)
+		gx_dev_st_release_u32(lock, 0);
+}
+
+/* One thread. Steps of this operation that may be done now: that have arrived, or whose slot is free. */
+GX_DEV uint32_t ht_steps_ready(const struct ht *ht, const struct ht_flow *f, uint32_t channel)
+{
+	const struct ep_ht_channel *c = &f->channel[channel];
+	uint64_t seen = gx_ld_acquire_u64(&c->seen); /* A8 */
+	int64_t ready = (int64_t)(seen - c->base) + (f->flow & 1 ? (int64_t)ht->a->across.span.steps : 0);
+	uint32_t all = ht_steps(ht, f, channel);
+
+	return ready < 0 ? 0 : ready < (int64_t)all ? (uint32_t)ready : all;
+}
+
+/* All lanes: takes a step that may be done, of any channel, starting with a different one in each warp. */
+GX_DEV struct ht_step ht_step_take(const struct ht *ht, const struct ht_flow *f)
+{
+	struct ht_step got = { HT_NO_STEP, 0 };
+	uint32_t first = f->n ? (gx_block() * gx_warps() + gx_warp()) % f->n : 0;
+
+	for (uint32_t i = 0; gx_lane() == 0 && i < f->n && got.channel == HT_NO_STEP; i++) {
+		uint32_t c = (first + i) % f->n, ready = ht_steps_ready(ht, f, c), taken;
+
+		while ((taken = gx_ld_relaxed_u32(&f->channel[c].taken)) < ready)
+			if (gx_dev_cas_acquire_u32(&f->channel[c].taken, taken, taken + 1) == taken) {
+				got.channel = c;
+				got.number = taken;
+				break;
+			}
+	}
+	got.channel = gx_shfl_u32(got.channel, 0);
+	got.number = gx_shfl_u32(got.number, 0);
+	gx_syncwarp();
+	return got;
+}
+
+/* One thread: a channel with steps that nobody has taken; f->n: none. */
+GX_DEV uint32_t ht_untaken(const struct ht *ht, const struct ht_flow *f)
+{
+	uint32_t c = 0;
+
+	while (c < f->n && gx_ld_relaxed_u32(&f->channel[c].taken) >= ht_steps(ht, f, c))
+		c++;
+	return c;
+}
+
+GX_DEV uint64_t ht_steps_of(const struct ht *ht, const struct ht_flow *f)
+{
+	uint64_t n = 0;
+
+	for (uint32_t c = 0; c < f->n; c++)
+		n += ht_steps(ht, f, c);
+	return n;
+}
+
+/* ---- idle ---- */
+
+#define HT_LATER_NS 500000000u
+
+/* Waits for other nodes last longer than those inside a node, so that a silent rank is named by its own node: seen from
+ * another one its relays are silent, too. Half a second is enough for the news, and what a caller can be late. */
+GX_DEV struct gx_limit ht_far_limit(const struct ht *ht)
+{
+	struct gx_limit limit = ht->op.limit;
+	uint64_t half = ht->a->timeout_ns / 2;
+
+	limit.deadline += half < HT_LATER_NS ? half : HT_LATER_NS;
+	return limit;
+}
+
+/* Of a warp that found nothing to do. */
+struct ht_idle {
+	uint32_t spin;
+	uint64_t next;
+};
+
+/*
+ * All lanes: looks for what has come, and whether to go on. awaited: a rank of another node that has to send something,
+ * in lane 0. 0: the operation has failed.
+ */
+GX_DEV uint32_t ht_idle(const struct ht *ht, struct ht_idle *idle, uint32_t awaited, uint32_t phase)
+{
+	struct gx_limit limit = ht_far_limit(ht);
+	uint32_t result = GX_ARRIVED;
+
+	if (idle->spin % 4 == 0)
+		ht_look(ht);
+	gx_pause(idle->spin);
+	if (gx_lane() == 0)
+		result = (uint32_t)gx_limit_reached(&limit, idle->spin, &idle->next);
+	if (gx_lane() == 0 && result == GX_ARRIVED && idle->spin % 64 == 63 && gx_ld_relaxed_u32(ht->op.errors) != 0)
+		result = GX_FAILED; /* by another warp, which has reported it */
+	else if (gx_lane() == 0 && result != GX_ARRIVED)
+		gx_op_fail_wait(&ht->op, result, awaited, awaited, phase);
+	idle->spin++;
+	return gx_shfl_u32(result, 0) == GX_ARRIVED;
+}
+
+#endif

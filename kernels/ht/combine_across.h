@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * HT combine across nodes. Two kinds of work: sum a client's rows in this node and send the sums home, a step at a
+ * time; and sum a token of this rank, when the sums of all its nodes have arrived. Tokens are taken in order, and so
+ * are the steps of a channel: the lowest token that waits has its rows in the oldest steps, for which there is always
+ * room.
+ */
+#ifndef EP_KERNELS_HT_COMBINE_ACROSS_H
+#define EP_KERNELS_HT_COMBINE_ACROSS_H
+
+#include "kernels/ht/sum.h"
+
+/* ---- for a client ---- */
+
+/* All lanes: what the client's dispatch has left, as the routing of a token. */
+GX_DEV void ht_relayed_load(struct ht *ht, uint32_t client, uint32_t row)
+{
+	uint64_t at = ((uint64_t)client * ht->a->shape.tmax + row) * ht->x.entries;
+
+	gx_syncwarp(); /* the row before no longer uses the list */
+	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
+		ht->list.expert[i] = i < ht->x.entries ? ht->x.expert[at + i] : -1;
+		ht->list.row[i] = i < ht->x.entries ? ht->x.row[at + i] : EP_HT_NONE;
+	}
+	gx_syncwarp();
+}
+
+/* Backward: the weights of its entries. */
+GX_DEV void ht_relayed_weights(struct ht *ht, float *to)
+{
+	for (uint32_t i = gx_lane(); i < ht->topk && ht->list.expert[i] >= 0; i += GX_WARP) {
+		uint32_t peer = ht_peer(ht, i), row = ht->list.row[i], first = i;
+
+		while (!ht_is(ht, EP_HT_EXPERT_MAJOR) && !ht_first(ht, first))
+			first--;
+		to[i] = row < ht->a->shape.capacity ? ((const float *)ht_meta(ht, peer, row))[i - first] : 0.0f;
+	}
+}
+
+GX_DEV void ht_relay_step(struct ht *ht, struct ht_step step)
+{
+	uint32_t first = step.number * ht->x.step_rows, rows = ht_step_rows(ht, &ht->x.out, step);
+	uint8_t *to = ht_step_at(ht, &ht->x.out, step);
+
+	for (uint32_t i = 0; i < rows; i++, to += ht->x.pitch) {
+		struct sum sum = { NULL, NULL, NULL, 0, ht->a->hidden, gx_lane(), GX_WARP };
+
+		ht_relayed_load(ht, step.channel, first + i);
+		if (ht_is(ht, EP_HT_BACKWARD))
+			ht_relayed_weights(ht, (float *)(to + sizeof(struct ep_ht_row)));
+		if (gx_lane() == 0)
+			((struct ep_ht_row *)to)->key = ht->a->call_key;
+		sum.out = to + ht->x.head;
+		sum.term = (const uint8_t *const *)ht->list.dst;
+		sum.terms = ht_terms(ht, NULL, (const uint8_t **)ht->list.dst);
+		sum_rows_plain(&sum, ht->a->dtype);
+	}
+	ht_step_send(ht, step);
+}
+
+/* ---- at home ---- */
+
+/* All lanes: a relay whose sum for the token, which is in the list, has not arrived; EP_HT_NONE: all have. */
+GX_DEV uint32_t ht_missing(const struct ht *ht, uint32_t token)
+{
+	const uint32_t *cross = ht->x.cross + (uint64_t)token * ht->topk;
+	uint32_t missing = EP_HT_NONE;
+	uint64_t mask;
+
+	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
+		uint32_t node = 0;
+
+		if (cross[i] == EP_HT_NONE)
+			continue;
+		node = ht->a->across.where[ht_peer(ht, i)];
+		if (cross[i] / ht->x.step_rows >= ht_steps_ready(ht, &ht->x.in, node))
+			missing = ht->x.in.peer[node].rank;
+	}
+	mask = gx_ballot(missing != EP_HT_NONE);
+	missing = mask ? gx_shfl_u32(missing, gx_popc((mask & -mask) - 1)) : EP_HT_NONE;
+	gx_syncwarp();
+	return missing;
+}
+
+/* All lanes: whether the rows that have come for the token are of this call. */
+GX_DEV uint32_t ht_home_alike(const struct ht *ht, uint32_t token)
+{
+	const uint32_t *cross = ht->x.cross + (uint64_t)token * ht->topk;
+	uint32_t bad = 0;
+
+	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
+		const struct ep_ht_row *head;
+
+		if (cross[i] == EP_HT_NONE)
+			continue;
+		head = (const struct ep_ht_row *)ht_home_row(ht, i, cross[i]);
+		if (head->key == ht->a->call_key)
+			continue;
+		gx_op_fail(&ht->op, EP_KERR_SHAPE, ht->x.in.peer[ht->a->across.where[ht_peer(ht, i)]].rank,
+			   EP_KPHASE_RECV);
+		bad = 1;
+	}
+	bad = gx_ballot((int)bad) != 0;
+	gx_syncwarp();
+	return !bad;
+}
+
+/* Lanes by k: the rows of the token have been read; the last row of a step frees its slot (R10, A10). */
+GX_DEV void ht_home_free(struct ht *ht, uint32_t token)
+{
+	const uint32_t *cross = ht->x.cross + (uint64_t)token * ht->topk;
+
+	gx_syncwarp(); /* all lanes have read theirs */
+	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
+		struct ht_step step;
+		uint32_t *used;
+
+		if (cross[i] == EP_HT_NONE)
+			continue;
+		step.channel = ht->a->across.where[ht_peer(ht, i)];
+		step.number = cross[i] / ht->x.step_rows;
+		used = ht->a->across.used + step.channel * EP_HT_STEPS + ht_slot(ht, &ht->x.in, step);
+		if (gx_dev_add_acqrel_u32(used, 1) + 1 < ht_step_rows(ht, &ht->x.in, step))
+			continue;
+		gx_st_relaxed_u32(used, 0);
+		gx_fence_sys();
+		ht_step_tell(ht, &ht->x.in, step); /* R9 */
+	}
+	gx_syncwarp();
+}
+
+/* ---- all of it ---- */
+
+/* The token that a warp has taken and not summed yet. */
+struct ht_home {
+	uint32_t token;
+	uint32_t held; /* token is valid, */
+	uint32_t more; /* or there may be another */
+};
+
+/* All lanes: sums a token if it can. awaited: a relay that has not sent its sum; else EP_HT_NONE. */
+GX_DEV uint32_t ht_home_some(struct ht *ht, struct ht_home *home, uint32_t *awaited, uint32_t *bad)
+{
+	uint32_t tokens = ht->a->tokens;
+
+	*awaited = EP_HT_NONE;
+	if (!home->held && home->more) {
+		home->token = ht_take(ht, HT_WORK);
+		home->more = home->token <= tokens; /* one more: a rank without tokens signals too */
+		home->held = home->more;
+	}
+	if (!home->held)
+		return 0;
+	if (home->token < tokens) {
+		ht_list_load(ht, home->token);
+		*awaited = ht_missing(ht, home->token);
+		if (*awaited != EP_HT_NONE)
+			return 0;
+		*bad = !ht_home_alike(ht, home->token);
+		if (*bad)
+			return 1;
+		ht->ahead = 1; /* the list is loaded */
+		ht_sum_token(ht, home->token);
+		ht_home_free(ht, home->token);
+	}
+	home->held = 0;
+	return 1;
+}
+
+GX_DEV uint32_t ht_combine_some(struct ht *ht, struct ht_home *home, uint32_t *awaited, uint32_t *bad)
+{
+	struct ht_step step = ht_step_take(ht, &ht->x.out);
+
+	if (step.channel != HT_NO_STEP) {
+		ht_relay_step(ht, step);
+		return 1;
+	}
+	return ht_home_some(ht, home, awaited, bad);
+}
+
+GX_DEV void ht_combine_across(struct ht *ht)
+{
+	uint32_t items = ht->a->tokens + 1 + (uint32_t)ht_steps_of(ht, &ht->x.out), n = 0, awaited = EP_HT_NONE;
+	uint32_t bad = !ht_served(ht);
+	struct ht_home home = { 0, 0, 1 };
+	struct ht_idle idle = { 0, 0 };
+
+	while (!bad) {
+		uint32_t out = 0;
+
+		if (ht_combine_some(ht, &home, &awaited, &bad)) {
+			idle.spin = 0;
+			n++;
+			continue;
+		}
+		if (gx_lane() == 0 && awaited == EP_HT_NONE) {
+			out = ht_untaken(ht, &ht->x.out);
+			awaited = out < ht->x.out.n ? ht->x.out.peer[out].rank : EP_HT_NONE;
+		}
+		awaited = gx_shfl_u32(awaited, 0);
+		if (awaited == EP_HT_NONE)
+			break;
+		bad = !ht_idle(ht, &idle, awaited, EP_KPHASE_RECV);
+	}
+	if (!bad && ht_finished(ht, HT_WORK, n, items))
+		HT_TELL_ALL(ht, done);
+}
+
+#endif
