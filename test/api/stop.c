@@ -23,7 +23,8 @@
 struct row {
 	const char *name;
 	struct strike_job job;
-	const char *net; /* NULL: ranks share a node */
+	const char *net;   /* NULL: ranks share a node */
+	const char *nodes; /* NCCL_EP_RANKS_PER_NODE; NULL: three nodes of one rank */
 };
 
 #define STOP_AT(call) .victim = 0, .signal = SIGSTOP, .at = call
@@ -49,6 +50,20 @@ static const struct row rows[] = {
 	{ "eight ranks", { STOP_AT(STRIKE_GROUP_END), .ranks = 8 }, NULL },
 	{ "killed", { .victim = 2, .signal = SIGKILL, .at = STRIKE_COMBINE }, NULL },
 	{ "killed group", { .victim = 0, .signal = SIGKILL, .at = STRIKE_GROUP }, NULL },
+	/* HT's ranks relay for others: the struck one is named, not its relay, its client or its node. */
+	{ "ht nodes update", { STOP_AT(STRIKE_UPDATE), .ht = true }, "loop", "2" },
+	{ "ht nodes dispatch", { STOP_AT(STRIKE_DISPATCH), .ht = true }, "loop", "2" },
+	{ "ht nodes combine", { STOP_AT(STRIKE_COMBINE), .ht = true }, "loop", "2" },
+	{ "ht alone", { STOP_AT(STRIKE_DISPATCH), .ht = true }, "loop", "1,3" },
+	{ "ht unordered",
+	  { .victim = 3, .signal = SIGSTOP, .at = STRIKE_COMBINE, .ht = true },
+	  "loop:unordered=1",
+	  "3,1" },
+	{ "ht tcp", { .victim = 2, .signal = SIGSTOP, .at = STRIKE_DISPATCH, .ht = true }, "fabric", "2" },
+	{ "ht killed update", { .victim = 1, .signal = SIGKILL, .at = STRIKE_UPDATE, .ht = true }, "loop", "2" },
+	{ "ht killed dispatch", { .victim = 3, .signal = SIGKILL, .at = STRIKE_DISPATCH, .ht = true }, "loop", "2" },
+	{ "ht killed combine", { .victim = 0, .signal = SIGKILL, .at = STRIKE_COMBINE, .ht = true }, "loop", "1,3" },
+	{ "ht killed tcp", { .victim = 2, .signal = SIGKILL, .at = STRIKE_COMBINE, .ht = true }, "fabric", "2" },
 	{ "killed tcp", { .victim = 2, .signal = SIGKILL, .at = STRIKE_COMBINE }, "fabric" },
 };
 
@@ -91,7 +106,7 @@ static int run(const struct row *row, double slack, bool verbose)
 	int bad, timeout = row->net ? TIMEOUT_NET_MS : TIMEOUT_MS;
 	char ms[16];
 
-	job.ranks = job.ranks ? job.ranks : row->net ? RANKS_NET : RANKS;
+	job.ranks = job.ranks ? job.ranks : row->net && !row->nodes ? RANKS_NET : RANKS;
 	job.rounds = 2;
 	job.round = job.at > STRIKE_HANDLE && job.at < STRIKE_HANDLE_END;
 	job.patience = 30;
@@ -100,7 +115,7 @@ static int run(const struct row *row, double slack, bool verbose)
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", ms, 1);
 	if (row->net) {
 		setenv("NCCL_EP_NET", row->net, 1);
-		setenv("NCCL_EP_RANKS_PER_NODE", "1", 1);
+		setenv("NCCL_EP_RANKS_PER_NODE", row->nodes ? row->nodes : "1", 1);
 	} else {
 		unsetenv("NCCL_EP_NET");
 		unsetenv("NCCL_EP_RANKS_PER_NODE");

@@ -140,11 +140,13 @@ static void ht_play(struct seat *seat, const struct job *job, struct tally *tall
 			const char *script = scripts[pick(&random, 4)];
 
 			rig.cfg.data.fill = (enum ll_fill)pick(&random, LL_FILL_NONE + 1);
-			rig.cfg.data.route = (enum ll_route)pick(&random, LL_ROUTE_ONE_RANK + 1);
+			rig.cfg.data.route = (enum ll_route)pick(&random, LL_ROUTE_NOWHERE + 1);
 			if (ht_script(&rig, script))
 				break;
 			tally->operations += script_count(script);
 		}
+	if (!seat_failed(seat))
+		ht_check_crossed(&rig, 0);
 	tally->wrong += rig.verdict.wrong != 0;
 	ht_close(&rig);
 	ht_tell(&rig);
@@ -172,6 +174,10 @@ static void ht_draw(struct job *job, uint64_t *random)
 	job->ht.scribble = pick(random, 2);
 	job->ht.own_stream = pick(random, 4) == 0;
 	job->ht.data.seed = job->seed;
+	/* Half of them across nodes, of any sizes. */
+	if (pick(random, 2))
+		for (int i = 0; i < 3; i++)
+			job->ht.shape.nodes.size[i] = (uint8_t)(1 + pick(random, 3));
 }
 
 /* ---- groups ---- */
@@ -196,14 +202,17 @@ static int group_run(struct world *world, const struct wish *wish, uint64_t numb
 	char net[FAR_NET_MAX] = "loop";
 	int ranks;
 
-	if (ht) {
+	if (ht)
 		ht_draw(&job, &random);
-	} else {
+	else
 		ll_draw(&job, &random, wish);
+	if (!ht || job.ht.shape.nodes.size[0])
 		net_draw(wish, &random, net);
-	}
 	ranks = ht ? job.ht.shape.base.ranks : job.ll.shape.ranks;
-	far_set(world, job.ll.per_node, net, 0);
+	if (ht)
+		far_set_nodes(world, &job.ht.shape.nodes, net, 0);
+	else
+		far_set(world, job.ll.per_node, net, 0);
 	if (!world_run(world, ranks, soak_job, &job, sizeof(job), GROUP_SECONDS))
 		return 0;
 	printf("FAILED seed %llu, group %llu (-s %llu -f %llu -n 1 and the same options): %s, %d ranks, %s%s: %s\n",

@@ -63,6 +63,12 @@ static struct strike strike_draw(uint64_t seed, const struct opts *opts)
 	k.stop = draw(&s, 2);
 	k.wake_ms = draw(&s, 3) ? -1 : (int)draw(&s, (uint64_t)(3 * k.timeout_ms));
 	k.rounds = 20 + (int)draw(&s, 60);
+	/* Drawn last: the seeds of LL that are kept mean what they did. */
+	if (k.ht && draw(&s, 3)) {
+		k.net = NET_LOOP + (enum strike_net)draw(&s, NETS - NET_LOOP);
+		k.per_node = 1 + (int)draw(&s, 3);
+		k.timeout_ms *= k.net == NET_TCP ? 2 : 1;
+	}
 	return k;
 }
 

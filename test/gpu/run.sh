@@ -115,6 +115,17 @@ rows=(
 	'racecheck|ht-racecheck-1|120|racecheck|t_ht_matrix -r ranks=1,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ht-racecheck-2|120|racecheck|t_ht_matrix -r ranks=2,sms=4,hidden=512,topk=2,tmax=5'
 	'racecheck|ht-racecheck-em|120|racecheck|t_ht_matrix -r ranks=2,sms=4,layout=em,align=4,hidden=512,topk=2,tmax=5,zero_copy=off'
+	'ht-nodes|ht-nodes-matrix|300|plain|t_ht_matrix -f @ht/ht_cells_net_2.txt'
+	'ht-nodes|ht-nodes-graph|300|plain|NCCL_EP_RANKS_PER_NODE=1 t_ht_graph'
+	'ht-nodes|ht-nodes-groups|120|plain|NCCL_EP_RANKS_PER_NODE=2 t_ht_groups -n 100'
+	'ht-nodes|ht-nodes-filler|120|plain|t_ht_matrix -F 120 -r nodes=2,per=2,net=loop,sms=1,hidden=7168,topk=8,local=5,tmax=16,tensors=window'
+	'ht-nodes|ht-direct-matrix|300|plain|NCCL_EP_NET_PLUGIN=@gpu/libnet_copy.so t_ht_matrix -k copy:strict=1 -f @ht/ht_cells_net_2.txt'
+	'ht-nodes|ht-sm-matrix|300|plain|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ht_matrix -k sm:rate=400,latency=5000 -f @ht/ht_cells_net_2.txt'
+	'ht-nodes|ht-sm-matrix-unordered|300|plain|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ht_matrix -k sm:unordered=1,latency=5000 -f @ht/ht_cells_net_2.txt'
+	'ht-nodes|ht-nodes-matrix-mps|300|mps|t_ht_matrix -g -f @ht/ht_cells_net_2.txt'
+	'memcheck|ht-nodes-memcheck|120|memcheck|t_ht_matrix -r nodes=2,per=1,net=loop,sms=4,hidden=7168,topk=8,local=5,tmax=16'
+	'memcheck-procs|ht-nodes-memcheck-mps|180|memcheck-mps|t_ht_matrix -g -r nodes=2,per=2,net=unordered,sms=4,layout=em,align=16,hidden=512,topk=3,tmax=16,pass=both'
+	'racecheck|ht-nodes-racecheck|120|racecheck|t_ht_matrix -r nodes=2,per=1,net=loop,sms=4,hidden=512,topk=2,tmax=5'
 	'perf|ll-1-rank|120|table|ep_perf -a ll -D cuda -t 1 -b 1 -e 128 -f 2 -x 32 -n 200 -w 50'
 	'perf|ll-1-rank-graph|60|table|ep_perf -a ll -D cuda -t 1 -b 128 -e 128 -x 32 -n 200 -w 50 -G 1'
 	'perf|ll-1-rank-fp8|60|table|ep_perf -a ll -D cuda -t 1 -b 128 -e 128 -x 32 -n 200 -w 50 -q ds'
@@ -136,6 +147,18 @@ rows=(
 	'perf|ll-nodes-perf|120|table|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -t 8 -m 16 -b 1 -e 128 -f 8 -x 256 -n 100 -w 20'
 	'perf|ll-nodes-perf-graph|120|table|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -t 8 -m 16 -b 128 -e 128 -x 256 -n 100 -w 20 -G 1'
 	'perf|ll-nodes-perf-mps|120|table-mps|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -g 8 -m 16 -b 1 -e 128 -f 8 -x 256 -n 100 -w 20'
+	'perf-ht-sm|ht-4-near|120|table|ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10'
+	'perf-ht-sm|ht-4-sm-ordered|120|table|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10'
+	'perf-ht-sm|ht-4-sm-ordered-graph|120|table|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10 -G --graph-update'
+	'perf-ht-sm|ht-4-sm-unordered|120|table|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10'
+	'perf-ht-sm|ht-4-sm-unordered-graph|120|table|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10 -G --graph-update'
+	'perf-ht-sm|ht-4-loop|120|table|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=loop ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10'
+	'perf-ht-sm|ht-8-near|120|table|ep_perf -a ht -D cuda -t 8 -m 14 -z -n 50 -w 10'
+	'perf-ht-sm|ht-8-sm-ordered|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=200,latency=5000,sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 8 -m 14 -z -n 50 -w 10'
+	'perf-ht-sm|ht-8-sm-ordered-graph|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=200,latency=5000,sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 8 -m 14 -z -n 50 -w 10 -G --graph-update'
+	'perf-ht-sm|ht-8-sm-unordered|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=200,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 8 -m 14 -z -n 50 -w 10'
+	'perf-ht-sm|ht-8-sm-unordered-graph|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=200,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 8 -m 14 -z -n 50 -w 10 -G --graph-update'
+	'perf-ht-sm|ht-8-loop|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=loop ep_perf -a ht -D cuda -t 8 -m 14 -z -n 50 -w 10'
 	'perf-sm|near-2-8-1|60|table|ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
 	'perf-sm|loop-2-8-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
 	'perf-sm|sm-2-8-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
@@ -180,7 +203,7 @@ rows=(
 	'callers|nccl-extensions-mps|180|mps|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2 --ranks 2'
 	'cpu|cpu-suite|600|suite|cpu'
 )
-default=(cpu dev threads nccl procs mps ll ll-procs ll-nodes net-sm ht ht-procs callers torch perf perf-sm memcheck memcheck-procs racecheck)
+default=(cpu dev threads nccl procs mps ll ll-procs ll-nodes net-sm ht ht-procs ht-nodes callers torch perf perf-sm perf-ht-sm memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"

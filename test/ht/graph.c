@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "test/oracle/far.h"
 #include "test/oracle/ht_rig.h"
 
 #define RANKS 4
@@ -65,6 +66,7 @@ static enum ht_op op_of(char letter)
 static int capture(struct ht_rig *rig, const char *ops, void **graph)
 {
 	const struct buf *buf = rig->handle[0].buf;
+	uint64_t crossed = rig->crossed;
 
 	if (rig->shim.ops->capture_begin(&rig->shim))
 		return seat_fail(rig->seat, "%s", rig->shim.text);
@@ -75,6 +77,7 @@ static int capture(struct ht_rig *rig, const char *ops, void **graph)
 		if (ht_expect(rig, "an operation under capture", ht_call(rig, 0, op_of(*ops), false)))
 			return -1;
 	}
+	rig->crossed = crossed; /* nothing has run */
 	return rig->shim.ops->capture_end(&rig->shim, graph) ? seat_fail(rig->seat, "%s", rig->shim.text) : 0;
 }
 
@@ -97,9 +100,11 @@ static int replay(struct ht_rig *rig, const char *ops, void *graph)
 		return seat_fail(rig->seat, "%s", rig->shim.text);
 	if (ht_sync(rig))
 		return -1;
-	for (; *ops; ops++)
+	for (; *ops; ops++) {
+		ht_crossed_add(rig, 0, op_of(*ops));
 		if (ht_check(rig, 0, op_of(*ops)))
 			return -1;
+	}
 	return 0;
 }
 
@@ -124,7 +129,9 @@ static int graph_job(struct seat *seat, const void *arg)
 		goto close;
 	for (int i = 0; i < job->replays && !rig.verdict.wrong; i++)
 		if (replay(&rig, job->ops, graph))
-			break;
+			goto close;
+	if (!rig.verdict.wrong)
+		ht_check_crossed(&rig, 0);
 close:
 	if (rig.shim.ops)
 		rig.shim.ops->graph_destroy(&rig.shim, graph);
@@ -151,6 +158,7 @@ static int run_all(struct world *world, const struct job *how, uint64_t seed, in
 		double start = world_now();
 		int rc;
 
+		job.cfg.shape.nodes = how->cfg.shape.nodes;
 		memcpy(job.ops, order, strlen(order) + 1);
 		rc = world_run(world, RANKS, graph_job, &job, sizeof(job), JOB_SECONDS);
 		printf("%s %s %s, %s%s%s%s (%.2f s)\n", rc ? "FAILED" : "ok    ", order,
@@ -167,9 +175,11 @@ static int run_all(struct world *world, const struct job *how, uint64_t seed, in
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ht_graph [-t | -g] [-n REPLAYS] [-s SEED] [-w]\n"
-		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  replays per graph (100)\n"
-		     "  -w  map everything before graphs run: memcheck only knows memory that existed at the launch\n");
+	fprintf(out,
+		"usage: ht_graph [-t | -g] [-N NODES] [-k NET] [-n REPLAYS] [-s SEED] [-w]\n"
+		"  -t  ranks are threads (default)   -g  ranks are processes   -n  replays per graph (100)\n"
+		"  -N  simulated nodes (1)   -k  transport between them: loop, unordered, faulty or as NCCL_EP_NET\n"
+		"  -w  map everything before graphs run: memcheck only knows memory that existed at the launch\n");
 	return status;
 }
 
@@ -178,16 +188,21 @@ int main(int argc, char **argv)
 	struct world_opts opts = { .seats = RANKS };
 	struct world *world;
 	struct job how = { .replays = 100 };
-	int c, passed = 0, failed, skip;
+	const char *net = "loop";
+	int c, passed = 0, failed, skip, nodes = 1;
 	uint64_t seed = 41;
 
-	while ((c = getopt(argc, argv, "tgn:s:wh")) != -1) {
+	while ((c = getopt(argc, argv, "tgN:k:n:s:wh")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == 't' || c == 'g')
 			opts.processes = c == 'g';
 		else if (c == 'n')
 			how.replays = atoi(optarg);
+		else if (c == 'N')
+			nodes = atoi(optarg);
+		else if (c == 'k')
+			net = optarg;
 		else if (c == 'w')
 			how.settled = true;
 		else if (c == 's')
@@ -195,8 +210,11 @@ int main(int argc, char **argv)
 		else
 			return usage(stderr, 2);
 	}
-	if (optind != argc || how.replays < 1)
+	if (optind != argc || how.replays < 1 || !far_splits(RANKS, nodes))
 		return usage(stderr, 2);
+	how.cfg.shape.nodes.size[0] = (uint8_t)far_split(RANKS, nodes);
+	if (nodes > 1)
+		far_set(NULL, far_split(RANKS, nodes), net, seed);
 	if (world_open(&opts, &world))
 		return 1;
 	failed = run_all(world, &how, seed, &passed);

@@ -2,13 +2,14 @@
 /*
  * An LL and an HT group on one communicator, four handles, one of each layout, in a random order each round: LL
  * operations stay staged while HT operations run, and neither group affects the other. Each against its own oracle.
- * Exit status 0 or 1.
+ * Also across simulated nodes, with the bytes between them. Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "test/oracle/far.h"
 #include "test/oracle/ht_rig.h"
 #include "test/oracle/rig.h"
 
@@ -101,6 +102,8 @@ static int groups_job(struct seat *seat, const void *arg)
 	for (; round < job->rounds && !wrong(r, &first); round++)
 		if (round_play(r, ll_seed(job->seed, 3, (uint64_t)round)))
 			break;
+	if (!seat_failed(seat))
+		ht_check_crossed(&r->ht[0], r->ht[1].crossed);
 close:
 	if (wrong(r, &first))
 		seat_fail(seat, "round %d: #wrong %llu: %s", round, (unsigned long long)wrong(r, &first), first);
@@ -112,7 +115,7 @@ close:
 	return seat_failed(seat) ? -1 : 0;
 }
 
-static void job_make(struct job *job, int ranks)
+static void job_make(struct job *job, int ranks, int nodes)
 {
 	struct ll_shape base = { .ranks = ranks,
 				 .experts = 3 * ranks,
@@ -126,6 +129,7 @@ static void job_make(struct job *job, int ranks)
 		job->ll[i] = (struct rig_cfg){ .shape = base, .handles = 1, .spare = LL_ALL };
 		job->ll[i].shape.layout = i ? LL_RANK_MAJOR : LL_EXPERT_MAJOR;
 		job->ll[i].data.seed = job->seed + (uint64_t)i;
+		job->ll[i].per_node = far_split(ranks, nodes);
 		job->ht[i] = (struct ht_cfg){ .shape = { .base = base, .expert_major = i, .align = 4 * i },
 					      .handles = 1,
 					      .where = i ? HT_MIXED : HT_PLAIN,
@@ -134,6 +138,7 @@ static void job_make(struct job *job, int ranks)
 					      .spare = LL_ALL,
 					      .backward = true };
 		job->ht[i].data.seed = job->seed + 10 + (uint64_t)i;
+		job->ht[i].shape.nodes.size[0] = (uint8_t)far_split(ranks, nodes);
 	}
 	/* A group has one capacity. */
 	job->ht[0].shape.capacity = job->ht[1].shape.capacity = ht_bound(&job->ht[1].shape);
@@ -141,9 +146,11 @@ static void job_make(struct job *job, int ranks)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ht_groups [-t N | -g N] [-n ROUNDS] [-s SEED] [-o SEED]\n"
-		     "  -t N, -g N  ranks as threads or as processes (-t 4)   -n  rounds (100)\n"
-		     "  -o  under the emulator: GPU threads in random order\n");
+	fprintf(out,
+		"usage: ht_groups [-t N | -g N] [-N NODES] [-k NET] [-n ROUNDS] [-s SEED] [-o SEED]\n"
+		"  -t N, -g N  ranks as threads or as processes (-t 4)   -n  rounds (100)\n"
+		"  -N  simulated nodes (1)   -k  transport between them: loop, unordered, faulty or as NCCL_EP_NET\n"
+		"  -o  under the emulator: GPU threads in random order\n");
 	return status;
 }
 
@@ -153,16 +160,21 @@ int main(int argc, char **argv)
 	struct world_opts opts = { .seats = 4 };
 	struct world *world;
 	double start = world_now();
-	int c, rc;
+	const char *net = "loop";
+	int c, rc, nodes = 1;
 
 	_Static_assert(sizeof(struct job) <= WORLD_ARG, "a job must fit into the world's argument");
-	while ((c = getopt(argc, argv, "t:g:n:s:o:h")) != -1) {
+	while ((c = getopt(argc, argv, "t:g:N:k:n:s:o:h")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == 't' || c == 'g')
 			opts.seats = atoi(optarg), opts.processes = c == 'g';
 		else if (c == 'n')
 			job.rounds = atoi(optarg);
+		else if (c == 'N')
+			nodes = atoi(optarg);
+		else if (c == 'k')
+			net = optarg;
 		else if (c == 's')
 			job.seed = strtoull(optarg, NULL, 0);
 		else if (c == 'o' && world_random_order(strtoull(optarg, NULL, 0)))
@@ -170,9 +182,11 @@ int main(int argc, char **argv)
 		else if (c != 'o')
 			return usage(stderr, 2);
 	}
-	if (optind != argc || opts.seats < 1 || job.rounds < 1)
+	if (optind != argc || opts.seats < 1 || job.rounds < 1 || !far_splits(opts.seats, nodes))
 		return usage(stderr, 2);
-	job_make(&job, opts.seats);
+	job_make(&job, opts.seats, nodes);
+	if (nodes > 1)
+		far_set(NULL, far_split(opts.seats, nodes), net, job.seed);
 	if (world_open(&opts, &world))
 		return 1;
 	rc = world_run(world, opts.seats, groups_job, &job, sizeof(job), 60 + 0.5 * job.rounds);

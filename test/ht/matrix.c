@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "test/oracle/far.h"
 #include "test/oracle/ht_rig.h"
 #include "test/oracle/matrix.h"
 
@@ -10,7 +11,8 @@
 enum {
 	F_LAYOUT, F_PASS, F_DTYPE, F_QUANT, F_QTOK, F_QSCALE, F_BACK, F_ALIGN, F_TENSORS, F_ZERO_COPY, F_OVERFLOW,
 	F_RECV, F_RANKS, F_HIDDEN, F_TOPK, F_LOCAL, F_TMAX, F_FILL, F_ROUTE, F_IDX, F_COUNTERS, F_COUNT, F_PINNED,
-	F_IDKIND, F_INIT, F_MEM, F_TWIN, F_HANDLES, F_REPEAT, F_STAGED, F_STREAM, F_STALL, F_SKEW, F_SMS, FACTORS
+	F_IDKIND, F_INIT, F_MEM, F_TWIN, F_HANDLES, F_REPEAT, F_STAGED, F_STREAM, F_STALL, F_SKEW, F_SMS,
+	F_NODES, F_PER, F_NET, F_RING, FACTORS
 };
 /* clang-format on */
 
@@ -30,13 +32,13 @@ static const struct factor factors[FACTORS] = {
 	[F_ZERO_COPY] = { "zero_copy", "auto off on", NULL, 0 },
 	[F_OVERFLOW] = { "overflow", "auto trap drop", NULL, 0 },
 	[F_RECV] = { "recv", "eager wide tight", NULL, RECV_WIDE }, /* tight: less than the worst case */
-	[F_RANKS] = { "ranks", NULL, "1 2 3 4 8", 2 },
+	[F_RANKS] = { "ranks", NULL, "1 2 3 4 8", 2 },		    /* of one node; else by nodes and per */
 	[F_HIDDEN] = { "hidden", NULL, "1 7 64 129 512 2048 7168", 512 },
 	[F_TOPK] = { "topk", NULL, "1 2 3 8 0", 2 }, /* 0: all experts */
 	[F_LOCAL] = { "local", NULL, "1 2 5", 2 },   /* experts per rank */
-	[F_TMAX] = { "tmax", NULL, "1 5 16 40", 5 },
+	[F_TMAX] = { "tmax", NULL, "1 5 16 40", 5 }, /* 300 between nodes: rings wrap */
 	[F_FILL] = { "fill", "full zero random none", NULL, 0 },
-	[F_ROUTE] = { "route", "uniform dropped twice bad one one_rank", NULL, 0 },
+	[F_ROUTE] = { "route", "uniform dropped twice bad one one_rank nowhere", NULL, 0 },
 	[F_IDX] = { "idx", "i32 i64", NULL, 0 },
 	[F_COUNTERS] = { "counters", NULL, "0 32 64", 32 },
 	[F_COUNT] = { "count", NULL, "0 32 64", 0 }, /* at dispatch */
@@ -52,7 +54,16 @@ static const struct factor factors[FACTORS] = {
 	[F_STALL] = { "stall", NULL, "0 1", 0 },
 	[F_SKEW] = { "skew", NULL, "0 1", 0 },
 	[F_SMS] = { "sms", NULL, "0 1 3", 0 },
+	[F_NODES] = { "nodes", NULL, "1 2 3 4", 0 }, /* 0: without simulated nodes */
+	[F_PER] = { "per", "1 2 3 4 up mix down", NULL, 0 },
+	[F_NET] = { "net", "loop unordered faulty", NULL, 0 },
+	[F_RING] = { "ring", NULL, "0 128", 0 }, /* entries; 0: the library's default */
 };
+
+/* Ranks of each node. */
+#define NODES_MOST 4
+static const uint8_t pers[][NODES_MOST] = { { 1, 1, 1, 1 }, { 2, 2, 2, 2 }, { 3, 3, 3, 3 }, { 4, 4, 4, 4 },
+					    { 1, 3, 2, 4 }, { 2, 1, 4, 3 }, { 4, 1, 2, 1 } };
 
 #define ROUNDS 4
 
@@ -61,6 +72,15 @@ struct job {
 	char script[256];
 	int filler;
 };
+
+static void cell_derive(int *v)
+{
+	if (v[F_NODES] < 1 || v[F_NODES] > NODES_MOST)
+		return;
+	v[F_RANKS] = 0;
+	for (int i = 0; i < v[F_NODES]; i++)
+		v[F_RANKS] += pers[v[F_PER]][i];
+}
 
 static const char *cell_illegal(const int *v)
 {
@@ -93,6 +113,10 @@ static const char *cell_illegal(const int *v)
 		return "counters and count must be 32, 64 or 0";
 	if (v[F_COUNT] && !em)
 		return "count needs expert-major";
+	if (v[F_NODES] > NODES_MOST)
+		return "too many nodes";
+	if (v[F_NODES] < 2 && (v[F_NET] || v[F_RING]))
+		return "net and ring need several nodes";
 	return NULL;
 }
 
@@ -174,6 +198,8 @@ static void shape_make(const int *v, uint64_t seed, struct ht_shape *shape)
 		shape->base.scale = (enum num_type)v[F_QSCALE];
 		shape->base.scale_width = (1 + seed % 4) * 16 / scale; /* 16 to 64 bytes */
 	}
+	for (int i = 0; v[F_NODES] > 1 && i < v[F_NODES]; i++)
+		shape->nodes.size[i] = pers[v[F_PER]][i];
 	bound = ht_bound(shape);
 	if (v[F_RECV] == RECV_WIDE)
 		shape->capacity = bound;
@@ -220,6 +246,24 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 	cfg->tell_topk = (v[F_RECV] == RECV_EAGER && v[F_LAYOUT] == EXPERT_MAJOR) || seed / 32 % 2;
 }
 
+/* A transport given instead of loop keeps its own order: then only faulty cells differ. */
+static void job_env(struct world *world, const int *v, uint64_t seed, const char *net)
+{
+	static const char *const nets[] = { "loop", "unordered", "faulty" };
+	struct ht_shape shape;
+	char ring[16], spec[FAR_NET_MAX];
+
+	if (!v)
+		return;
+	shape_make(v, seed, &shape);
+	if (net && v[F_NET] == 2)
+		snprintf(spec, sizeof(spec), "faulty(%s):seed=%llu,reorder=128,delay=32", net,
+			 (unsigned long long)seed);
+	far_set_nodes(world, &shape.nodes, !net ? nets[v[F_NET]] : v[F_NET] == 2 ? spec : net, seed);
+	snprintf(ring, sizeof(ring), "%d", v[F_RING]);
+	world_setenv(world, "NCCL_EP_RING_ENTRIES", ring);
+}
+
 /* ---- running ---- */
 
 static int cell_rounds(struct ht_rig *rig, const struct job *job)
@@ -227,7 +271,7 @@ static int cell_rounds(struct ht_rig *rig, const struct job *job)
 	for (int round = 0; round < ROUNDS; round++)
 		if (ht_script(rig, job->script))
 			return -1;
-	return 0;
+	return ht_check_crossed(rig, 0);
 }
 
 /* Freeing memory waits for the filler, holding a lock that launches need: no rank opens or closes while it runs. */
@@ -265,10 +309,13 @@ int main(int argc, char **argv)
 					      .factor = factors,
 					      .factors = FACTORS,
 					      .ranks = F_RANKS,
+					      .plain = F_NODES,
+					      .derive = cell_derive,
 					      .illegal = cell_illegal,
 					      .heavy = cell_heavy,
 					      .forced = cell_forced,
 					      .make = job_make,
+					      .env = job_env,
 					      .size = sizeof(struct job),
 					      .fn = cell_job };
 

@@ -282,10 +282,10 @@ static void node_sums(void)
 	EXPECT(sum == 0x1p24f + 2.0f);
 	ht_expect_sum(&shape, 1, term, first, 3, scratch, (uint8_t *)&sum);
 	EXPECT(sum == 0x1p24f);
-	/* Nodes 0 2 | 1 3: (1 + 1) + 2^24 for both, since node 0 comes first; by ranks it would be 2^24. */
+	/* Nodes 0 2 | 1 3: (1 + 2^24) + 1 at rank 0: the other node's row is second; (1 + 1) + 2^24 at rank 3. */
 	shape.nodes = (struct far_nodes){ .dealt = 2 };
 	ht_expect_sum(&shape, 0, term, middle, 3, scratch, (uint8_t *)&sum);
-	EXPECT(sum == 0x1p24f + 2.0f);
+	EXPECT(sum == 0x1p24f);
 	ht_expect_sum(&shape, 3, term, middle, 3, scratch, (uint8_t *)&sum);
 	EXPECT(sum == 0x1p24f + 2.0f);
 	/* 2^-8 + bf16(1 + 2^-8) at rank 0; bf16(2^-8) + 1 + 2^-8 at rank 3; one node: as at rank 3. */
@@ -299,33 +299,31 @@ static void node_sums(void)
 	EXPECT(sum16 == 0);
 }
 
-/* Ranks 0 | 1 2 3 with an expert each: what each sends to the other node, with room for all rows and for three. */
+/* Ranks 0 | 1 2 3 with an expert each: the rows that each sends to the other node. */
 static void crossings(void)
 {
-	static const uint64_t want[2][2][4] = { { { 2, 0, 1, 1 }, { 2, 2, 0, 0 } },
-						{ { 2, 0, 1, 0 }, { 1, 2, 0, 0 } } };
+	static const uint64_t sent[] = { 2, 0, 1, 1 }, returned[] = { 2, 2, 0, 0 };
 	int64_t idx[4][9] = { { 1, 2, 0, 0, -1, -1, 3, 1, 2 }, { 0 }, { 0, 1, 3, 2, 3, 9 }, { 0, 0, -1 } };
 	struct ll_input in[] = { { .t = 3, .idx = idx[0] },
 				 { .t = 0, .idx = idx[1] },
 				 { .t = 2, .idx = idx[2] },
 				 { .t = 1, .idx = idx[3] } };
-	struct ht_shape shape = { .base = { .ranks = 4, .experts = 4, .topk = 3, .tmax = 3, .hidden = 1 },
+	struct ht_shape shape = { .base = { .ranks = 4, .experts = 4, .topk = 3, .tmax = 3, .hidden = 5 },
 				  .nodes = { .size = { 1, 3 } } };
 
-	for (int tight = 0; tight < 2; tight++) {
-		struct ht_plan *plan;
-
-		shape.capacity = tight ? 3 : 0;
-		plan = ht_plans_make(&shape, in);
-		ASSERT(plan);
-		for (int r = 0; r < 4; r++) {
-			EXPECT(ht_crossed_dispatch(&shape, in, plan, r) == want[tight][0][r]);
-			EXPECT(ht_crossed_combine(&shape, in, plan, r) == want[tight][1][r]);
-		}
-		ht_plans_free(plan, 4);
-	}
+	shape.base.combine = NUM_BF16;
+	for (int r = 0; r < 4; r++)
+		EXPECT(ht_crossed_dispatch(&shape, in, r) == sent[r] &&
+		       ht_crossed_combine(&shape, in, r) == returned[r]);
+	/* 4 + 4 + 1 counts behind 16 bytes, to one other node; three entries. */
+	EXPECT(ht_update_bytes(&shape) == 128 && ht_dispatch_bytes(&shape, 10, 1) == 16 + 48 + 16 + 16);
+	EXPECT(ht_combine_bytes(&shape, false) == 16 + 16 && ht_combine_bytes(&shape, true) == 16 + 16 + 16);
+	/* Two others; two entries, since no node has more experts. */
+	shape.nodes = (struct far_nodes){ .size = { 1, 1, 2 } };
+	EXPECT(ht_update_bytes(&shape) == 256 && ht_dispatch_bytes(&shape, 10, 0) == 16 + 32 + 16);
 	shape.nodes = (struct far_nodes){ 0 };
-	EXPECT(ht_crossed_dispatch(&shape, in, NULL, 0) == 0 && ht_crossed_combine(&shape, in, NULL, 0) == 0);
+	EXPECT(ht_crossed_dispatch(&shape, in, 0) == 0 && ht_crossed_combine(&shape, in, 0) == 0);
+	EXPECT(ht_update_bytes(&shape) == 0);
 }
 
 /* For any routing, total rows sent equal total rows received. */

@@ -6,8 +6,10 @@
  */
 #include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "test/oracle/far.h"
 #include "test/oracle/ht_rig.h"
 
 #define RANKS 4
@@ -139,8 +141,10 @@ static int short_job(struct seat *seat, const void *arg)
 	struct ht_rig rig;
 	double start;
 
+	/* Across nodes ranks do not wait for each other at the end of an operation: the failure of the next one would
+	 * end it. */
 	if (ht_open(&rig, seat, &job->cfg) || ht_script(&rig, "UA DA CA BA") || ht_load(&rig, 0, job->op) ||
-	    ht_sync(&rig))
+	    ht_sync(&rig) || seat_barrier(seat))
 		goto close;
 	ht_args(&rig, 0, job->op, &args);
 	for (int id = HT_ANSWERS; mine && id < HT_BUFS; id++)
@@ -157,13 +161,17 @@ close:
 
 struct run {
 	struct world *world;
+	struct far_nodes nodes;
 	int passed, failed;
 };
 
-static void run_job(struct run *run, const char *name, world_fn fn, const struct job *job)
+static void run_job(struct run *run, const char *name, world_fn fn, struct job *job)
 {
 	double start = world_now();
-	int rc = world_run(run->world, RANKS, fn, job, sizeof(*job), 200);
+	int rc;
+
+	job->cfg.shape.nodes = run->nodes;
+	rc = world_run(run->world, RANKS, fn, job, sizeof(*job), 200);
 
 	printf("%s %s, %s, align %d%s%s (%.2f s)\n", rc ? "FAILED" : "ok    ", name,
 	       job->cfg.shape.expert_major ? "expert-major" : "flat", job->cfg.shape.align, rc ? ": " : "",
@@ -199,25 +207,37 @@ static void run_layout(struct run *run, bool expert_major, int align)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ht_overflow [-t | -g]\n  -t  ranks are threads (default)   -g  ranks are processes\n");
+	fprintf(out,
+		"usage: ht_overflow [-t | -g] [-N NODES] [-k NET]\n"
+		"  -t  ranks are threads (default)   -g  ranks are processes\n"
+		"  -N  simulated nodes (1)   -k  transport between them: loop, unordered, faulty or as NCCL_EP_NET\n");
 	return status;
 }
 
 int main(int argc, char **argv)
 {
 	struct world_opts opts = { .seats = RANKS };
+	const char *net = "loop";
 	struct run run = { 0 };
-	int c;
+	int c, nodes = 1;
 
-	while ((c = getopt(argc, argv, "tgh")) != -1) {
+	while ((c = getopt(argc, argv, "tgN:k:h")) != -1) {
 		if (c == 'h')
 			return usage(stdout, 0);
-		if (c != 't' && c != 'g')
+		if (c == 't' || c == 'g')
+			opts.processes = c == 'g';
+		else if (c == 'N')
+			nodes = atoi(optarg);
+		else if (c == 'k')
+			net = optarg;
+		else
 			return usage(stderr, 2);
-		opts.processes = c == 'g';
 	}
-	if (optind != argc)
+	if (optind != argc || !far_splits(RANKS, nodes))
 		return usage(stderr, 2);
+	run.nodes.size[0] = (uint8_t)far_split(RANKS, nodes);
+	if (nodes > 1)
+		far_set(NULL, run.nodes.size[0], net, 1);
 	if (world_open(&opts, &run.world))
 		return 1;
 	run_layout(&run, false, 0);

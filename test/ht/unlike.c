@@ -5,8 +5,10 @@
  */
 #include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "test/oracle/far.h"
 #include "test/oracle/ht_rig.h"
 
 #define RANKS 3
@@ -79,12 +81,16 @@ close:
 
 struct run {
 	struct world *world;
+	struct far_nodes nodes;
 	int passed, failed;
 };
 
-static void run_job(struct run *run, const char *name, int ranks, world_fn fn, const struct job *job)
+static void run_job(struct run *run, const char *name, int ranks, world_fn fn, struct job *job)
 {
-	int rc = world_run(run->world, ranks, fn, job, sizeof(*job), 100);
+	int rc;
+
+	job->cfg.shape.nodes = job->other.shape.nodes = run->nodes;
+	rc = world_run(run->world, ranks, fn, job, sizeof(*job), 100);
 
 	printf("%s %s%s%s\n", rc ? "FAILED" : "ok    ", name, rc ? ": " : "", rc ? world_text(run->world) : "");
 	fflush(stdout);
@@ -121,13 +127,19 @@ int main(int argc, char **argv)
 	struct run run = { 0 };
 	int c;
 
-	while ((c = getopt(argc, argv, "tg")) != -1) {
+	while ((c = getopt(argc, argv, "tgN:")) != -1) {
 		if (c == '?') {
-			fprintf(stderr, "usage: ht_unlike [-t | -g]   ranks are threads (default) or processes\n");
+			fprintf(stderr, "usage: ht_unlike [-t | -g] [-N SIZE]   ranks are threads (default) or "
+					"processes, in simulated nodes of SIZE\n");
 			return 2;
 		}
-		opts.processes = c == 'g';
+		if (c == 'N')
+			run.nodes.size[0] = (uint8_t)atoi(optarg);
+		else
+			opts.processes = c == 'g';
 	}
+	if (run.nodes.size[0])
+		far_set_nodes(NULL, &run.nodes, "loop", 0);
 	if (world_open(&opts, &run.world))
 		return 1;
 	run_all(&run);

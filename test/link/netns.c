@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two hosts as network and pid namespaces, two ranks on each, a veth link between them: LL against the oracle, with
- * nodes detected by the library; then the link is cut in the middle of operations. Without masks every rank gets an
- * error in time that names a rank of the other host; with masks each host continues alone.
+ * Two hosts as network and pid namespaces, two ranks on each, a veth link between them: LL and HT against the oracle,
+ * with nodes detected by the library; then the link is cut in the middle of operations. Without masks every rank gets
+ * an error in time that names a rank of the other host; with masks each host continues alone. HT's ranks are also dealt
+ * to the hosts in turn, so that the order of ranks is not that of nodes.
  *   link_netns [-qv] [-c CASE] [NET]   without NET the library chooses; -q: few cases; -v: every rank's error
  * Needs root, ip and nsenter; exit status 77 without. The namespaces end with their processes.
  */
@@ -25,14 +26,19 @@
 #include <unistd.h>
 
 #include "test/oracle/far.h"
+#include "test/oracle/ht_rig.h"
 #include "test/oracle/rig.h"
 
 enum { RANKS = 4, EACH = 2, FATAL = 12, SURE = 30, LOOSE = 60, TIMEOUT_MS = 3000, LATE_MS = 4000 };
 
 enum cut { WHOLE, DOWN, SILENT };
 
+enum kind { EM, RM, EM_MASKS, RM_MASKS, HT_FLAT, HT_EM };
+
 struct job {
 	struct rig_cfg cfg;
+	struct ht_cfg ht;
+	enum kind kind;
 	enum cut cut;
 	bool verbose;
 };
@@ -46,6 +52,12 @@ struct meet {
 /* ---- hosts ---- */
 
 static pid_t there; /* holds the other host's namespaces */
+static bool dealt;  /* ranks are dealt to the hosts in turn; before the ranks start */
+
+static int host_of(int rank)
+{
+	return dealt ? rank % 2 : rank / EACH;
+}
 
 static int sh(const char *format)
 {
@@ -75,7 +87,7 @@ static int host_enter(int seat)
 	int status = 0;
 	pid_t pid;
 
-	if (seat < EACH)
+	if (host_of(seat) == 0)
 		return 0;
 	if (ns_enter("net", CLONE_NEWNET) || ns_enter("pid_for_children", CLONE_NEWPID) || ns_enter("mnt", CLONE_NEWNS))
 		return 1;
@@ -185,17 +197,29 @@ static void *cutter_main(void *arg)
 }
 
 /* One dispatch and combine, results unchecked. */
-static ncclResult_t round_loose(struct rig *rig)
+static ncclResult_t round_ll(void *arg)
 {
+	struct rig *rig = arg;
 	ncclResult_t rc = rig_dispatch(rig, 0, false);
 
 	return rc == ncclSuccess ? rig_combine(rig, 0, false) : rc;
 }
 
-/* The link is cut at a random point, but before SURE rounds are over. */
-static ncclResult_t rounds_loose(struct rig *rig, const struct job *job, int most)
+/* The same with Update. */
+static ncclResult_t round_ht(void *arg)
 {
-	struct cutter cutter = { job->cut, seat_board(rig->seat) };
+	struct ht_rig *rig = arg;
+	ncclResult_t rc = ht_call(rig, 0, HT_UPDATE, false);
+
+	if (rc == ncclSuccess)
+		rc = ht_call(rig, 0, HT_DISPATCH, false);
+	return rc == ncclSuccess ? ht_call(rig, 0, HT_COMBINE, false) : rc;
+}
+
+/* The link is cut at a random point, but before SURE rounds are over. */
+static ncclResult_t rounds_loose(struct seat *seat, const struct job *job, void *rig, int most)
+{
+	struct cutter cutter = { job->cut, seat_board(seat) };
 	ncclResult_t rc = ncclSuccess;
 	double end = world_now() + 30;
 	pthread_t thread;
@@ -203,45 +227,47 @@ static ncclResult_t rounds_loose(struct rig *rig, const struct job *job, int mos
 	bool cutting = false;
 
 	for (int i = 0; rc == ncclSuccess && i < most && world_now() < end; i++) {
-		if (i == FATAL && seat_rank(rig->seat) == 0)
+		if (i == FATAL && seat_rank(seat) == 0)
 			cutting = !pthread_create(&thread, NULL, cutter_main, &cutter);
 		if (i == SURE && cutting) {
 			pthread_join(thread, &failed);
 			cutting = false;
 		}
-		rc = round_loose(rig);
+		rc = job->kind < HT_FLAT ? round_ll(rig) : round_ht(rig);
 	}
 	if (cutting)
 		pthread_join(thread, &failed);
 	if (failed)
-		seat_fail(rig->seat, "the link could not be cut");
+		seat_fail(seat, "the link could not be cut");
 	return rc;
 }
 
 static bool names_far_rank(const char *text, int rank)
 {
-	int far = rank < EACH ? EACH : 0;
-	char name[2][16];
+	char name[16];
 
-	snprintf(name[0], sizeof(name[0]), "rank %d", far);
-	snprintf(name[1], sizeof(name[1]), "rank %d", far + 1);
-	return strstr(text, name[0]) || strstr(text, name[1]);
+	for (int r = 0; r < RANKS; r++) {
+		snprintf(name, sizeof(name), "rank %d", r);
+		if (host_of(r) != host_of(rank) && strstr(text, name))
+			return true;
+	}
+	return false;
 }
 
-static void lose(struct rig *rig, const struct job *job, struct meet *meet)
+static void lose(struct seat *seat, const struct job *job, void *rig, struct ll_verdict *verdict)
 {
-	int rank = seat_rank(rig->seat);
-	ncclResult_t rc = rounds_loose(rig, job, 1 << 30);
+	struct meet *meet = seat_board(seat);
+	int rank = seat_rank(seat);
+	ncclResult_t rc = rounds_loose(seat, job, rig, 1 << 30);
 	char text[512];
 
 	meet->told[rank] = world_now();
 	snprintf(text, sizeof(text), "%s", anyEpGetLastError());
 	if (job->verbose)
 		fprintf(stderr, "  rank %d, %.2f s after the cut: %s\n", rank, meet->told[rank] - meet->cut, text);
-	ll_wrong(&rig->verdict, rc != ncclRemoteError && rc != ncclTimeout, "rank %d: returned %s (%s)", rank,
+	ll_wrong(verdict, rc != ncclRemoteError && rc != ncclTimeout, "rank %d: returned %s (%s)", rank,
 		 ncclGetErrorString(rc), text);
-	ll_wrong(&rig->verdict, !names_far_rank(text, rank), "rank %d: \"%s\" names no rank behind the cut", rank,
-		 text);
+	ll_wrong(verdict, !names_far_rank(text, rank), "rank %d: \"%s\" names no rank behind the cut", rank, text);
 }
 
 /* Both ranks of the other host are masked, on both ranks of this one; sums are those of this host alone. */
@@ -249,7 +275,7 @@ static int part(struct rig *rig, const struct job *job, struct meet *meet)
 {
 	int rank = seat_rank(rig->seat), host = rank / EACH;
 
-	if (rig_expect(rig, "an operation across the cut", rounds_loose(rig, job, LOOSE)))
+	if (rig_expect(rig, "an operation across the cut", rounds_loose(rig->seat, job, rig, LOOSE)))
 		return -1;
 	if (job->verbose)
 		fprintf(stderr, "  rank %d continues %.2f s after the cut\n", rank, world_now() - meet->cut);
@@ -273,12 +299,37 @@ static int whole(struct rig *rig)
 	return rig_check_crossed(rig); /* the bytes between two nodes of two ranks */
 }
 
+static int ht_job(struct seat *seat, const struct job *job)
+{
+	struct meet *meet = seat_board(seat);
+	struct ht_rig rig;
+
+	if (ht_open(&rig, seat, &job->ht))
+		goto close;
+	for (int i = 0; i < 10; i++)
+		if (ht_script(&rig, i % 2 ? "UA EA BA" : "UA DA CA"))
+			goto close;
+	if (ht_check_crossed(&rig, 0) || seat_barrier(seat) || !job->cut)
+		goto close;
+	if (ht_round(&rig, 0) || ht_load(&rig, 0, HT_DISPATCH) || ht_load(&rig, 0, HT_COMBINE) || seat_barrier(seat))
+		goto close;
+	rig.parted = true;
+	lose(seat, job, &rig, &rig.verdict);
+	if (!seat_failed(seat))
+		seat_meet(seat, &meet->all, RANKS);
+close:
+	ht_close(&rig);
+	return ht_tell(&rig);
+}
+
 static int netns_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
 	struct meet *meet = seat_board(seat);
 	struct rig rig;
 
+	if (job->kind >= HT_FLAT)
+		return ht_job(seat, job);
 	if (rig_open(&rig, seat, &job->cfg) || whole(&rig) || seat_barrier(seat) || !job->cut)
 		goto close;
 	if (rig_load(&rig, 0) || rig_update(&rig, 0) || seat_barrier(seat))
@@ -287,7 +338,7 @@ static int netns_job(struct seat *seat, const void *arg)
 	if (job->cfg.mask)
 		part(&rig, job, meet);
 	else
-		lose(&rig, job, meet);
+		lose(seat, job, &rig, &rig.verdict);
 	if (!seat_failed(seat))
 		seat_meet(seat, &meet->all, RANKS);
 close:
@@ -307,20 +358,26 @@ static int told_check(const struct meet *meet, char *text, size_t room)
 	return meet->cut > 0 && last - meet->cut < 1e-3 * (TIMEOUT_MS + LATE_MS) ? 0 : -1;
 }
 
-static struct job job_make(enum ll_layout layout, bool mask, enum cut cut)
+static struct job job_make(enum kind kind, enum cut cut)
 {
-	struct job job = { .cut = cut };
+	struct ll_shape shape = { .layout = kind == RM || kind == RM_MASKS ? LL_RANK_MAJOR : LL_EXPERT_MAJOR,
+				  .ranks = RANKS,
+				  .experts = 2 * RANKS,
+				  .topk = 4,
+				  .tmax = 16,
+				  .hidden = 1024,
+				  .token = NUM_BF16,
+				  .combine = NUM_BF16 };
+	struct job job = { .kind = kind, .cut = cut };
 
-	job.cfg = (struct rig_cfg){ .handles = 1, .spare = LL_ALL, .mask = mask, .per_node = EACH };
-	job.cfg.shape = (struct ll_shape){ .layout = layout,
-					   .ranks = RANKS,
-					   .experts = 2 * RANKS,
-					   .topk = 4,
-					   .tmax = 16,
-					   .hidden = 1024,
-					   .token = NUM_BF16,
-					   .combine = NUM_BF16 };
+	job.cfg = (struct rig_cfg){ .shape = shape, .handles = 1, .spare = LL_ALL, .per_node = EACH };
+	job.cfg.mask = kind == EM_MASKS || kind == RM_MASKS;
 	job.cfg.data = (struct ll_data){ .seed = 21, .fill = LL_FILL_FULL };
+	job.ht = (struct ht_cfg){ .handles = 1, .spare = LL_ALL, .counters = 32, .backward = true, .tell_topk = true };
+	job.ht.shape = (struct ht_shape){ .base = shape, .expert_major = kind == HT_EM };
+	job.ht.shape.capacity = ht_bound(&job.ht.shape);
+	job.ht.shape.nodes.size[0] = EACH;
+	job.ht.data = job.cfg.data;
 	return job;
 }
 
@@ -353,27 +410,34 @@ static int case_run(const struct job *job)
 
 static const struct {
 	const char *name;
-	enum ll_layout layout;
-	bool mask;
+	enum kind kind;
 	enum cut cut;
-	bool quick;
+	bool dealt, quick;
 } cases[] = {
-	{ "whole, em", LL_EXPERT_MAJOR, false, WHOLE, true },
-	{ "whole, rm, masks", LL_RANK_MAJOR, true, WHOLE, false },
-	{ "the link goes down, em", LL_EXPERT_MAJOR, false, DOWN, true },
-	{ "the link goes down, rm, masks", LL_RANK_MAJOR, true, DOWN, false },
-	{ "packets vanish, rm", LL_RANK_MAJOR, false, SILENT, false },
-	{ "packets vanish, em, masks", LL_EXPERT_MAJOR, true, SILENT, false },
+	{ "whole, em", EM, WHOLE, false, true },
+	{ "whole, rm, masks", RM_MASKS, WHOLE, false, false },
+	{ "the link goes down, em", EM, DOWN, false, true },
+	{ "the link goes down, rm, masks", RM_MASKS, DOWN, false, false },
+	{ "packets vanish, rm", RM, SILENT, false, false },
+	{ "packets vanish, em, masks", EM_MASKS, SILENT, false, false },
+	{ "whole, HT flat", HT_FLAT, WHOLE, false, false },
+	{ "whole, HT em, ranks in turn", HT_EM, WHOLE, true, true },
+	{ "the link goes down, HT em", HT_EM, DOWN, false, true },
+	{ "packets vanish, HT flat", HT_FLAT, SILENT, false, false },
+	{ "packets vanish, HT em, ranks in turn", HT_EM, SILENT, true, false },
 };
 
 static int case_fork(int i, const char *net, bool verbose)
 {
-	struct job job = job_make(cases[i].layout, cases[i].mask, cases[i].cut);
+	struct job job = job_make(cases[i].kind, cases[i].cut);
 	double start = world_now();
 	int status = -1;
 	pid_t pid;
 
 	job.verbose = verbose;
+	dealt = cases[i].dealt;
+	if (dealt)
+		job.ht.shape.nodes = (struct far_nodes){ .dealt = 2 };
 	printf("%d %s, net %s", i, cases[i].name, net ? net : "automatic");
 	fflush(stdout);
 	pid = fork();

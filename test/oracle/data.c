@@ -78,6 +78,10 @@ static void ids_make(const struct ll_shape *shape, const struct ll_data *data, i
 	case LL_ROUTE_ONE_RANK:
 		ids_distinct(idx, k, (int)(pick % (uint64_t)shape->ranks) * local, local, random);
 		return;
+	case LL_ROUTE_NOWHERE:
+		for (int i = 0; i < k; i++)
+			idx[i] = -1;
+		return;
 	case LL_ROUTE_TWICE:
 		for (int i = 0; i < k; i++)
 			idx[i] = i && ll_random(random) % 2 ? idx[ll_random(random) % (uint64_t)i]

@@ -13,12 +13,13 @@ enum ll_fill { LL_FILL_FULL, LL_FILL_ZERO_SOME, LL_FILL_RANDOM, LL_FILL_NONE };
 
 /* Their routing. */
 enum ll_route {
-	LL_ROUTE_UNIFORM, /* K different experts */
-	LL_ROUTE_DROPPED, /* the same, a third of them -1 */
-	LL_ROUTE_TWICE,	  /* a token may select an expert twice */
-	LL_ROUTE_BAD,	  /* some ids out of range */
-	LL_ROUTE_ONE,	  /* everything to one expert */
-	LL_ROUTE_ONE_RANK /* everything to the experts of one rank */
+	LL_ROUTE_UNIFORM,  /* K different experts */
+	LL_ROUTE_DROPPED,  /* the same, a third of them -1 */
+	LL_ROUTE_TWICE,	   /* a token may select an expert twice */
+	LL_ROUTE_BAD,	   /* some ids out of range */
+	LL_ROUTE_ONE,	   /* everything to one expert */
+	LL_ROUTE_ONE_RANK, /* everything to the experts of one rank */
+	LL_ROUTE_NOWHERE   /* all -1 */
 };
 
 struct ll_data {

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensor descriptors of an HT rig, and the calls. */
 #include <string.h>
+#include <unistd.h>
 
 #include "test/oracle/ht_rig.h"
+
+#define CROSS_SECONDS 10.0
 
 int ht_expect(struct ht_rig *rig, const char *call, ncclResult_t got)
 {
@@ -160,7 +163,52 @@ void ht_args(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_args
 	args->combine_out.topk_weights = bwd ? &t[HT_OUT_BACK_WEIGHTS].t : NULL;
 }
 
-ncclResult_t ht_call_with(struct ht_rig *rig, int handle, enum ht_op op, struct ht_args *args)
+static uint64_t op_bytes(const struct ht_rig *rig, int handle, enum ht_op op)
+{
+	const struct ht_shape *shape = &rig->cfg.shape;
+	const struct ll_input *in = rig->handle[handle].in;
+	int rank = seat_rank(rig->seat);
+
+	switch (op) {
+	case HT_UPDATE:
+		return ht_update_bytes(shape);
+	case HT_DISPATCH:
+		return ht_crossed_dispatch(shape, in, rank) *
+		       ht_dispatch_bytes(shape, ht_row_bytes(rig, HT_TOKENS), ht_row_bytes(rig, HT_SCALES));
+	case HT_DISPATCH_BWD:
+		return ht_crossed_dispatch(shape, in, rank) *
+		       ht_dispatch_bytes(shape, ht_row_bytes(rig, HT_BACK), ht_row_bytes(rig, HT_BACK_SCALES));
+	default:
+		return ht_crossed_combine(shape, in, rank) * ht_combine_bytes(shape, op == HT_COMBINE_BWD);
+	}
+}
+
+void ht_crossed_add(struct ht_rig *rig, int handle, enum ht_op op)
+{
+	if (rig->cfg.shape.nodes.size[0] || rig->cfg.shape.nodes.dealt)
+		rig->crossed += op_bytes(rig, handle, op);
+}
+
+/* All operations are complete, so every put has arrived; an engine may still have to count it. */
+int ht_check_crossed(struct ht_rig *rig, uint64_t more)
+{
+	double end = world_now() + CROSS_SECONDS;
+	uint64_t want = rig->crossed + more;
+	anyEpNetCounts_t counts = ANYEP_NET_COUNTS_INIT;
+
+	if (ht_sync(rig) || seat_barrier(rig->seat))
+		return -1;
+	do {
+		usleep(100);
+		if (ht_expect(rig, "anyEpGroupNetCounts", anyEpGroupNetCounts(rig->group, &counts)))
+			return -1;
+	} while (counts.bytes < want && world_now() < end);
+	ll_wrong(&rig->verdict, counts.bytes != want, "rank %d: %llu bytes sent between nodes, must be %llu",
+		 seat_rank(rig->seat), (unsigned long long)counts.bytes, (unsigned long long)want);
+	return 0;
+}
+
+static ncclResult_t call(struct ht_rig *rig, int handle, enum ht_op op, struct ht_args *args)
 {
 	struct ht_handle *h = &rig->handle[handle];
 	ncclEpHandle_t use = h->twin && op >= HT_COMBINE ? h->twin : h->handle;
@@ -177,6 +225,15 @@ ncclResult_t ht_call_with(struct ht_rig *rig, int handle, enum ht_op op, struct 
 	default:
 		return ncclEpCombine(use, &args->combine_in, &args->combine_out, &args->combine, rig->shim.stream);
 	}
+}
+
+ncclResult_t ht_call_with(struct ht_rig *rig, int handle, enum ht_op op, struct ht_args *args)
+{
+	ncclResult_t rc = call(rig, handle, op, args);
+
+	if (rc == ncclSuccess)
+		ht_crossed_add(rig, handle, op);
+	return rc;
 }
 
 ncclResult_t ht_call(struct ht_rig *rig, int handle, enum ht_op op, bool send_only)

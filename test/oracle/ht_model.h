@@ -30,7 +30,6 @@ struct ht_plan {
 	int rows;      /* delivered, padding included: rows 0 to rows - 1 of the tensors */
 	struct ht_row *row;
 	int64_t *count, *offset; /* [local experts], as Update returns them; flat has no offsets */
-	int *slot; /* [ranks][tmax][zones]: the row, -1: none, or dropped. Zones: local experts, flat: 1 */
 };
 
 int ht_local(const struct ht_shape *shape); /* experts per rank */
@@ -67,20 +66,24 @@ int ht_terms(const struct ht_shape *shape, const struct ll_input *in, const stru
 int ht_slot(const struct ht_shape *shape, const struct ht_plan *plans, int src, int token, int64_t expert);
 
 /*
- * The sum of the `count` rows at[] of a token of `src`, in the order of `term`. Rows of other nodes are summed node by
- * node: in float, starting at 0, rounded to the combine type, as one row crosses. Then nodes ascending, of src's own
- * the rows one by one: in float, starting at 0, rounded once at the end. sum[2 * hidden] is scratch.
+ * The sum of the `count` rows at[] of a token of `src`, in the order of `term`. Rows of another node are summed there:
+ * in float, starting at 0, rounded to the combine type, as one row crosses; it takes the place of the first of them.
+ * Then in float, starting at 0, rounded once at the end. sum[2 * hidden] is scratch.
  */
 void ht_expect_sum(const struct ht_shape *shape, int src, const struct ht_term *term, const uint8_t *const *at,
 		   int count, float *sum, uint8_t *row);
 
 /*
- * Rows that this rank sends to other nodes: at dispatch one per token and node in which a row of it is delivered; at
- * combine the same of the tokens that it relays.
+ * Rows that this rank sends to other nodes: at dispatch one per token and node with an expert of it, also where rows
+ * are dropped; at combine the same of the tokens that it relays. in[ranks]
  */
-uint64_t ht_crossed_dispatch(const struct ht_shape *shape, const struct ll_input *in, const struct ht_plan *plans,
-			     int rank);
-uint64_t ht_crossed_combine(const struct ht_shape *shape, const struct ll_input *in, const struct ht_plan *plans,
-			    int rank);
+uint64_t ht_crossed_dispatch(const struct ht_shape *shape, const struct ll_input *in, int rank);
+uint64_t ht_crossed_combine(const struct ht_shape *shape, const struct ll_input *in, int rank);
+
+/* A model of the wire format: bytes that a rank sends to other nodes at Update, and for one such row of a dispatch and
+ * of a combine. */
+uint64_t ht_update_bytes(const struct ht_shape *shape);
+uint64_t ht_dispatch_bytes(const struct ht_shape *shape, size_t token, size_t scale);
+uint64_t ht_combine_bytes(const struct ht_shape *shape, bool backward);
 
 #endif

@@ -439,6 +439,7 @@ static int handle_create(struct ht_rig *rig, int handle)
 
 	config.dispatch_output_per_expert_alignment = (size_t)rig->cfg.shape.align;
 	ht_args(rig, handle, HT_UPDATE, &args);
+	ht_crossed_add(rig, handle, HT_UPDATE);
 	h->created = h->op[HT_UPDATE].pending = true;
 	h->op[HT_UPDATE].loaded = false;
 	rig->bad_ids |= ll_input_bad(&rig->cfg.shape.base, &h->in[seat_rank(rig->seat)]);

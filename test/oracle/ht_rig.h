@@ -116,6 +116,7 @@ struct ht_rig {
 	double group_seconds; /* duration of CreateGroup */
 	bool bad_ids;	      /* since the last check */
 	uint64_t words;	      /* played */
+	uint64_t crossed;     /* expected bytes given to the net so far */
 	bool parted;	      /* the group has failed on some ranks: ht_close does not wait and ignores errors */
 };
 
@@ -142,6 +143,11 @@ int ht_load(struct ht_rig *rig, int handle, enum ht_op op);	/* new data, outputs
 int ht_scribble(struct ht_rig *rig, int handle, enum ht_op op); /* over the inputs */
 ncclResult_t ht_call(struct ht_rig *rig, int handle, enum ht_op op, bool send_only);
 int ht_check(struct ht_rig *rig, int handle, enum ht_op op);
+/*
+ * Bytes given to the net by all operations so far, as the engines count them: of every token one row per node to
+ * dispatch and one to combine, and no more. Rigs that joined give theirs as `more`.
+ */
+int ht_check_crossed(struct ht_rig *rig, uint64_t more);
 int ht_sync(struct ht_rig *rig);
 
 /* A tensor as the library gets it; sizes are its own. */
@@ -187,6 +193,8 @@ size_t ht_rows(const struct ht_rig *rig, int handle, enum ht_buf_id id);
 /* The tensors of an operation, inputs or outputs, as a bit mask of enum ht_buf_id. */
 unsigned ht_op_bufs(const struct ht_rig *rig, enum ht_op op, bool outputs);
 struct buf_env ht_env(struct ht_rig *rig);
+/* After an operation: adds the bytes that it gives to the net. */
+void ht_crossed_add(struct ht_rig *rig, int handle, enum ht_op op);
 /* Whether a dispatch of this round writes this counter: all of them, or some. */
 bool ht_counted(const struct ht_rig *rig, int handle, enum ht_buf_id id);
 /* Rows of a tensor that are poisoned and checked. */

@@ -104,12 +104,14 @@ static const char *cell_values(const struct matrix *m, const struct cell *cell, 
 	}
 	if (!cell_int(cell, "seed", &number))
 		*seed = (uint64_t)number;
+	if (m->derive)
+		m->derive(v);
 	return NULL;
 }
 
 static const char *cell_illegal(const struct matrix *m, const int *v)
 {
-	if (v[m->ranks] < 1 || v[m->ranks] > MATRIX_RANKS)
+	if (v[m->ranks] < 1 || v[m->ranks] > MATRIX_RANKS_FAR)
 		return "not enough ranks";
 	return m->illegal(v);
 }
@@ -190,39 +192,78 @@ static void run_cells(struct run *run, const struct cells *cells, int limit)
 	}
 }
 
-/* The requested number of legal cells, every factor drawn from its list. */
-static void run_random(struct run *run, int count)
+/* Every factor from its list; those of simulated nodes only with -N. */
+static void cell_draw(const struct run *run, uint64_t *random, int *v)
 {
 	const struct matrix *m = run->matrix;
 	int drawn = m->plain && !run->far ? m->plain : m->factors;
+
+	for (int f = drawn; f < m->factors; f++)
+		v[f] = m->factor[f].absent;
+	for (int f = 0; f < drawn; f++) {
+		const char *list = m->factor[f].words ? m->factor[f].words : m->factor[f].numbers;
+		int length, pick = (int)(ll_random(random) % (uint64_t)words_count(list));
+		int forced = m->forced ? m->forced(v, f) : -1;
+
+		pick = forced < 0 ? pick : forced;
+		v[f] = m->factor[f].words ? pick : atoi(word_at(list, pick, &length));
+	}
+	if (m->derive)
+		m->derive(v);
+}
+
+static void draw_tell(const struct run *run, const int *v, uint64_t seed, char *text)
+{
+	const struct matrix *m = run->matrix;
+	int drawn = m->plain && !run->far ? m->plain : m->factors, length;
+	size_t n = 0;
+
+	for (int f = 0; f < drawn; f++) {
+		const char *word = m->factor[f].words ? word_at(m->factor[f].words, v[f], &length) : NULL;
+
+		if (word)
+			n += (size_t)snprintf(text + n, TEXT_MAX - n, "%s=%.*s ", m->factor[f].name, length, word);
+		else
+			n += (size_t)snprintf(text + n, TEXT_MAX - n, "%s=%d ", m->factor[f].name, v[f]);
+	}
+	snprintf(text + n, TEXT_MAX - n, "seed=%llu", (unsigned long long)seed);
+}
+
+/* The requested number of legal cells. */
+static void run_random(struct run *run, int count)
+{
+	const struct matrix *m = run->matrix;
 	uint64_t random = run->seed;
 
 	for (int done = 0; done < count;) {
 		char text[TEXT_MAX];
-		size_t n = 0;
 		uint64_t seed;
 		int v[MATRIX_FACTORS] = { 0 };
 
-		for (int f = drawn; f < m->factors; f++)
-			v[f] = m->factor[f].absent;
-		for (int f = 0; f < drawn; f++) {
-			const char *list = m->factor[f].words ? m->factor[f].words : m->factor[f].numbers;
-			int length, pick = (int)(ll_random(&random) % (uint64_t)words_count(list));
-			int forced = m->forced ? m->forced(v, f) : -1;
-			const char *word;
-
-			pick = forced < 0 ? pick : forced;
-			word = word_at(list, pick, &length);
-			v[f] = m->factor[f].words ? pick : atoi(word);
-			n += (size_t)snprintf(text + n, TEXT_MAX - n, "%s=%.*s ", m->factor[f].name, length, word);
-		}
+		cell_draw(run, &random, v);
 		if (cell_illegal(m, v) || m->heavy(v))
 			continue;
 		seed = ll_random(&random) >> 40;
-		snprintf(text + n, TEXT_MAX - n, "seed=%llu", (unsigned long long)seed);
+		draw_tell(run, v, seed, text);
 		run_cell(run, v, seed, text);
 		done++;
 	}
+}
+
+/* No more than the cells need: on a GPU every process has a context. */
+static int seats_of(const struct run *run, const struct cells *cells)
+{
+	int seats = run->far ? MATRIX_RANKS_FAR : MATRIX_RANKS;
+
+	for (int i = 0; i < cells->count; i++) {
+		int v[MATRIX_FACTORS] = { 0 };
+		uint64_t seed;
+
+		if (!cell_values(run->matrix, &cells->cell[i], v, &seed) && !cell_illegal(run->matrix, v) &&
+		    v[run->matrix->ranks] > seats)
+			seats = MATRIX_RANKS_FAR;
+	}
+	return seats;
 }
 
 static int read_cells(const struct matrix *m, const char *file, const char *one, struct cells *cells)
@@ -259,6 +300,7 @@ static int run_all(struct run *run, const struct cells *cells, bool one, int lim
 	double start = world_now();
 	int rc;
 
+	run->opts.seats = seats_of(run, cells);
 	if (world_open(&run->opts, &run->world))
 		return 1;
 	if (cells->count)
@@ -278,9 +320,7 @@ static int run_all(struct run *run, const struct cells *cells, bool one, int lim
 
 int matrix_main(const struct matrix *matrix, int argc, char **argv)
 {
-	struct run run = { .matrix = matrix,
-			   .seed = 1,
-			   .opts = { .seats = MATRIX_RANKS, .board = sizeof(struct board) } };
+	struct run run = { .matrix = matrix, .seed = 1, .opts = { .board = sizeof(struct board) } };
 	struct cells cells = { 0 };
 	const char *file = NULL, *one = NULL;
 	int c, limit = 0, rc;

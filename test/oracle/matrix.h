@@ -11,7 +11,8 @@
 #include "test/oracle/world.h"
 
 #define MATRIX_FACTORS 40
-#define MATRIX_RANKS 8
+#define MATRIX_RANKS 8	    /* in one node, */
+#define MATRIX_RANKS_FAR 16 /* and with simulated ones */
 
 /* words: the value is the index of the word. numbers: the values to draw; any other number is accepted too. */
 struct factor {
@@ -24,6 +25,8 @@ struct matrix {
 	const struct factor *factor;
 	int factors, ranks; /* ranks: the factor with their number */
 	int plain;	    /* factors from this on are drawn in random cells with -N only, else absent; 0: none */
+	/* Sets factors that follow from others. May be NULL. */
+	void (*derive)(int *v);
 	/* The rules of the contract: NULL, or why the cell is illegal. cover.py gets the same in the .args file. */
 	const char *(*illegal)(const int *v);
 	/* Legal, but too slow for a random cell. */

@@ -55,6 +55,35 @@ int far_relay(const struct far_nodes *nodes, int ranks, int src, int node)
 			return r;
 }
 
+bool far_from_map(const int *node, int ranks, struct far_nodes *out)
+{
+	int nodes = 0, same = 1;
+
+	*out = (struct far_nodes){ 0 };
+	for (int r = 0; r < ranks; r++)
+		nodes = node[r] >= nodes ? node[r] + 1 : nodes;
+	if (nodes == 1)
+		return true;
+	for (int first = 0, i = 0, size = 0; first < ranks; first += size) {
+		for (size = 0; first + size < ranks && node[first + size] == node[first]; size++)
+			;
+		if (i && out->size[i - 1] == size)
+			continue;
+		if (i == FAR_SIZES || size > UINT8_MAX)
+			break;
+		out->size[i++] = (uint8_t)size;
+	}
+	for (int r = 0; r < ranks; r++)
+		same &= far_node(out, r) == node[r];
+	if (same)
+		return true;
+	*out = (struct far_nodes){ .dealt = (uint8_t)(nodes <= UINT8_MAX ? nodes : 0) };
+	for (int r = 0; r < ranks; r++)
+		if (!out->dealt || far_node(out, r) != node[r])
+			return false;
+	return true;
+}
+
 void far_text(const struct far_nodes *nodes, char out[FAR_TEXT_MAX])
 {
 	size_t n = (size_t)snprintf(out, FAR_TEXT_MAX, "%d", nodes->size[0]);

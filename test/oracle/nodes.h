@@ -3,6 +3,7 @@
 #ifndef EP_TEST_ORACLE_NODES_H
 #define EP_TEST_ORACLE_NODES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define FAR_SIZES 8
@@ -20,6 +21,8 @@ int far_local(const struct far_nodes *nodes, int rank);
 int far_count(const struct far_nodes *nodes, int ranks); /* of nodes */
 /* The rank of `node` through which the rows between it and `src` go. */
 int far_relay(const struct far_nodes *nodes, int ranks, int src, int node);
+/* From the node of each rank; false: neither in order nor dealt, or too many sizes. */
+bool far_from_map(const int *node, int ranks, struct far_nodes *out);
 /* The value of NCCL_EP_RANKS_PER_NODE. */
 void far_text(const struct far_nodes *nodes, char out[FAR_TEXT_MAX]);
 

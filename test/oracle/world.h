@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define WORLD_SEATS 256
+#define WORLD_SEATS 512
 #define WORLD_ARG 1024 /* bytes of a job's argument */
 
 struct world;

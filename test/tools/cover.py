@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""cover.py [-t N] [-s SEED] [--forbid EXPR]... NAME=V1,V2,...: a t-wise covering set of test cells.
+"""cover.py [-t N] [-s SEED] [--forbid EXPR]... [--let NAME=EXPR]... NAME=V1,V2,...: a t-wise covering set of test cells.
 
 Prints cells, one "name=value name=value ..." line each, such that every combination of values of every N factors that
 can occur at all occurs in at least one. EXPR is a Python expression over the factors' names (numbers are numbers)
-that is true for cells which must not occur, e.g. --forbid 'mode == "ht" and k > 8'. The same seed gives the same cells.
+that is true for cells which must not occur, e.g. --forbid 'mode == "ht" and k > 8'. --let gives an expression over
+factors a name for such rules; it is no factor. The same seed gives the same cells.
 Arguments may come from a file, one per line: cover.py @matrix.args
 
 Every value of every factor is an item with a number; a cell, and whatever a rule forbids, is a bit mask of items.
@@ -13,6 +14,7 @@ Rows are built one by one: from a tuple that is not covered yet, each factor the
 import argparse
 import itertools
 import random
+import re
 import sys
 
 CANDIDATES = 6  # rows tried per row taken; 25 factors 3-wise: 1 gives 589 rows, 6 566, 20 556 for 2.5 times the time
@@ -28,7 +30,8 @@ def value_of(word):
 class Space:
     """Factors, their values as items, and the masks of items that must not occur together."""
 
-    def __init__(self, factors, forbid):
+    def __init__(self, factors, forbid, let=()):
+        self.let = [word.partition('=') for word in let]
         self.names = [name for name, _ in factors]
         self.items = [(name, value) for name, values in factors for value in values]
         self.of = {}  # factor -> its items
@@ -36,15 +39,19 @@ class Space:
             self.of.setdefault(name, []).append(i)
         self.mask_of = {name: sum(1 << i for i in items) for name, items in self.of.items()}
         self.forbidden = [[] for _ in self.items]  # item -> masks it is part of
+        self.wide = set()  # factors of rules over four and more, which show a conflict late
         for text in forbid:
             self.add_rule(text)
 
     def add_rule(self, text):
+        for name, _, expr in self.let:
+            text = re.sub(rf'\b{name}\b', f'({expr})', text)
         code = compile(text, '--forbid', 'eval')
         unknown = [n for n in code.co_names if n not in self.of]
         used = [n for n in self.names if n in code.co_names]
         if unknown or not used:
             raise ValueError(f'--forbid {text}: no factor is called {", ".join(unknown) or "so"}')
+        self.wide.update(used if len(used) > 3 else [])
         for items in itertools.product(*(self.of[n] for n in used)):
             if eval(code, {'__builtins__': {}}, dict(self.items[i] for i in items)):
                 mask = sum(1 << i for i in items)
@@ -86,11 +93,13 @@ class Space:
         return None
 
     def row(self, items, pick, rng):
-        """complete() from a tuple of items, the other factors in random order."""
+        """complete() from a tuple of items, the other factors in random order. Wide ones come first: with others between
+        them, all values of those would be tried before a conflict is undone."""
         state = self.start(items)
         taken = {self.items[i][0] for i in items}
         free = [n for n in self.names if n not in taken]
         rng.shuffle(free)
+        free.sort(key=lambda n: n not in self.wide)
         return state and self.complete(*state, free, pick)
 
     def cell(self, mask):
@@ -186,6 +195,8 @@ def self_test():
         # Pairs no rule names are impossible too: c must differ from a and from b, so a and b must be alike.
         ('a=0,1 b=0,1 c=0,1 d=0,1,2', ['a == c', 'b == c'], 2, 6),
         ('a=0,1,2 b=0,1,2 c=0,1', ['a == 2'], 2, 9),
+        # Rules over four factors, as those of a number that two of them make.
+        ('a=1,2 b=1,2,3 c=1,4 d=1,2 e=0,1,2', ['c * d > a * b * 2', 'e and a * b > 3 and d > 1'], 2, 16),
         ('only=1,2,3', [], 2, 3),
         ('one=1,2 two=1,2', [], 3, 4),
     ]
@@ -204,6 +215,11 @@ def self_test():
             if got != want or bad or len(rows) > most or rows != cover(space, strength, seed):
                 sys.exit(f'cover.py: {text} seed {seed}: {len(rows)} rows (at most {most}), {len(want - got)} tuples '
                          f'missing, {len(got - want)} too many, forbidden {bad}')
+    # A name for an expression: the same cells as with the expression itself.
+    named = Space(parse(['a=0,1,2', 'b=0,1,2', 'c=0,1']), ['ab > 2 and c'], ['ab=a + b'])
+    plain = Space(parse(['a=0,1,2', 'b=0,1,2', 'c=0,1']), ['a + b > 2 and c'])
+    if cover(named, 2, 1) != cover(plain, 2, 1) or any(r['a'] + r['b'] > 2 and r['c'] for r in cover(named, 2, 1)):
+        sys.exit('cover.py: --let changes the cells')
     square = Space(parse(['a=0,1,2', 'b=0,1,2', 'c=0,1,2']), [])
     if cover(square, 2, 1) == cover(square, 2, 2):
         sys.exit('cover.py: the seed changes nothing')
@@ -227,12 +243,13 @@ def main():
     args.add_argument('-t', '--strength', type=int, choices=(2, 3), default=2)
     args.add_argument('-s', '--seed', type=int, default=1)
     args.add_argument('--forbid', action='append', default=[], metavar='EXPR')
+    args.add_argument('--let', action='append', default=[], metavar='NAME=EXPR')
     args.add_argument('--self-test', action='store_true')
     args = args.parse_intermixed_args()
     if args.self_test:
         return self_test()
     try:
-        space = Space(parse(args.factor), args.forbid)
+        space = Space(parse(args.factor), args.forbid, args.let)
     except (ValueError, SyntaxError) as e:
         sys.exit(f'cover.py: {e}')
     rows = cover(space, args.strength, args.seed) if space.names else []
