@@ -53,7 +53,7 @@ static int run_size(struct world *world, const struct perf_opts *opts, int token
 		return -1;
 	snprintf(what, sizeof(what), "%d tokens, plain copies", tokens);
 	if ((opts->memcpy || opts->puts) && perf_board_rank(board, 0)->device < 0 &&
-	    run_job(world, opts, tokens, perf_plain_job, what))
+	    run_job(world, opts, tokens, opts->algorithm == PERF_HT ? perf_puts_job : perf_plain_job, what))
 		return -1;
 	if (!table->count) {
 		perf_facts_make(opts, board, &table->facts);
@@ -108,7 +108,7 @@ int main(int argc, char **argv)
 	if (perf_opts_settle(&opts, USE, false))
 		return 2;
 	setenv("NCCL_EP_DEVICE", opts.device[0] ? opts.device : "auto", opts.device[0] != 0);
-	if (opts.puts)
+	if (opts.puts && opts.algorithm == PERF_LL)
 		setenv("NCCL_EP_RANKS_PER_NODE", "1", 1);
 	setenv("NCCL_EP_DEBUG", "WARN", 0);
 	world_opts = (struct world_opts){ .seats = opts.ranks,

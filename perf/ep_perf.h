@@ -5,6 +5,7 @@
 
 #include "nccl_ep.h"
 #include "perf/perf_data.h"
+#include "test/oracle/nodes.h"
 #include "test/oracle/shim.h"
 #include "test/oracle/world.h"
 
@@ -20,6 +21,7 @@ struct perf_rank {
 	uint64_t window;		     /* bytes; UINT64_MAX: unknown */
 	double group_us, first_us, later_us; /* as in struct perf_facts */
 	int device;			     /* -1: the CPU */
+	struct far_nodes nodes;		     /* HT */
 	struct perf_net net;
 	struct perf_far far[PERF_PHASES];
 };
@@ -49,6 +51,7 @@ struct perf_job {
 int perf_ll_job(struct seat *seat, const void *job);
 int perf_ht_job(struct seat *seat, const void *job);
 int perf_plain_job(struct seat *seat, const void *job); /* the copies of LL by memcpy or by puts */
+int perf_puts_job(struct seat *seat, const void *job);	/* the puts of HT */
 
 /* Clears the results; sets the device of the job's communicator. */
 void perf_rank_init(const struct perf_opts *opts, int device, struct perf_rank *out);

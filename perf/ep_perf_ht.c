@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HT, one size on one rank: creation times, a checked round, the timed rounds, a checked round. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "perf/ep_perf.h"
 #include "test/oracle/ht_rig.h"
 
 #pragma weak anyEpGroupWindowBytes
 #pragma weak anyEpGroupReachCounts
+#pragma weak anyEpGroupNodes
 
 struct ht_play {
 	struct ht_rig rig;
@@ -202,6 +204,25 @@ static int facts_handle(struct ht_play *play)
 	return ht_expect(rig, "ncclEpHandleDestroy", ncclEpHandleDestroy(handle));
 }
 
+/* Sums are rounded node by node, so what must come out depends on them. */
+static int facts_nodes(struct ht_play *play)
+{
+	struct ht_rig *rig = &play->rig;
+	int ranks = seat_ranks(rig->seat), *node = calloc((size_t)ranks, sizeof(*node)), rc = 0;
+
+	if (!node)
+		return seat_fail(rig->seat, "out of memory");
+	if (anyEpGroupNodes && ht_expect(rig, "anyEpGroupNodes", anyEpGroupNodes(rig->group, node, (size_t)ranks)))
+		rc = -1;
+	else if (!far_from_map(node, ranks, &rig->cfg.shape.nodes) && play->opts->check)
+		rc = seat_fail(rig->seat, "the check knows ranks in order or dealt to nodes in turn only: use -c 0");
+	else if (play->opts->puts && far_count(&rig->cfg.shape.nodes, ranks) == 1)
+		rc = seat_fail(rig->seat, "-P: all ranks are in one node: set NCCL_EP_RANKS_PER_NODE");
+	play->out->nodes = rig->cfg.shape.nodes;
+	free(node);
+	return rc;
+}
+
 static int facts(struct ht_play *play)
 {
 	struct ht_rig *rig = &play->rig;
@@ -217,7 +238,7 @@ static int facts(struct ht_play *play)
 		play->out->window = window;
 	if (play->opts->graph && device < 0)
 		return seat_fail(rig->seat, "-G 1: graphs need a GPU");
-	return facts_handle(play);
+	return facts_nodes(play) || facts_handle(play) ? -1 : 0;
 }
 
 /* Which way the tensors went: in place, or through the window. */
@@ -230,6 +251,9 @@ static void reach_print(struct ht_play *play)
 		return;
 	printf("# rank 0: %llu tensors of other ranks in place, %llu staged; %llu allocations mapped\n",
 	       (unsigned long long)c.direct, (unsigned long long)c.staged, (unsigned long long)c.mapped);
+	if (c.crossedDispatch || c.crossedCombine)
+		printf("# rank 0: %llu tokens and %llu sums to other nodes\n", (unsigned long long)c.crossedDispatch,
+		       (unsigned long long)c.crossedCombine);
 	fflush(stdout);
 }
 
@@ -245,7 +269,7 @@ int perf_ht_job(struct seat *seat, const void *arg)
 	if (ht_open(&play.rig, seat, &cfg) || facts(&play) || round_play(&play))
 		goto close;
 	facts_bytes(&play);
-	if (seat_barrier(seat) || perf_time(&timed))
+	if (seat_barrier(seat) || perf_time(&timed) || perf_far_run(&timed, play.rig.group, play.out))
 		goto close;
 	reach_print(&play);
 	if (job->opts.check)

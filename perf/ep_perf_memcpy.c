@@ -111,39 +111,6 @@ static int plain_dispatch(struct plain *p)
 	return 0;
 }
 
-static void add_row(float *sum, const uint8_t *row, size_t n, enum num_type type, float weight)
-{
-	if (type == NUM_F32)
-		for (size_t h = 0; h < n; h++)
-			sum[h] += weight * ((const float *)(const void *)row)[h];
-	else if (type == NUM_F16)
-		for (size_t h = 0; h < n; h++)
-			sum[h] += weight * num_from_f16(((const uint16_t *)(const void *)row)[h]);
-	else
-		for (size_t h = 0; h < n; h++) {
-			union {
-				uint32_t bits;
-				float value;
-			} x = { (uint32_t)((const uint16_t *)(const void *)row)[h] << 16 };
-
-			sum[h] += weight * x.value;
-		}
-}
-
-static void store_row(uint8_t *row, const float *sum, size_t n, enum num_type type)
-{
-	for (size_t h = 0; type == NUM_BF16 && h < n; h++) {
-		union {
-			float value;
-			uint32_t bits;
-		} x = { sum[h] };
-
-		((uint16_t *)(void *)row)[h] = (uint16_t)((x.bits + 0x7fff + (x.bits >> 16 & 1)) >> 16);
-	}
-	for (size_t h = 0; type != NUM_BF16 && h < n; h++)
-		num_store(type, row + h * num_info[type].size, sum[h]);
-}
-
 /* Which of the token's choices the row of zone z is. */
 static int place_of(const struct plain *p, int z, struct ll_row row)
 {
@@ -183,12 +150,12 @@ static int plain_combine(struct plain *p)
 			if (owner < 0 || (p->shape.layout == LL_RANK_MAJOR && first_of(p, in, t, owner) != k))
 				continue;
 			/* Own rows are read in place, each from its own memory. */
-			add_row(p->tile,
-				owner == me ? p->own + (size_t)(t * p->shape.topk + k) * bytes
-					    : window(p) + home_at(p, t, k),
-				n, p->shape.combine, in->weight[t * p->shape.topk + k]);
+			perf_row_add(p->tile,
+				     owner == me ? p->own + (size_t)(t * p->shape.topk + k) * bytes
+						 : window(p) + home_at(p, t, k),
+				     n, p->shape.combine, in->weight[t * p->shape.topk + k]);
 		}
-		store_row(p->sums + (size_t)t * bytes, p->tile, n, p->shape.combine);
+		perf_row_store(p->sums + (size_t)t * bytes, p->tile, n, p->shape.combine);
 	}
 	return 0;
 }

@@ -39,3 +39,36 @@ bool perf_goes_to(const struct ll_shape *shape, const struct ll_input *in, int t
 			return true;
 	return false;
 }
+
+void perf_row_add(float *sum, const uint8_t *row, size_t n, enum num_type type, float weight)
+{
+	if (type == NUM_F32)
+		for (size_t h = 0; h < n; h++)
+			sum[h] += weight * ((const float *)(const void *)row)[h];
+	else if (type == NUM_F16)
+		for (size_t h = 0; h < n; h++)
+			sum[h] += weight * num_from_f16(((const uint16_t *)(const void *)row)[h]);
+	else
+		for (size_t h = 0; h < n; h++) {
+			union {
+				uint32_t bits;
+				float value;
+			} x = { (uint32_t)((const uint16_t *)(const void *)row)[h] << 16 };
+
+			sum[h] += weight * x.value;
+		}
+}
+
+void perf_row_store(uint8_t *row, const float *sum, size_t n, enum num_type type)
+{
+	for (size_t h = 0; type == NUM_BF16 && h < n; h++) {
+		union {
+			float value;
+			uint32_t bits;
+		} x = { sum[h] };
+
+		((uint16_t *)(void *)row)[h] = (uint16_t)((x.bits + 0x7fff + (x.bits >> 16 & 1)) >> 16);
+	}
+	for (size_t h = 0; type != NUM_BF16 && h < n; h++)
+		num_store(type, row + h * num_info[type].size, sum[h]);
+}

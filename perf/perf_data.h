@@ -13,4 +13,8 @@ struct ll_data perf_data_first(const struct perf_opts *opts, int tokens);
 /* Whether the token has an expert on the rank. */
 bool perf_goes_to(const struct ll_shape *shape, const struct ll_input *in, int token, int rank);
 
+/* Sums of the reference programs: as fast as a compiler makes them. sum[n] += weight * row, and the rounded result. */
+void perf_row_add(float *sum, const uint8_t *row, size_t n, enum num_type type, float weight);
+void perf_row_store(uint8_t *row, const float *sum, size_t n, enum num_type type);
+
 #endif
