@@ -171,7 +171,7 @@ def _buffer(obj: Any) -> Found | None:
         raise NcclInvalid(f'{type(obj).__name__}: the buffer is read-only')
     datatype = _of_kind(f'{_FORMATS[letter]}{view.itemsize}', f'the buffer format {view.format!r}')
     held = (ctypes.c_char * view.nbytes).from_buffer(view)
-    return Found(ctypes.addressof(held) if view.nbytes else 0, tuple(view.shape), datatype, held)
+    return Found(ctypes.addressof(held) if view.nbytes else 0, tuple(view.shape or ()), datatype, held)
 
 
 def resolve(obj: Any) -> Found:

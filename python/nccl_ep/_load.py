@@ -62,16 +62,16 @@ class Once:
     """A library that is opened by the first get(); a failure is not remembered, the next get() tries again."""
 
     def __init__(self, opener: Callable[[], Library]):
-        self._opener, self._lock, self._library = opener, threading.Lock(), None
+        self._opener, self._lock = opener, threading.Lock()
+        self._library: Library | None = None
 
     def get(self) -> Library:
-        library = self._library
-        if library is None:
-            with self._lock:
-                if self._library is None:
-                    self._library = self._opener()
-                library = self._library
-        return library
+        if self._library is not None:
+            return self._library
+        with self._lock:
+            if self._library is None:
+                self._library = self._opener()
+            return self._library
 
     @property
     def loaded(self) -> Library | None:

@@ -142,8 +142,8 @@ class NetCounts(Native):
 class NetTimes(Native):
     C_NAME = 'anyEpNetTimes_t'
     _fields_ = [('size_', c_size_t), ('net', c_char * 64), ('device', c_char * 64), ('ordered', c_uint32),
-                ('direct', c_uint32)] + [(name, c_uint64) for name in (
-                    'operations', 'popped', 'given', 'completed', 'ended', 'arrivals', 'arrived')]
+                ('direct', c_uint32), ('operations', c_uint64), ('popped', c_uint64), ('given', c_uint64),
+                ('completed', c_uint64), ('ended', c_uint64), ('arrivals', c_uint64), ('arrived', c_uint64)]
 
 
 class ReachCounts(Native):

@@ -48,7 +48,7 @@ class Tensor:
         native = _structs.Tensor.made()
         native.ndim_, native.datatype, native.data_ = len(found.shape), found.datatype, found.data
         native.sizes = ctypes.addressof(self._sizes)
-        if window is not None:
+        if window_offset is not None:
             native.win_hdl, native.win_offset = int(window.handle), int(window_offset)
         self._lowpp = native
 

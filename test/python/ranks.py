@@ -6,6 +6,8 @@ import os
 import sys
 import threading
 import traceback
+import unittest
+import unittest.mock
 
 import nccl_ep as ep
 
@@ -44,12 +46,13 @@ def as_threads(function, ranks=2):
         raise AssertionError('\n'.join(failed))
 
 
-def as_processes(function, ranks=2):
+def as_processes(function, ranks=2, **env):
     context = multiprocessing.get_context('spawn')
     uid = ep.get_unique_id().as_bytes
     processes = [context.Process(target=rank_run, args=(function, rank, ranks, uid)) for rank in range(ranks)]
-    for process in processes:
-        process.start()
+    with unittest.mock.patch.dict(os.environ, env):  # the library reads it once, when it is opened
+        for process in processes:
+            process.start()
     for process in processes:
         process.join(SECONDS)
         if process.is_alive():
@@ -100,6 +103,5 @@ def same(what, got, want):
 
 def main(module):
     """unittest without a cache of bytecode beside the sources."""
-    import unittest
     sys.dont_write_bytecode = True
     unittest.main(module=module, verbosity=2)

@@ -15,6 +15,10 @@ class Processes(unittest.TestCase):
     def test_everything(self):
         ranks.as_processes(rounds.everything)
 
+    def test_two_nodes(self):
+        """LL between pretended nodes of one rank each: rows go by the transport."""
+        ranks.as_processes(rounds.ll_two_nodes, NCCL_EP_RANKS_PER_NODE='1')
+
     def test_three_ranks(self):
         ranks.as_processes(rounds.ht_flat, ranks=3)
 

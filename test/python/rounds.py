@@ -111,6 +111,16 @@ def ll_rank_major(me):
     group.destroy()
 
 
+def ll_two_nodes(me):
+    group = group_of(me, ep.Algorithm.LOW_LATENCY)
+    group.net_times()  # switches the clocks on
+    ll_round(me, group, (TMAX, 4))
+    times, counts = group.net_times(), group.net_counts()
+    assert times.net and times.operations >= 2, times
+    assert counts.puts and counts.bytes and counts.signals and counts.commands >= counts.puts, counts
+    group.destroy()
+
+
 # ---- HT ----
 
 def ht_flat(me):

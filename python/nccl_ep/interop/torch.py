@@ -21,7 +21,7 @@ def get_nccl_comm_from_group(group: Any = None) -> Communicator:
     """A fresh communicator of the stand-in with the members of a process group of any backend. Collective."""
     dist, group = _group(group)
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    box = [get_unique_id().as_bytes if rank == 0 else None]
+    box = [get_unique_id(empty=rank != 0).as_bytes]
     dist.broadcast_object_list(box, src=dist.get_global_rank(group, 0), group=group)
     return Communicator.init(ranks, rank, UniqueId.from_bytes(box[0]))
 
