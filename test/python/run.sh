@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# run.sh [WHEEL]: builds the wheel of nccl_ep, installs it in an empty virtual environment and in one with torch, and
+# runs there what needs an installed package or torch. Everything is under build-python/. A given WHEEL is not built.
+# Exit status 77 and the reason where packages cannot be had.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
+dir=build-python
+tests=test/python
+export NCCL_EP_SOCKET_IFNAME='' NCCL_EP_TIMEOUT_MS=30000 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+unset NCCL_EP_HOME PYTHONPATH
+
+passed=0 failed=0
+stage() { # NAME COMMAND...
+	local name=$1 start=$SECONDS
+	shift
+	printf '==== %s\n' "$name"
+	if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)) && printf '==== %s FAILED\n' "$name"; fi
+	printf '==== %s: %d s\n' "$name" $((SECONDS - start))
+}
+skip() { echo "python: skipped: $*" >&2 && exit 77; }
+
+# Without device code, which ./run test compiles: nvcc alone takes minutes.
+build_wheel() {
+	rm -rf "$dir/wheel" && mkdir -p "$dir/wheel"
+	"$dir/torch/bin/pip" wheel -q . --no-deps -w "$dir/wheel" -Cbuild-dir="$dir/wheel-build" \
+		-Csetup-args=-Dcuda=disabled -Csetup-args=-Dhip=disabled
+}
+
+# Newer torch than 2.10 brings the CUDA stack on ARM64, too.
+torch_venv() {
+	[ -x "$dir/torch/bin/pip" ] || python3 -m venv "$dir/torch"
+	"$dir/torch/bin/pip" install -q 'torch==2.10.*' numpy packaging mypy
+}
+
+clean_venv() {
+	rm -rf "$dir/clean"
+	python3 -m venv "$dir/clean" && "$dir/clean/bin/pip" install -q --no-index "$wheel"
+}
+
+mkdir -p "$dir"
+torch_venv || skip 'torch, numpy and mypy could not be installed'
+wheel=${1:-}
+if [ -z "$wheel" ]; then
+	build_wheel || { echo 'the wheel could not be built' >&2 && exit 1; }
+	wheel=$(ls "$dir"/wheel/*.whl)
+fi
+clean_venv || { echo "$wheel could not be installed in an empty environment" >&2 && exit 1; }
+stage 'wheel' "$dir/clean/bin/python" $tests/wheel.py "$wheel"
+stage 'wheel: round trips' "$dir/clean/bin/python" $tests/round_trips.py
+"$dir/torch/bin/pip" install -q --no-deps --force-reinstall "$wheel"
+stage 'torch' "$dir/torch/bin/python" $tests/with_torch.py
+stage 'numpy: tensors' "$dir/torch/bin/python" $tests/tensors.py
+stage 'numpy: surface' "$dir/torch/bin/python" $tests/surface.py meson.build
+stage 'types' "$dir/torch/bin/mypy" --python-version 3.10 --ignore-missing-imports --cache-dir="$dir/mypy" python/nccl_ep
+printf '%d passed, %d failed, 0 skipped\n' $passed $failed
+[ $failed = 0 ]
