@@ -113,10 +113,9 @@ def ll_rank_major(me):
 
 def ll_two_nodes(me):
     group = group_of(me, ep.Algorithm.LOW_LATENCY)
-    group.net_times()  # switches the clocks on
     ll_round(me, group, (TMAX, 4))
     times, counts = group.net_times(), group.net_counts()
-    assert times.net and times.operations >= 2, times
+    assert times.net and times.device, times  # its clocks start with this call
     assert counts.puts and counts.bytes and counts.signals and counts.commands >= counts.puts, counts
     group.destroy()
 
