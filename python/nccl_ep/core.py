@@ -18,7 +18,7 @@ from .enums import NcclDataType
 from .errors import FunctionNotFoundError, NCCLError, NcclInvalid
 
 __all__ = ['Communicator', 'Memory', 'NcclDataType', 'NcclInvalid', 'RegisteredWindowHandle', 'UniqueId', 'get_unique_id',
-           'get_version', 'mem_alloc']
+           'mem_alloc', 'mem_free', 'standin_version']
 
 WIN_COLL_SYMMETRIC = 1
 
@@ -79,7 +79,7 @@ def _call(library: _load.Library, name: str, *arguments: Any, comm: int = 0) -> 
         raise NCCLError(status, (text or library.ncclGetErrorString(status) or b'').decode(errors='replace'), name)
 
 
-def get_version() -> int:
+def standin_version() -> int:
     """The NCCL version that the stand-in offers, as ncclGetVersion codes it."""
     out = c_int()
     _call(_standin.get(), 'ncclGetVersion', byref(out))
@@ -148,18 +148,23 @@ class Memory:
         return f'<Memory handle={self._handle:#x} size={self.size}>' if self._handle else '<Memory closed>'
 
 
-def mem_alloc(nbytes: int, device: Any = None) -> Memory:
+def mem_alloc(size: int, device: Any = None) -> Memory:
     """device: None for the current one; an index needs torch, which then makes it current for this call."""
     out = c_void_p()
     if device is None:
-        _call(_standin.get(), 'ncclMemAlloc', byref(out), nbytes)
+        _call(_standin.get(), 'ncclMemAlloc', byref(out), size)
     else:
         torch = sys.modules.get('torch')
         if torch is None:
             raise NcclInvalid(f'device {device}: make it the current device and pass None; without torch this cannot')
         with torch.cuda.device(device):
-            _call(_standin.get(), 'ncclMemAlloc', byref(out), nbytes)
-    return Memory(out.value or 0, nbytes)
+            _call(_standin.get(), 'ncclMemAlloc', byref(out), size)
+    return Memory(out.value or 0, size)
+
+
+def mem_free(memory: Memory) -> None:
+    """The same as memory.close()."""
+    memory.close()
 
 
 class RegisteredWindowHandle:
@@ -200,8 +205,8 @@ def _extent(buffer: Any) -> tuple[int, int]:
 class Communicator:
     """An ncclComm_t. init() makes one; Communicator(ptr=...) wraps one that exists, whose owner destroys it."""
 
-    def __init__(self, ptr: int = 0):
-        self._ptr = int(ptr)
+    def __init__(self, ptr: int | None = None):
+        self._ptr = int(ptr or 0)
         self._library: _load.Library | None = None
 
     @classmethod
@@ -264,12 +269,22 @@ class Communicator:
         """An ncclResult_t: whether the communicator has failed."""
         return self._int('ncclCommGetAsyncError')
 
-    def split(self, color: int, key: int = 0) -> Communicator | None:
-        """Collective: a communicator of the ranks with the same color, ordered by key; None for color -1."""
+    @property
+    def is_valid(self) -> bool:
+        """Whether there is a communicator: not after destroy() and abort()."""
+        return bool(self._ptr)
+
+    def get_last_error(self) -> str:
+        """The message of the communicator's failure, else of this thread's last one."""
+        ptr = self._live('get last error')
+        if self._library is None:
+            self._library = _owner(ptr)
+        return (self._library.ncclGetLastError(ptr) or b'').decode(errors='replace')
+
+    def split(self, color: int | None = None, key: int = 0, config: Any = None) -> Communicator:
+        """Collective: a communicator of the ranks with the same color, ordered by key; none (not valid) for color None."""
         out = c_void_p()
-        self._call('ncclCommSplit', color, key, byref(out), None)
-        if not out.value:
-            return None
+        self._call('ncclCommSplit', -1 if color is None else color, key, byref(out), ptr_of(config))
         comm = Communicator(out.value)
         comm._library = self._library
         return comm

@@ -130,8 +130,10 @@ class Group:
 
         In HT it holds the routing: a second handle over it may run backward passes without an update of its own.
         """
-        ptr = bindings.init_handle(self._live('init handle'), int(layout), ptr_of(config), num_topk, ptr_of(handle_mem))
-        return Handle(ptr, _keep=handle_mem)
+        handle = Handle(bindings.init_handle(self._live('init handle'), int(layout), ptr_of(config), num_topk,
+                                             ptr_of(handle_mem)))
+        handle._keep = handle_mem
+        return handle
 
     def destroy(self) -> None:
         """Collective; a second call does nothing."""

@@ -100,9 +100,9 @@ class Handle:
     here as well: the routing of the last update, and the tensors of a send_only operation until complete().
     """
 
-    def __init__(self, ptr: int, *, _keep: Any = None):
+    def __init__(self, ptr: int):
         self._ptr = int(ptr)
-        self._keep = _keep       # handle_mem
+        self._keep: Any = None   # handle_mem
         self._routing: Any = None
         self._staged: list[Any] = []
 

@@ -27,7 +27,7 @@ def ep_info_path() -> str:
 def libraries() -> str:
     """Versions and paths, as comment lines and columns like ep_info's."""
     asked = next((path for path in ep_candidates() if os.path.exists(path)), 'the linker')
-    nccl = core.get_version()
+    nccl = core.standin_version()
     rows = [('nccl_ep', __version__, os.path.dirname(os.path.abspath(__file__))),
             ('libnccl_ep', version_of(bindings.anyep_version()), bindings.get_library_path()),
             ('  found by', '-', asked),

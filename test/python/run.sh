@@ -10,7 +10,7 @@ tests=test/python
 export NCCL_EP_SOCKET_IFNAME='' NCCL_EP_TIMEOUT_MS=30000 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 unset NCCL_EP_HOME PYTHONPATH
 
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 stage() { # NAME COMMAND...
 	local name=$1 start=$SECONDS
 	shift
@@ -33,6 +33,12 @@ torch_venv() {
 	"$dir/torch/bin/pip" install -q 'torch==2.10.*' numpy packaging mypy
 }
 
+# Their Python files only: nothing of it is called.
+nvidia_fetch() {
+	[ -d "$dir/nvidia/nccl/ep" ] || "$dir/torch/bin/pip" install -q --no-deps --target "$dir/nvidia" nccl-extensions==0.1.0 \
+		nccl4py==0.6.0 'cuda-core~=1.0' 'cuda-bindings~=13.0' cuda-pathfinder packaging
+}
+
 clean_venv() {
 	rm -rf "$dir/clean"
 	python3 -m venv "$dir/clean" && "$dir/clean/bin/pip" install -q --no-index "$wheel"
@@ -52,6 +58,11 @@ stage 'wheel: round trips' "$dir/clean/bin/python" $tests/round_trips.py
 stage 'torch' "$dir/torch/bin/python" $tests/with_torch.py
 stage 'numpy: tensors' "$dir/torch/bin/python" $tests/tensors.py
 stage 'numpy: surface' "$dir/torch/bin/python" $tests/surface.py meson.build
+if nvidia_fetch; then
+	stage "NVIDIA's names" "$dir/torch/bin/python" $tests/against_nvidia.py "$dir/nvidia"
+else
+	skipped=1 && echo "NVIDIA's nccl.ep could not be had: not compared with ours"
+fi
 stage 'types' "$dir/torch/bin/mypy" --python-version 3.10 --ignore-missing-imports --cache-dir="$dir/mypy" python/nccl_ep
-printf '%d passed, %d failed, 0 skipped\n' $passed $failed
+printf '%d passed, %d failed, %d skipped\n' $passed $failed $skipped
 [ $failed = 0 ]
