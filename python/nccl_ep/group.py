@@ -2,7 +2,7 @@
 """Groups: the ranks of a communicator with their buffers."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from . import _structs, bindings
@@ -81,6 +81,17 @@ class ReachCounts:
     unmapped: int
     refused: int
     evicted: int
+
+
+def _result(kind: Any, native: _structs.Native) -> Any:
+    """A dataclass of what the library has written, by the names of the members."""
+    values = {}
+    for member in fields(kind):
+        value = getattr(native, member.name)
+        if isinstance(value, bytes):
+            value = value.decode(errors='replace')
+        values[member.name] = bool(value) if member.type == 'bool' else value
+    return kind(**values)
 
 
 def _mask_ptr(mask: Any) -> int:
@@ -175,19 +186,15 @@ class Group:
 
     def net_counts(self) -> NetCounts:
         """Puts, bytes and signals that went to the transport."""
-        c = bindings.group_net_counts(self._live('get net counts'))
-        return NetCounts(c.puts, c.bytes, c.signals, c.commands)
+        return _result(NetCounts, bindings.group_net_counts(self._live('get net counts')))
 
     def net_times(self) -> NetTimes:
         """Waits for what ended operations have sent. For measurements: the first call switches the clocks on."""
-        t = bindings.group_net_times(self._live('get net times'))
-        return NetTimes(t.net.decode(), t.device.decode(), bool(t.ordered), bool(t.direct), t.operations, t.popped, t.given,
-                        t.completed, t.ended, t.arrivals, t.arrived)
+        return _result(NetTimes, bindings.group_net_times(self._live('get net times')))
 
     def reach_counts(self) -> ReachCounts:
         """Which tensors of other ranks were accessed in place, and which were staged."""
-        c = bindings.group_reach_counts(self._live('get reach counts'))
-        return ReachCounts(c.direct, c.staged, c.mapped, c.peak, c.unmapped, c.refused, c.evicted)
+        return _result(ReachCounts, bindings.group_reach_counts(self._live('get reach counts')))
 
     def __repr__(self) -> str:
         return f'<Group ptr={self._ptr:#x}>' if self._ptr else '<Group destroyed>'
