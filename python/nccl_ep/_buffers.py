@@ -44,6 +44,9 @@ _DLPACK = {
 }
 
 
+_torch_types: dict[Any, T] = {}  # by dtype: tensors are described in every call
+
+
 def datatype_of(dtype: Any) -> T:
     """An NcclDataType from one, its integer, a name, or a dtype of torch or numpy."""
     if isinstance(dtype, int) and not isinstance(dtype, bool):
@@ -85,7 +88,10 @@ def _torch(obj: Any) -> Found | None:
     if torch is None or not isinstance(obj, torch.Tensor):
         return None
     _check_dense(obj.is_contiguous(), obj)
-    return Found(obj.data_ptr(), tuple(obj.shape), datatype_of(obj.dtype))
+    datatype = _torch_types.get(obj.dtype)
+    if datatype is None:
+        datatype = _torch_types[obj.dtype] = datatype_of(obj.dtype)
+    return Found(obj.data_ptr(), tuple(obj.shape), datatype)
 
 
 def _interface(obj: Any, name: str) -> Found | None:

@@ -2,7 +2,6 @@
 """What configuration dataclasses share: the native struct, filled when they are made."""
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import operator
 from typing import Any, ClassVar
@@ -24,11 +23,21 @@ class Configured:
     _lowpp: ClassVar[Any]
 
     def __post_init__(self) -> None:
-        native = self._STRUCT.made()
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if value is not None:
-                _store(self, native, field.name, value)
+        kind = type(self)
+        native = kind._STRUCT.made()
+        for name, c_name, limit in _plans.get(kind) or _plan(kind):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if isinstance(value, Configured):
+                setattr(native, c_name, value._lowpp)
+                continue
+            if not isinstance(value, int):
+                value = _address(self, name, value)
+            if not 0 <= value < limit:
+                raise OverflowError(f'{kind.__name__}.{name}: {value} is not in [0, {limit})')
+            if value:
+                setattr(native, c_name, value)
         self._lowpp = native  # type: ignore[misc]
 
     @property
@@ -37,20 +46,25 @@ class Configured:
         return self._lowpp.ptr
 
 
-def _store(owner: Configured, native: _structs.Native, name: str, value: Any) -> None:
-    c_name = _C_NAMES.get(name, name)
-    if isinstance(value, Configured):
-        setattr(native, c_name, value._lowpp)
-        return
+# Per class: a field's name, its C name, and the first value that does not fit.
+_plans: dict[type, list[tuple[str, str, int]]] = {}
+
+
+def _plan(kind: Any) -> list[tuple[str, str, int]]:
+    plan = []
+    for field in dataclasses.fields(kind):
+        c_name = _C_NAMES.get(field.name, field.name)
+        plan.append((field.name, c_name, 1 << 8 * getattr(kind._STRUCT, c_name).size))
+    _plans[kind] = plan
+    return plan
+
+
+def _address(owner: Configured, name: str, value: Any) -> int:
     try:
-        number = operator.index(value.ptr if hasattr(value, 'ptr') else value)
+        return operator.index(value.ptr if hasattr(value, 'ptr') else value)
     except TypeError:
         raise TypeError(f'{type(owner).__name__}.{name}: a Tensor or an integer is needed, not '
                         f'{type(value).__name__}') from None
-    limit = 1 << (8 * ctypes.sizeof(dict(f[:2] for f in native._fields_)[c_name]))
-    if not 0 <= number < limit:
-        raise OverflowError(f'{type(owner).__name__}.{name}: {number} is not in [0, {limit})')
-    setattr(native, c_name, number)
 
 
 def ptr_of(value: Any) -> int:
