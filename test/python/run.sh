@@ -39,6 +39,12 @@ nvidia_fetch() {
 		nccl4py==0.6.0 'cuda-core~=1.0' 'cuda-bindings~=13.0' cuda-pathfinder packaging
 }
 
+# setuptools builds beside the sources, so from a copy.
+nccl_wheel() {
+	rm -rf "$dir/nccl" && cp -r python/nccl "$dir/nccl"
+	"$dir/torch/bin/pip" wheel -q "./$dir/nccl" --no-deps -w "$dir/nccl/wheel"
+}
+
 clean_venv() {
 	rm -rf "$dir/clean"
 	python3 -m venv "$dir/clean" && "$dir/clean/bin/pip" install -q --no-index "$wheel"
@@ -54,6 +60,9 @@ fi
 clean_venv || { echo "$wheel could not be installed in an empty environment" >&2 && exit 1; }
 stage 'wheel' "$dir/clean/bin/python" $tests/wheel.py "$wheel"
 stage 'wheel: round trips' "$dir/clean/bin/python" $tests/round_trips.py
+nccl_wheel && names=$(ls "$dir"/nccl/wheel/*.whl) && "$dir/clean/bin/pip" install -q --no-index "$names" ||
+	{ echo 'the wheel of nccl.ep could not be built or installed' >&2 && exit 1; }
+stage 'wheel: nccl.ep' "$dir/clean/bin/python" $tests/nccl_names.py "$names"
 "$dir/torch/bin/pip" install -q --no-deps --force-reinstall "$wheel"
 stage 'torch' "$dir/torch/bin/python" $tests/with_torch.py
 stage 'numpy: tensors' "$dir/torch/bin/python" $tests/tensors.py

@@ -4,6 +4,7 @@
 import ctypes
 import dataclasses
 import inspect
+import os
 import pickle
 import re
 import sys
@@ -77,8 +78,11 @@ class Names(unittest.TestCase):
             self.assertEqual(str(bare), want, function)
 
     def test_version(self):
+        """One version: of the project, the package, and the wheel of nccl.ep, which wants exactly this nccl_ep."""
         with open(MESON_BUILD) as f:
             self.assertEqual(ep.__version__, re.search(r"version : '([^']*)'", f.read()).group(1))
+        with open(os.path.join(os.path.dirname(os.path.abspath(MESON_BUILD)), 'python', 'nccl', 'pyproject.toml')) as f:
+            self.assertEqual(re.findall(r"(?:^version = |== )'?([\d.]+)'", f.read(), re.M), [ep.__version__] * 2)
 
 
 class Configs(unittest.TestCase):
