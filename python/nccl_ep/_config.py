@@ -67,8 +67,19 @@ def _address(owner: Configured, name: str, value: Any) -> int:
                         f'{type(value).__name__}') from None
 
 
-def ptr_of(value: Any) -> int:
-    """The address of an argument that may be None (NULL), an address, or an object with `.ptr`."""
+def ptr_of(value: Any, kind: type | None = None) -> int:
+    """The address of an argument: None (NULL), an address, a `kind`, or a foreign object with `.ptr`.
+
+    All structs have the same magic number, so that C cannot tell inputs from outputs: a wrong class is refused here.
+    """
     if value is None:
         return 0
-    return operator.index(value.ptr if hasattr(value, 'ptr') else value)
+    if kind is not None and isinstance(value, kind):
+        return value.ptr  # type: ignore[attr-defined]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if kind is None or not hasattr(value, '_lowpp'):
+        ptr = getattr(value, 'ptr', None)
+        if isinstance(ptr, int):
+            return ptr
+    raise TypeError(f'{kind.__name__ if kind else "an address or an object with .ptr"} is needed, not {type(value).__name__}')

@@ -108,7 +108,7 @@ class Group:
     @classmethod
     def create(cls, comm: Any, config: GroupConfig) -> Group:
         """Collective over comm: a Communicator, or anything whose `.ptr` is an ncclComm_t. It must outlive the group."""
-        group = cls(bindings.create_group(ptr_of(comm), ptr_of(config)))
+        group = cls(bindings.create_group(ptr_of(comm), ptr_of(config, GroupConfig)))
         group._keep = (comm, config)
         return group
 
@@ -125,15 +125,17 @@ class Group:
     def create_handle(self, layout: Layout, topk_idx: Tensor, *, layout_info: LayoutInfo | None = None,
                       config: HandleConfig | None = None, stream: Any) -> Handle:
         """A handle with its first routing; see Handle.update."""
-        handle = Handle(bindings.create_handle(self._live('create handle'), int(layout), ptr_of(topk_idx),
-                                               ptr_of(layout_info), ptr_of(config), stream_ptr(stream)))
+        handle = Handle(bindings.create_handle(self._live('create handle'), int(layout), ptr_of(topk_idx, Tensor),
+                                               ptr_of(layout_info, LayoutInfo), ptr_of(config, HandleConfig),
+                                               stream_ptr(stream)))
         hold(stream, topk_idx, layout_info)
         handle._routing = topk_idx
         return handle
 
     def handle_mem_size(self, layout: Layout, num_topk: int, *, config: HandleConfig | None = None) -> int:
         """Bytes of handle_mem that init_handle needs. num_topk -1 (HT): the group's, else the number of experts."""
-        return bindings.handle_mem_size(self._live('get handle memory size'), int(layout), ptr_of(config), num_topk)
+        return bindings.handle_mem_size(self._live('get handle memory size'), int(layout), ptr_of(config, HandleConfig),
+                                        num_topk)
 
     def init_handle(self, layout: Layout, num_topk: int, *, config: HandleConfig | None = None,
                     handle_mem: Tensor | None = None) -> Handle:
@@ -141,8 +143,8 @@ class Group:
 
         In HT it holds the routing: a second handle over it may run backward passes without an update of its own.
         """
-        handle = Handle(bindings.init_handle(self._live('init handle'), int(layout), ptr_of(config), num_topk,
-                                             ptr_of(handle_mem)))
+        handle = Handle(bindings.init_handle(self._live('init handle'), int(layout), ptr_of(config, HandleConfig), num_topk,
+                                             ptr_of(handle_mem, Tensor)))
         handle._keep = handle_mem
         return handle
 

@@ -118,21 +118,23 @@ class Handle:
 
     def update(self, topk_idx: Tensor, *, layout_info: LayoutInfo | None = None, stream: Any) -> None:
         """New routing. topk_idx: int32 or int64 [T, K], -1 = no expert. HT: collective, writes layout_info."""
-        bindings.update_handle(self._live('update'), ptr_of(topk_idx), ptr_of(layout_info), stream_ptr(stream))
+        bindings.update_handle(self._live('update'), ptr_of(topk_idx, Tensor), ptr_of(layout_info, LayoutInfo),
+                               stream_ptr(stream))
         hold(stream, topk_idx, layout_info, self._keep)
         self._routing = topk_idx
 
     def dispatch(self, inputs: DispatchInputs, outputs: DispatchOutputs, *, layout_info: LayoutInfo | None = None,
                  config: DispatchConfig | None = None, stream: Any) -> None:
         """Sends tokens to the ranks of their experts. Collective."""
-        bindings.dispatch(self._live('dispatch'), ptr_of(inputs), ptr_of(outputs), ptr_of(layout_info), ptr_of(config),
-                          stream_ptr(stream))
+        bindings.dispatch(self._live('dispatch'), ptr_of(inputs, DispatchInputs), ptr_of(outputs, DispatchOutputs),
+                          ptr_of(layout_info, LayoutInfo), ptr_of(config, DispatchConfig), stream_ptr(stream))
         self._keep_until_done(stream, config, inputs, outputs, layout_info)
 
     def combine(self, inputs: CombineInputs, outputs: CombineOutputs, *, config: CombineConfig | None = None,
                 stream: Any) -> None:
         """Returns rows to their home ranks, summed. Collective."""
-        bindings.combine(self._live('combine'), ptr_of(inputs), ptr_of(outputs), ptr_of(config), stream_ptr(stream))
+        bindings.combine(self._live('combine'), ptr_of(inputs, CombineInputs), ptr_of(outputs, CombineOutputs),
+                         ptr_of(config, CombineConfig), stream_ptr(stream))
         self._keep_until_done(stream, config, inputs, outputs)
 
     def complete(self, *, config: Any = 0, stream: Any) -> None:

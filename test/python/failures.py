@@ -160,6 +160,14 @@ class Failures(unittest.TestCase):
         half.abort()
         self.assertEqual(repr(half), '<Communicator destroyed>')
 
+    def test_memory(self):
+        memory = ep.mem_alloc(64)
+        self.assertEqual((memory.size, memory.handle % 16), (64, 0))
+        memory.close()
+        memory.close()
+        self.assertIn('closed', str(raised(ep.NcclInvalid, lambda: memory.handle)))
+        self.assertIn('device 0', str(raised(ep.NcclInvalid, ep.mem_alloc, 64, 0)))  # without torch
+
     def test_allocator(self):
         """The memory of handles by functions of Python."""
         live, alloc, free = allocator()

@@ -154,6 +154,28 @@ class Streams(unittest.TestCase):
         self.assertRaises(TypeError, ep.Handle(1).complete)
 
 
+class Arguments(unittest.TestCase):
+    def test_wrong_class(self):
+        """C cannot tell one struct from another: a wrong one must not get there. No library is opened for it."""
+        handle, group, idx = ep.Handle(1), ep.Group(1), ep.Tensor(bytearray(4))
+        inputs, outputs = ep.DispatchInputs(), ep.DispatchOutputs()
+        for needed, call in (
+                ('DispatchInputs', lambda: handle.dispatch(outputs, outputs, stream=0)),
+                ('DispatchOutputs', lambda: handle.dispatch(inputs, inputs, stream=0)),
+                ('LayoutInfo', lambda: handle.dispatch(inputs, outputs, layout_info=inputs, stream=0)),
+                ('DispatchConfig', lambda: handle.dispatch(inputs, outputs, config=ep.CombineConfig(), stream=0)),
+                ('CombineInputs', lambda: handle.combine(inputs, ep.CombineOutputs(), stream=0)),
+                ('CombineOutputs', lambda: handle.combine(ep.CombineInputs(), outputs, stream=0)),
+                ('CombineConfig', lambda: handle.combine(ep.CombineInputs(), ep.CombineOutputs(), config=True, stream=0)),
+                ('Tensor', lambda: handle.update(bytearray(8), stream=0)),
+                ('LayoutInfo', lambda: handle.update(idx, layout_info=idx, stream=0)),
+                ('Tensor', lambda: group.create_handle(ep.Layout.FLAT, inputs, stream=0)),
+                ('HandleConfig', lambda: group.create_handle(ep.Layout.FLAT, idx, config=ep.GroupConfig(), stream=0)),
+                ('GroupConfig', lambda: ep.Group.create(0, ep.HandleConfig())),
+                ('object with .ptr', lambda: ep.Group.create('comm', ep.GroupConfig()))):
+            self.assertRaisesRegex(TypeError, f'{needed} is needed', call)
+
+
 class Errors(unittest.TestCase):
     def test_text(self):
         self.assertEqual(str(ep.NCCLEpError(4)), 'NCCL EP error code 4')

@@ -8,7 +8,9 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import types
 import unittest
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -121,6 +123,19 @@ class WithTorch(unittest.TestCase):
                 process.join(100)
                 process.kill()
             self.assertEqual([process.exitcode for process in processes], [0] * RANKS)
+
+    def test_from_torch(self):
+        """The address that a process group gives is taken as it is (a model: a group that says it is NCCL's)."""
+        comm = ep.Communicator.init(1, 0, ep.get_unique_id())
+        native = types.SimpleNamespace(_comm_ptr=lambda: comm.ptr)
+        group = types.SimpleNamespace(_get_backend=lambda device: native if device == torch.device('cuda', 3) else None)
+        with mock.patch.multiple(dist, is_initialized=lambda: True, get_backend=lambda _: 'nccl'), \
+                mock.patch.object(torch.cuda, 'current_device', lambda: 3):
+            taken = ep.Communicator.from_torch(group)
+            self.assertEqual((taken.ptr, taken.rank, taken.nranks), (comm.ptr, 0, 1))
+            native._comm_ptr = lambda: 0
+            self.assertRaisesRegex(RuntimeError, 'not made its communicator', ep.Communicator.from_torch, group)
+        comm.destroy()
 
     def test_not_initialized(self):
         self.assertRaisesRegex(RuntimeError, 'not initialized', get_nccl_comm_from_group)
