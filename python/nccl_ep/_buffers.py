@@ -130,11 +130,13 @@ class _DLVersioned(ctypes.Structure):
 _DL_GPUS = (2, 10, 13)  # CUDA, ROCm, CUDA managed
 
 
+# Prototypes of our own: the functions of ctypes.pythonapi are shared with every other package of the process.
+_is_capsule = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(('PyCapsule_IsValid', ctypes.pythonapi))
+_in_capsule = ctypes.PYFUNCTYPE(c_void_p, ctypes.py_object, ctypes.c_char_p)(('PyCapsule_GetPointer', ctypes.pythonapi))
+
+
 def _capsule_pointer(capsule: Any, name: bytes) -> int | None:
-    api = ctypes.pythonapi
-    api.PyCapsule_IsValid.argtypes = api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    api.PyCapsule_GetPointer.restype = c_void_p
-    return api.PyCapsule_GetPointer(capsule, name) if api.PyCapsule_IsValid(capsule, name) else None
+    return _in_capsule(capsule, name) if _is_capsule(capsule, name) else None
 
 
 def _dlpack(obj: Any) -> Found | None:

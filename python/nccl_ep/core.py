@@ -60,8 +60,8 @@ _standin = _load.Once(lambda: _load.open_standin(bindings.library(), PROTOTYPES)
 
 def _owner(comm: int) -> _load.Library:
     """The library that made the communicator. The stand-in can tell; NCCL would crash on a pointer that is not its own."""
-    standin = _standin.get()
-    if standin.ncclEpStandinQuery().contents.owns(comm):
+    standin = _standin.loaded
+    if standin is not None and standin.ncclEpStandinQuery().contents.owns(comm):
         return standin
     nccl = _load.open_nccl(PROTOTYPES)
     if nccl is None:

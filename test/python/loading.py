@@ -179,6 +179,12 @@ mine.destroy()
         for code in (load + use, use + load):
             self.python(code + check, NCCL_EP_HOME=HOME)
 
+    def test_alone(self):
+        """A communicator of NCCL needs no stand-in."""
+        self.folder('home', 'lib', libnccl_ep__so__0='libnccl_ep.so.0')
+        self.python(f"import ctypes, nccl_ep; model = ctypes.CDLL({self.nccl()!r})\n"
+                    'assert nccl_ep.Communicator(ptr=0x5000).nranks == 41', NCCL_EP_HOME=os.path.join(self.tmp, 'home'))
+
     def test_symbols(self):
         """NCCL's names stay local; those of libnccl_ep are global: FlashInfer finds the mask calls by CDLL(None)."""
         self.python('''
