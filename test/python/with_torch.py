@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""nccl_ep with torch and torch.distributed over gloo: tensors, communicators, and a layer's rounds in bf16.
+"""nccl_ep with torch and torch.distributed over gloo: tensors, communicators, and a layer's rounds in bf16; on a GPU where
+torch has one, which both ranks share, else on the CPU device.
 
 Only the unique id may cross torch.distributed: after the communicator is made its calls are replaced by ones that fail.
 """
 import multiprocessing
 import os
+import subprocess
 import sys
 import tempfile
 import types
@@ -21,6 +23,8 @@ from ranks import main
 
 RANKS, LOCAL, TOPK, HIDDEN, TMAX = 2, 4, 2, 256, 16
 E = RANKS * LOCAL
+GPU = torch.cuda.is_available()
+DEVICE = torch.device('cuda', 0) if GPU else torch.device('cpu')
 
 
 def data_of(rank, seed=0):
@@ -30,7 +34,17 @@ def data_of(rank, seed=0):
     x = torch.randint(-8, 9, (t, HIDDEN), generator=g).bfloat16()
     x[:, 0], x[:, 1] = rank, torch.arange(t)
     idx = torch.stack([torch.randperm(E, generator=g)[:TOPK] for _ in range(t)])
-    return x, idx, torch.ones(t, TOPK) / 2
+    return x.to(DEVICE), idx.to(DEVICE), torch.ones(t, TOPK, device=DEVICE) / 2
+
+
+def stream():
+    """A stream object, as torch has it."""
+    return torch.cuda.current_stream() if GPU else None
+
+
+def sync():
+    if GPU:
+        torch.cuda.synchronize()
 
 
 def no_more_traffic():
@@ -47,19 +61,22 @@ def ht_layer(rank, comm):
         max_recv_tokens_per_rank=RANKS * TMAX, max_token_bytes=2 * HIDDEN, num_topk=TOPK))
     everyone = [data_of(r) for r in range(RANKS)]
     x, idx, w = everyone[rank]
-    total = torch.zeros(1, dtype=torch.int32)
-    handle = group.create_handle(ep.Layout.FLAT, ep.Tensor(idx), stream=None,
+    total = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    handle = group.create_handle(ep.Layout.FLAT, ep.Tensor(idx), stream=stream(),
                                  layout_info=ep.LayoutInfo(recv_total_counter=ep.Tensor(total)))
-    rows = torch.full((RANKS * TMAX, HIDDEN), float('nan'), dtype=torch.bfloat16)
-    out_w, out_idx = torch.empty(RANKS * TMAX, TOPK), torch.empty(RANKS * TMAX, TOPK, dtype=torch.int64)
+    rows = torch.full((RANKS * TMAX, HIDDEN), float('nan'), dtype=torch.bfloat16, device=DEVICE)
+    out_w = torch.empty(RANKS * TMAX, TOPK, device=DEVICE)
+    out_idx = torch.empty(RANKS * TMAX, TOPK, dtype=torch.int64, device=DEVICE)
     handle.dispatch(ep.DispatchInputs(tokens=ep.Tensor(x), topk_weights=ep.Tensor(w)),
                     ep.DispatchOutputs(tokens=ep.Tensor(rows), topk_weights=ep.Tensor(out_w), topk_idx=ep.Tensor(out_idx)),
-                    stream=None)
+                    stream=stream())
+    sync()
     want = torch.cat([s[0][(s[1] // LOCAL == rank).any(1)] for s in everyone])
     assert total.item() == len(want) and torch.equal(rows[:len(want)], want), f'rank {rank}: rows are wrong'
     assert (out_idx[len(want):] == -1).all()
     sums = torch.empty_like(x)
-    handle.combine(ep.CombineInputs(tokens=ep.Tensor(rows)), ep.CombineOutputs(tokens=ep.Tensor(sums)), stream=None)
+    handle.combine(ep.CombineInputs(tokens=ep.Tensor(rows)), ep.CombineOutputs(tokens=ep.Tensor(sums)), stream=stream())
+    sync()
     owners = torch.stack([(idx // LOCAL == r).any(1) for r in range(RANKS)]).sum(0)
     assert torch.equal(sums, x * owners[:, None].bfloat16()), f'rank {rank}: sums are wrong'
     handle.destroy()
@@ -72,19 +89,21 @@ def ll_fp8(rank, comm):
     group = ep.Group.create(comm, ep.GroupConfig(num_experts=E, max_dispatch_tokens_per_rank=TMAX,
                                                  max_token_bytes=2 * hidden))
     _, idx, _ = data_of(rank, 1)
-    x = torch.full((len(idx), hidden), 2.0 + rank).bfloat16()
-    handle = group.create_handle(ep.Layout.EXPERT_MAJOR, ep.Tensor(idx), stream=None)
-    rows = torch.empty(LOCAL, RANKS * TMAX, hidden, dtype=torch.float8_e4m3fn)
-    scales, count = torch.empty(LOCAL, RANKS * TMAX, hidden // 128), torch.empty(LOCAL, dtype=torch.int32)
+    x = torch.full((len(idx), hidden), 2.0 + rank, device=DEVICE).bfloat16()
+    handle = group.create_handle(ep.Layout.EXPERT_MAJOR, ep.Tensor(idx), stream=stream())
+    rows = torch.empty(LOCAL, RANKS * TMAX, hidden, dtype=torch.float8_e4m3fn, device=DEVICE)
+    scales = torch.empty(LOCAL, RANKS * TMAX, hidden // 128, device=DEVICE)
+    count = torch.empty(LOCAL, dtype=torch.int32, device=DEVICE)
     handle.dispatch(ep.DispatchInputs(tokens=ep.Tensor(x)),
                     ep.DispatchOutputs(tokens=ep.Tensor(rows), scales=ep.Tensor(scales)),
                     layout_info=ep.LayoutInfo(expert_counters=ep.Tensor(count)),
-                    config=ep.DispatchConfig(quantization_recipe=ep.DispatchQuantizationRecipe.DS_FP8E3M4), stream=None)
+                    config=ep.DispatchConfig(quantization_recipe=ep.DispatchQuantizationRecipe.DS_FP8E3M4), stream=stream())
+    sync()
     for e in range(LOCAL):
         here = [int((data_of(r, 1)[1] == rank * LOCAL + e).any(1).sum()) for r in range(RANKS)]
         assert count[e] == sum(here), f'rank {rank}: {count[e]} rows of expert {e}, must be {sum(here)}'
         values = (rows[e, :sum(here)].float() * scales[e, :sum(here)].repeat_interleave(128, 1))
-        want = torch.tensor([2.0 + r for r in range(RANKS) for _ in range(here[r])])
+        want = torch.tensor([2.0 + r for r in range(RANKS) for _ in range(here[r])], device=DEVICE)
         assert torch.allclose(values.mean(1).sort().values, want, rtol=1e-6), f'rank {rank}: expert {e}'
     handle.destroy()
     group.destroy()
@@ -92,9 +111,12 @@ def ll_fp8(rank, comm):
 
 def rank_main(rank, folder):
     torch.set_num_threads(1)
+    if GPU:
+        torch.cuda.set_device(DEVICE)
+        torch.zeros(1, device=DEVICE)
     dist.init_process_group('gloo', store=dist.FileStore(os.path.join(folder, 'store'), RANKS), rank=rank, world_size=RANKS)
     comm = get_nccl_comm_from_group()
-    assert (comm.rank, comm.nranks, comm.device) == (rank, RANKS, -1)
+    assert (comm.rank, comm.nranks, comm.device) == (rank, RANKS, 0 if GPU else -1)
     alone = [dist.new_group([r]) for r in range(RANKS)][rank]  # rank 0 of it is another rank of the world
     single = get_nccl_comm_from_group(alone)
     assert (single.rank, single.nranks) == (0, 1)
@@ -109,7 +131,7 @@ def rank_main(rank, folder):
     ht_layer(rank, comm)
     ll_fp8(rank, comm)
     comm.destroy()
-    assert not torch.cuda.is_initialized()
+    assert torch.cuda.is_initialized() == GPU
 
 
 class WithTorch(unittest.TestCase):
@@ -123,6 +145,17 @@ class WithTorch(unittest.TestCase):
                 process.join(100)
                 process.kill()
             self.assertEqual([process.exitcode for process in processes], [0] * RANKS)
+
+    @unittest.skipUnless(dist.is_nccl_available(), 'this torch was built without NCCL')
+    def test_nccl_of_torch(self):
+        """Whoever is imported first, torch has its own NCCL."""
+        mine, theirs = 'import nccl_ep; nccl_ep.get_unique_id()\n', 'import torch; torch.cuda.nccl.version()\n'
+        tell = '''
+print(torch.cuda.nccl.version(), sorted({line.split()[-1] for line in open('/proc/self/maps') if 'ccl.so' in line}))
+'''
+        said = [subprocess.run([sys.executable, '-c', code + tell], check=True, capture_output=True, text=True).stdout
+                for code in (theirs, mine + theirs, theirs + mine)]
+        self.assertEqual(said, [said[0]] * 3)
 
     def test_from_torch(self):
         """The address that a process group gives is taken as it is (a model: a group that says it is NCCL's)."""
