@@ -8,7 +8,7 @@ from typing import Any
 from . import _structs, bindings
 from ._config import Configured, ptr_of
 from .allocator import AllocConfig
-from .enums import Algorithm, Layout, OverflowPolicy, ZeroCopyMode
+from .enums import Algorithm, Layout, NcclDataType, OverflowPolicy, ZeroCopyMode
 from .errors import NcclInvalid
 from .handle import Handle, HandleConfig, LayoutInfo
 from .stream import hold, stream_ptr
@@ -95,7 +95,11 @@ def _result(kind: Any, native: _structs.Native) -> Any:
 
 
 def _mask_ptr(mask: Any) -> int:
-    return mask.data if isinstance(mask, Tensor) else ptr_of(mask)
+    if not isinstance(mask, Tensor):
+        return ptr_of(mask)
+    if mask.datatype != NcclDataType.INT32:
+        raise NcclInvalid(f'masks are int32, not {mask.datatype.name}')
+    return mask.data
 
 
 class Group:

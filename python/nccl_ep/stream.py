@@ -25,6 +25,9 @@ def stream_ptr(stream: Any) -> int:
     raise TypeError(f'stream: an int, None, or an object with __cuda_stream__() is needed, not {type(stream).__name__}')
 
 
+_orphans: list[Any] = []
+
+
 class HostStream:
     """A stream of the CPU device: a thread that runs operations in order, so that calls return before they are done.
 
@@ -57,6 +60,11 @@ class HostStream:
         if ptr:
             bindings.host_stream_destroy(ptr)
             self._held.clear()
+
+    def __del__(self) -> None:
+        # Dropped without destroy(): its operations may still run, and waiting for other ranks is not the collector's task.
+        if getattr(self, '_ptr', 0) and self._held:
+            _orphans.append(self._held)
 
     def __enter__(self) -> HostStream:
         return self

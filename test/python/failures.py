@@ -5,6 +5,7 @@ import ctypes
 import pickle
 import threading
 import unittest
+import weakref
 
 import nccl_ep as ep
 import ranks
@@ -159,6 +160,35 @@ class Failures(unittest.TestCase):
         half = ep.Communicator.init(1, 0, ep.get_unique_id())
         half.abort()
         self.assertEqual(repr(half), '<Communicator destroyed>')
+
+    def test_stream(self):
+        """A host stream holds what its operations use: until synchronize, and for good if it is dropped before."""
+        comm = ep.Communicator.init(1, 0, ep.get_unique_id())
+        group = ep.Group.create(comm, ep.GroupConfig(algorithm=ep.Algorithm.HIGH_THROUGHPUT, num_experts=2,
+                                                     max_dispatch_tokens_per_rank=4, max_recv_tokens_per_rank=4,
+                                                     max_token_bytes=64))
+        stream = ep.HostStream()
+        gone = [self.dropped(group, stream) for _ in range(2)]
+        self.assertIsNotNone(gone[0]())
+        stream.synchronize()
+        self.assertEqual([g() for g in gone], [None, None])
+        gone = self.dropped(group, stream)
+        del stream
+        self.assertIsNotNone(gone())
+        stream = ep.HostStream()
+        stream.destroy()
+        stream.destroy()
+        self.assertEqual(repr(stream), '<HostStream destroyed>')
+        self.assertIn('HostStream', str(raised(ep.NcclInvalid, stream.synchronize)))
+        group.destroy()
+        comm.destroy()
+
+    def dropped(self, group, stream):
+        """A weak reference to routing that an operation on the stream uses, and nobody else."""
+        idx = tensor(ctypes.c_int64, (4, 1))
+        handle = group.create_handle(ep.Layout.FLAT, ep.Tensor(idx), stream=stream)
+        handle.destroy()
+        return weakref.ref(idx)
 
     def test_memory(self):
         memory = ep.mem_alloc(64)

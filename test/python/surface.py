@@ -176,6 +176,11 @@ class Arguments(unittest.TestCase):
             self.assertRaisesRegex(TypeError, f'{needed} is needed', call)
 
 
+    def test_masks(self):
+        for call in (ep.Group(1).mask_query, ep.Group(1).mask_update):
+            self.assertRaisesRegex(ep.NcclInvalid, 'int32', call, ep.Tensor(bytearray(8)))
+
+
 class Errors(unittest.TestCase):
     def test_text(self):
         self.assertEqual(str(ep.NCCLEpError(4)), 'NCCL EP error code 4')
