@@ -160,7 +160,7 @@ class NetTimes(Native):
 class ReachCounts(Native):
     C_NAME = 'anyEpReachCounts_t'
     _fields_ = [('size_', c_size_t)] + [(name, c_uint64) for name in (
-        'direct', 'staged', 'mapped', 'peak', 'unmapped', 'refused', 'evicted')]
+        'direct', 'staged', 'mapped', 'peak', 'unmapped', 'refused', 'evicted', 'crossedDispatch', 'crossedCombine')]
 
 
 STRUCTS = (Tensor, TensorAllocConfig, AllocConfig, GroupConfig, HandleConfig, DispatchConfig, CombineConfig, CompleteConfig,

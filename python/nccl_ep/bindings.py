@@ -22,8 +22,8 @@ __all__ = ['AllocConfig', 'CombineConfig', 'CombineInputs', 'CombineOutputs', 'C
            'NCCLEpError', 'NetCounts', 'NetTimes', 'ReachCounts', 'Tensor', 'TensorAllocConfig', 'anyep_version',
            'check_status', 'combine', 'complete', 'create_group', 'create_handle', 'dispatch', 'error_clear',
            'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_destroy', 'group_net_counts',
-           'group_net_times', 'group_reach_counts', 'group_window_bytes', 'handle_destroy', 'handle_mem_size',
-           'host_stream_create', 'host_stream_destroy', 'host_stream_synchronize', 'init_handle', 'mask_clean',
+           'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes', 'handle_destroy',
+           'handle_mem_size', 'host_stream_create', 'host_stream_destroy', 'host_stream_synchronize', 'init_handle', 'mask_clean',
            'mask_query', 'mask_update', 'tensor_alloc', 'tensor_destroy', 'update_handle']
 
 _P = c_void_p
@@ -52,6 +52,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     'anyEpGroupNetCounts': (c_int, _P, POINTER(NetCounts)),
     'anyEpGroupNetTimes': (c_int, _P, POINTER(NetTimes)),
     'anyEpGroupReachCounts': (c_int, _P, POINTER(ReachCounts)),
+    'anyEpGroupNodes': (c_int, _P, POINTER(c_int), c_size_t),
     'anyEpHostStreamCreate': (c_int, _P),
     'anyEpHostStreamSynchronize': (c_int, _P),
     'anyEpHostStreamDestroy': (c_int, _P),
@@ -211,6 +212,12 @@ def group_net_times(group: int) -> NetTimes:
 
 def group_reach_counts(group: int) -> ReachCounts:
     return _filled('anyEpGroupReachCounts', group, ReachCounts)
+
+
+def group_nodes(group: int, nranks: int) -> list[int]:
+    out = (c_int * nranks)()
+    _call('anyEpGroupNodes', group, out, nranks)
+    return list(out)
 
 
 def host_stream_create() -> int:

@@ -81,6 +81,8 @@ class ReachCounts:
     unmapped: int
     refused: int
     evicted: int
+    crossedDispatch: int
+    crossedCombine: int
 
 
 def _result(kind: Any, native: _structs.Native) -> Any:
@@ -201,6 +203,16 @@ class Group:
     def reach_counts(self) -> ReachCounts:
         """Which tensors of other ranks were accessed in place, and which were staged."""
         return _result(ReachCounts, bindings.group_reach_counts(self._live('get reach counts')))
+
+    def nodes(self, nranks: int | None = None) -> list[int]:
+        """The node of each rank. nranks: only for a group that was not made by create() with a Communicator."""
+        ptr = self._live('get nodes')
+        if nranks is None:
+            comm = self._keep[0] if self._keep else None
+            nranks = getattr(comm, 'nranks', None)
+            if nranks is None:
+                raise NcclInvalid('nranks is needed: the communicator of this group does not tell')
+        return bindings.group_nodes(ptr, nranks)
 
     def __repr__(self) -> str:
         return f'<Group ptr={self._ptr:#x}>' if self._ptr else '<Group destroyed>'

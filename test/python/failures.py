@@ -51,7 +51,7 @@ def wrong_arguments(me):
     group.destroy()
     group.destroy()
     for call in (lambda: group.ptr, group.get_async_error, group.error_clear, group.mask_clean, group.window_bytes,
-                 group.net_counts, group.net_times, group.reach_counts, lambda: group.mask_query(0),
+                 group.net_counts, group.net_times, group.nodes, group.reach_counts, lambda: group.mask_query(0),
                  lambda: group.mask_update(0), lambda: group.init_handle(ep.Layout.FLAT, 1),
                  lambda: group.handle_mem_size(ep.Layout.FLAT, 1),
                  lambda: group.create_handle(ep.Layout.FLAT, rounds.idx_tensor(mine), stream=None)):

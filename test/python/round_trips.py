@@ -19,6 +19,9 @@ class Processes(unittest.TestCase):
         """LL between pretended nodes of one rank each: rows go by the transport."""
         ranks.as_processes(rounds.ll_two_nodes, NCCL_EP_RANKS_PER_NODE='1')
 
+    def test_ht_two_nodes(self):
+        ranks.as_processes(rounds.ht_two_nodes, NCCL_EP_RANKS_PER_NODE='1')
+
     def test_three_ranks(self):
         ranks.as_processes(rounds.ht_flat, ranks=3)
 

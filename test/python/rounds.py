@@ -115,6 +115,7 @@ def ll_two_nodes(me):
     group = group_of(me, ep.Algorithm.LOW_LATENCY)
     ll_round(me, group, (TMAX, 4))
     times, counts = group.net_times(), group.net_counts()
+    same('nodes', group.nodes(), list(range(me.ranks)))
     assert times.net and times.device and isinstance(times.ordered, bool), times  # its clocks start with this call
     assert counts.puts and counts.bytes and counts.signals and counts.commands >= counts.puts, counts
     group.destroy()
@@ -122,13 +123,21 @@ def ll_two_nodes(me):
 
 # ---- HT ----
 
-def ht_flat(me):
+def ht_flat(me, crossed=False):
     capacity = me.ranks * TMAX
     group = group_of(me, ep.Algorithm.HIGH_THROUGHPUT, max_recv_tokens_per_rank=capacity, num_topk=TOPK)
     for seed, counts in enumerate(((TMAX, 4), (3, 0), (0, 0))):
         ht_flat_round(me, group, everyone_of(me, counts, seed), capacity)
-    assert group.reach_counts().direct + group.reach_counts().staged > 0
+    reach = group.reach_counts()
+    assert crossed or reach.direct + reach.staged > 0, reach
+    same('rows went to other nodes', reach.crossedDispatch > 0 and reach.crossedCombine > 0, crossed)
+    same('nodes', group.nodes(), [r if crossed else 0 for r in range(me.ranks)])
     group.destroy()
+
+
+def ht_two_nodes(me):
+    """The same, by the transport."""
+    ht_flat(me, crossed=True)
 
 
 def ht_flat_round(me, group, everyone, capacity):

@@ -181,6 +181,10 @@ class Arguments(unittest.TestCase):
             self.assertRaisesRegex(ep.NcclInvalid, 'int32', call, ep.Tensor(bytearray(8)))
 
 
+    def test_nodes(self):
+        self.assertRaisesRegex(ep.NcclInvalid, 'nranks', ep.Group(1).nodes)
+
+
 class Errors(unittest.TestCase):
     def test_text(self):
         self.assertEqual(str(ep.NCCLEpError(4)), 'NCCL EP error code 4')
