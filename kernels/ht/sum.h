@@ -137,8 +137,9 @@ GX_DEV uint32_t ht_terms(struct ht *ht, const uint32_t *cross, const uint8_t **t
 			uint64_t to = ht->near_to[2 * peer];
 
 			take = row < ht->near_rows[peer]; /* else none, or misplaced by another rank's counts */
-			at = to ? (const uint8_t *)(uintptr_t)(to + (uint64_t)row * a->row_bytes)
-				: ht_staged(ht, peer, row);
+			if (take) /* a rank of another node has no window here */
+				at = to ? (const uint8_t *)(uintptr_t)(to + (uint64_t)row * a->row_bytes)
+					: ht_staged(ht, peer, row);
 		}
 		if (cross && i < ht->topk && cross[i] != EP_HT_NONE) {
 			take = 1;
