@@ -30,6 +30,7 @@ static int cost_tell(struct ht_rig *rig, int sharers, double before, double open
 		       "%.0f KiB after use\n",
 		       shape->expert_major ? "em" : "flat", ranks, far_count(&shape->nodes, ranks), window / 1024,
 		       (opened - before) / sharers, (world_resident_kib() - before) / sharers);
+	fflush(stdout);
 	return 0;
 }
 
