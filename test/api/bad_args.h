@@ -16,6 +16,7 @@
 #include "plugin/group/group.h"
 #include "plugin/group/handle.h"
 #include "plugin/ht/ht.h"
+#include "plugin/ht/nodes.h"
 #include "plugin/ll/ll.h"
 #include "util/error.h"
 
@@ -85,7 +86,13 @@ struct fake {
 	struct ep_dev_ops ops;
 	struct ep_window window, *windows[1];
 	struct ep_topo_rank ranks[R];
+	_Alignas(struct ep_ht) uint8_t ht[sizeof(struct ep_ht) + R * sizeof(struct ep_ht_line *)];
 };
+
+static inline struct ep_ht_nodes *fake_nodes(struct fake *f)
+{
+	return &((struct ep_ht *)f->ht)->nodes;
+}
 
 static inline void fake_init(struct fake *f, ncclEpAlgorithm_t algorithm)
 {
@@ -98,6 +105,8 @@ static inline void fake_init(struct fake *f, ncclEpAlgorithm_t algorithm)
 					      .max_token_bytes = MAX_BYTES,
 					      .overflow = NCCL_EP_OVERFLOW_TRAP };
 	f->group.algo = algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? &ep_ht_algo : &ep_ll_algo;
+	f->group.algo_state = algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? f->ht : NULL;
+	*fake_nodes(f) = (struct ep_ht_nodes){ .mates = R, .near = true };
 	f->group.nranks = R;
 	f->group.topo = (struct ep_topo){ .nranks = R, .rank = f->ranks };
 	f->group.experts_per_rank = EL;

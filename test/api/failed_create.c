@@ -81,11 +81,11 @@ static int no_net(struct rank *me)
 	return refused(me, &c, "net");
 }
 
-static int ht_apart(struct rank *me)
+static int no_net_ht(struct rank *me)
 {
 	ncclEpGroupConfig_t c = config_of(NCCL_EP_ALGO_HIGH_THROUGHPUT);
 
-	return refused(me, &c, "cannot map");
+	return refused(me, &c, "net");
 }
 
 /* Rank 0 creates the group's id and waits, until the deadline of the communicator, which then is of no use. */
@@ -194,7 +194,7 @@ static const struct kind {
 	{ "huge window", huge_window, 50, 0, NULL, NULL },
 	{ "huge window, HT", huge_window_ht, 50, 0, NULL, NULL },
 	{ "no net", no_net, 50, 0, "NCCL_EP_NET", "no_such_net" },
-	{ "HT apart", ht_apart, 50, 0, NULL, NULL },
+	{ "no net, HT", no_net_ht, 50, 0, "NCCL_EP_NET", "no_such_net" },
 	{ "rank missing", missing, 5, 1, "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "300" },
 };
 
@@ -218,7 +218,7 @@ static int kind_child(const struct kind *kind)
 
 	if (kind->variable)
 		setenv(kind->variable, kind->value, 1);
-	if (kind->fn == no_net || kind->fn == ht_apart)
+	if (kind->fn == no_net || kind->fn == no_net_ht)
 		setenv("NCCL_EP_RANKS_PER_NODE", "1", 1);
 	before = count();
 	bad = kind_run(kind, kind->times);

@@ -58,13 +58,12 @@ Test(handle_plan, parts_do_not_overlap)
 /* N = 24 rows, tokens of 4096 bytes; R * Tmax = 16. */
 Test(handle_plan, ht_window_bytes)
 {
-	struct ep_topo_rank ranks[R] = { { .pid_rank = 0 }, { .pid_rank = 1 } };
 	struct ep_handle_args args = { NCCL_EP_LAYOUT_FLAT, 1, K, K };
 	struct ep_ht_window p;
 	struct fake f;
 
 	fake_init(&f, NCCL_EP_ALGO_HIGH_THROUGHPUT);
-	f.group.topo = (struct ep_topo){ .nranks = R, .rank = ranks };
+	fake_nodes(&f)->near = false;
 	f.group.cfg.max_recv = 24;
 	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect_eq(p.total, 896 + 24 * 4096, "24 * (8 + 8 * 3) rounded, and a combine's rows: %zu", p.total);
@@ -75,7 +74,7 @@ Test(handle_plan, ht_window_bytes)
 	args.alignment = 16;
 	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect(p.row_count == 16 * 3 + 4 * 15 && p.total == 512 + p.row_count * 4096, "%zu", p.total);
-	ranks[1].pid_rank = 0;
+	fake_nodes(&f)->near = true;
 	cr_assert_eq(ep_ht_window("x", &f.group, &args, &p), 0);
 	cr_expect_eq(p.total, 512, "threads access each other's tensors: %zu", p.total);
 	f.group.cfg.zero_copy = NCCL_EP_ZERO_COPY_OFF;

@@ -86,15 +86,23 @@ runs 0 -a ht -g 2 -e 32 -H 512 -z --bwd -l expert --align 4 -q fwd
 shows '^ *32  combine bwd .* 0$'
 runs 0 -a ht -t 3 -e 32 -H 128 --eager --zero-copy off -d fp32
 runs 0 -a ht -t 2 -e 32 -H 128 --drop --max-recv 40
+NCCL_EP_RANKS_PER_NODE=2
+export NCCL_EP_RANKS_PER_NODE
+runs 0 -a ht -t 4 -e 32 -H 128 -P
+shows 'tokens and .* sums to other nodes'
+shows 'times the puts at 32 tokens'
+unset NCCL_EP_RANKS_PER_NODE
 
 # A call that fails: more rows than max_recv_tokens_per_rank.
 NCCL_EP_DEBUG=NONE
 export NCCL_EP_DEBUG
 runs 1 -a ht -t 2 -e 32 -H 128 --max-recv 40
 shows 'max_recv_tokens_per_rank'
+runs 1 -a ht -t 2 -e 32 -H 128 -P
+shows 'set NCCL_EP_RANKS_PER_NODE'
 # Invalid options.
 for bad in '-y' '-e' '-e 0' '-b 8 -e 4' '-n x' '-t 3 -x 8' '-l flat' '--bwd' '--zero-copy maybe' '-a ht -s' '-a ht -M' \
-	'-a ht -P' '-M -P' '-a ht -q ds' '-a ht -l rank' '-a ht --align 3 -l em' '-a ht --align 4' '-a ht --drop' \
+	'-M -P' '-a ht -q ds' '-a ht -l rank' '-a ht --align 3 -l em' '-a ht --align 4' '-a ht --drop' \
 	'-a ht --eager --max-recv 9999' '-a ht -e 64 --max-recv 32' '-a ht --graph-update' '-e 4 more'; do
 	# shellcheck disable=SC2086 # words
 	runs 2 $bad
