@@ -176,7 +176,7 @@ static int loop_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 		return 0;
 	}
 	do {
-		n += conn_take(&ctx->conns[r], r, imms + n, max - n);
+		n += conn_take(&ctx->conns[r], r, n ? imms + n : imms, max - n); /* imms may be NULL */
 		r = ctx->conns[r].next < 0 ? ctx->first : ctx->conns[r].next;
 	} while (r != ctx->next && n < max);
 	ctx->next = ctx->conns[ctx->next].next < 0 ? ctx->first : ctx->conns[ctx->next].next;
