@@ -137,7 +137,7 @@ GX_DEV uint32_t ht_terms(struct ht *ht, const uint32_t *cross, const uint8_t **t
 			uint64_t to = ht->near_to[2 * peer];
 
 			take = row < ht->near_rows[peer]; /* else none, or misplaced by another rank's counts */
-			if (take) /* a rank of another node has no window here */
+			if (take)			  /* a rank of another node has no window here */
 				at = to ? (const uint8_t *)(uintptr_t)(to + (uint64_t)row * a->row_bytes)
 					: ht_staged(ht, peer, row);
 		}
