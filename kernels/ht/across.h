@@ -269,19 +269,6 @@ GX_DEV uint64_t ht_steps_of(const struct ht *ht, const struct ht_flow *f)
 
 /* ---- idle ---- */
 
-#define HT_LATER_NS 500000000u
-
-/* Waits for other nodes last longer than those inside a node, so that a silent rank is named by its own node: seen from
- * another one its relays are silent, too. Half a second is enough for the news, and what a caller can be late. */
-GX_DEV struct gx_limit ht_far_limit(const struct ht *ht)
-{
-	struct gx_limit limit = ht->op.limit;
-	uint64_t half = ht->a->timeout_ns / 2;
-
-	limit.deadline += half < HT_LATER_NS ? half : HT_LATER_NS;
-	return limit;
-}
-
 /* Of a warp that found nothing to do. */
 struct ht_idle {
 	uint32_t spin;
@@ -294,7 +281,7 @@ struct ht_idle {
  */
 GX_DEV uint32_t ht_idle(const struct ht *ht, struct ht_idle *idle, uint32_t awaited, uint32_t phase)
 {
-	struct gx_limit limit = ht_far_limit(ht);
+	struct gx_limit limit = ht_limit_later(ht, 1);
 	uint32_t result = GX_ARRIVED;
 
 	if (idle->spin % 4 == 0)

@@ -174,10 +174,29 @@ GX_DEV uint8_t *ht_staged(const struct ht *ht, uint32_t owner, uint32_t row)
 
 /* ---- waits ---- */
 
+#define HT_LATER_NS 1000000000u
+
+/*
+ * Across nodes waits end in an order, so that the rank that stands still is named, not one that waits for it itself:
+ * first those for ranks of the node that have not entered the operation; a quarter later those for ranks of other
+ * nodes, since seen from there the relays of a silent rank are silent, too; a quarter later those for ranks of the node
+ * that have entered, which may wait for other nodes. A quarter of a second is enough for the news to spread, and two
+ * are what a caller can be late.
+ */
+GX_DEV struct gx_limit ht_limit_later(const struct ht *ht, uint32_t quarters)
+{
+	struct gx_limit limit = ht->op.limit;
+	uint64_t most = ht->a->timeout_ns < HT_LATER_NS ? ht->a->timeout_ns : HT_LATER_NS;
+
+	limit.deadline += most / 4 * quarters;
+	return limit;
+}
+
 /* One thread. 0: the operation has failed. */
 GX_DEV uint32_t ht_wait(const struct ht *ht, const uint64_t *word, uint64_t value, uint32_t rank, uint32_t phase)
 {
-	uint32_t result = (uint32_t)gx_wait(word, value, &ht->op.limit);
+	struct gx_limit limit = ht_limit_later(ht, ht->op.far && phase == EP_KPHASE_RECV ? 2 : 0);
+	uint32_t result = (uint32_t)gx_wait(word, value, &limit);
 
 	if (result == GX_ARRIVED)
 		return 1;

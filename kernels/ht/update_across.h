@@ -43,7 +43,7 @@ GX_DEV void ht_counts_send(struct ht *ht)
 GX_DEV uint32_t ht_counts_wait(struct ht *ht)
 {
 	const struct ep_ht_across *x = &ht->a->across;
-	struct gx_limit limit = ht_far_limit(ht);
+	struct gx_limit limit = ht_limit_later(ht, 1);
 	uint32_t bad = 0;
 
 	for (uint32_t c = gx_lane(); c < x->clients; c += GX_WARP) {
