@@ -7,7 +7,6 @@
 #include "proxy/engine.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +17,7 @@
 #include "proxy/port.h"
 #include "util/bell.h"
 #include "util/error.h"
+#include "util/rest.h"
 
 /* Time since something last moved: the thread spins until SPIN, yields until YIELD, then sleeps: NAP, doubled each time
  * up to NAP_MAX. */
@@ -138,7 +138,7 @@ static void shift_rest(struct shift *s)
 	if (idle >= YIELD_NS && !open)
 		shift_sleep(s, idle);
 	else if (idle >= SPIN_NS && (!open || shift_yields(s)))
-		sched_yield();
+		ep_rest();
 }
 
 /* Applies the current list and acknowledges it. False: end of the thread. */

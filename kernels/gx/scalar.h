@@ -6,9 +6,8 @@
 #ifndef EP_KERNELS_GX_SCALAR_H
 #define EP_KERNELS_GX_SCALAR_H
 
-#include <sched.h>
-
 #include "kernels/gx/host.h"
+#include "util/rest.h"
 
 #define GX_WARP 1u
 #define GX_DYN_SHARED(name) uint8_t *name = (uint8_t *)gx_host_shared()
@@ -67,7 +66,7 @@ GX_DEV uint64_t gx_ballot(int p)
 GX_DEV void gx_pause(uint32_t spin)
 {
 	if (spin >= 256)
-		sched_yield();
+		ep_rest();
 }
 
 GX_DEV void gx_row_copy(void *dst, const void *src, size_t n)

@@ -83,9 +83,9 @@ static struct job job_make(const struct far_nodes *nodes, int lost, enum ht_op o
 /* A new world each time: the engine blocks for longer than the job lasts. */
 static int run_job(const struct job *job, int after)
 {
-	static const char *const names[] = { [HT_UPDATE] = "update",
-					     [HT_DISPATCH] = "dispatch",
-					     [HT_COMBINE] = "combine" };
+	static const char *const names[] = {
+		[HT_UPDATE] = "update", [HT_DISPATCH] = "dispatch", [HT_COMBINE] = "combine"
+	};
 	struct world_opts opts = { .seats = RANKS, .processes = true };
 	char net[FAR_NET_MAX], sizes[FAR_TEXT_MAX], ms[16];
 	double start = world_now();

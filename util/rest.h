@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef EP_UTIL_REST_H
+#define EP_UTIL_REST_H
+
+#include <sched.h>
+
+#include "util/clock.h"
+
+#define EP_REST_BUSY_NS 5000000u /* of a yield: more than the slice of one other thread */
+#define EP_REST_NAP_NS 20000u
+#define EP_REST_NAPS_NS 100000000u
+
+/*
+ * Between two polls of something that another thread may need this CPU for. Yields, which costs less than a microsecond
+ * on an idle CPU. But Linux takes the rest of its slice from a thread that yields, so among busy threads every yield
+ * lasts as long as the slices of all others, and an operation has a dozen of them, one per handover between a rank and
+ * an engine: with ten busy threads per CPU a round of HT across nodes took up to 1.7 s. A thread that sleeps keeps its
+ * share and is soon back. So after a yield that lasted long it sleeps instead, for a while: 0.4 s. Not always: where
+ * the busy threads are ranks of this job, sleeps of 70 us, as short as they get, double its time.
+ */
+static inline void ep_rest(void)
+{
+	static _Thread_local uint64_t naps_end;
+	struct timespec nap = ep_timespec(EP_REST_NAP_NS);
+	uint64_t start = ep_now_ns(), end;
+
+	if (start < naps_end) {
+		nanosleep(&nap, NULL);
+		return;
+	}
+	sched_yield();
+	end = ep_now_ns();
+	if (end - start > EP_REST_BUSY_NS)
+		naps_end = end + EP_REST_NAPS_NS;
+}
+
+#endif
