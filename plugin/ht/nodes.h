@@ -14,7 +14,8 @@ struct ep_ht_nodes {
 	struct ep_ht_span span;
 	uint32_t own; /* number of this rank's node, by their lowest ranks */
 	uint32_t mates, clients;
-	bool near; /* in every node all ranks use each other's tensors by plain pointers */
+	uint32_t step_bytes, step_rows; /* the most of a step */
+	bool near;			/* in every node all ranks use each other's tensors by plain pointers */
 	/* One allocation of so many bytes, in this order; see struct ep_ht_across. NULL where all ranks map each other.
 	 */
 	size_t bytes;
@@ -41,6 +42,9 @@ static inline const struct ep_ht_nodes *ep_ht_nodes(const struct ncclEpGroup *gr
 {
 	return &((const struct ep_ht *)group->algo_state)->nodes;
 }
+
+/* Rows of so many bytes that fit into a step; at least 1. */
+size_t ep_ht_step_rows(const struct ep_ht_nodes *nodes, size_t row);
 
 /* Counts of a rank. */
 uint32_t ep_ht_bins_of(const struct ncclEpGroup *group);

@@ -113,10 +113,7 @@ int ep_ht_mem_size(const char *fn, const struct ncclEpGroup *group, const struct
 	return 0;
 }
 
-/* A step is a put that a NIC sends at its full rate; rings are no longer than half the tokens. */
-#define STEP_BYTES 65536u
-#define STEP_ROWS 32u
-
+/* Rings hold no more than all tokens. */
 static int far_need(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
 		    struct ep_need *out)
 {
@@ -126,10 +123,11 @@ static int far_need(const char *fn, const struct ncclEpGroup *group, const struc
 	/* Tokens and scales are padded each. */
 	size_t token = ep_add(&s, ep_round_up(&s, group->cfg.max_token_bytes, EP_ROW_ALIGN), EP_ROW_ALIGN), rings;
 	size_t pitch = ep_add(&s, token, ep_ht_row_head(EP_HT_DISPATCH_IN, entries, 0));
-	size_t rows = ep_smaller(ep_smaller(STEP_BYTES / pitch, STEP_ROWS), group->cfg.max_dispatch / 2 / span->steps);
+	size_t rows = ep_smaller(ep_ht_step_rows(ep_ht_nodes(group), pitch),
+				 (group->cfg.max_dispatch + span->steps - 1) / span->steps);
 
 	rings = ep_mul(&s, (size_t)(span->most + span->others) * span->steps,
-		       ep_round_up(&s, ep_mul(&s, rows ? rows : 1, pitch), EP_PLAN_ALIGN));
+		       ep_round_up(&s, ep_mul(&s, rows, pitch), EP_PLAN_ALIGN));
 	out->far_window = ep_add(&s, ep_ht_rings_at(span, bins, 1), rings);
 	out->far_send = ep_add(&s, ep_ht_rings_at(span, bins, 0), rings);
 	return ep_sum_check(&s, fn, args);
