@@ -23,6 +23,8 @@
  * up to NAP_MAX. */
 #define SPIN_NS 3000u
 #define YIELD_NS 50000u
+/* Until then while an operation is open on a port whose producers ring: its peers' puts ring no bell. */
+#define YIELD_OPEN_NS 1000000u
 #define NAP_NS 20000u
 #define NAP_MAX_NS 100000u
 /* If every producer rings the bell, naps grow up to NAP_LONG_NS after LONG_NS; not earlier, because arrivals from peers
@@ -124,6 +126,15 @@ static bool shift_yields(struct shift *s)
 	return s->engine->cpus <= __atomic_load_n(&engines.count, __ATOMIC_RELAXED) || ++s->spins % OPEN_TURNS == 0;
 }
 
+static uint64_t yield_ns(const struct shift *s)
+{
+	bool open = false;
+
+	for (const struct ep_port *p = s->ports; p && !open; p = p->next_turned)
+		open = ep_port_has_open(p);
+	return open ? YIELD_OPEN_NS : YIELD_NS;
+}
+
 /* After a turn that moved nothing. */
 static void shift_rest(struct shift *s)
 {
@@ -135,7 +146,7 @@ static void shift_rest(struct shift *s)
 		s->nap = NAP_NS;
 	}
 	idle = now - s->since;
-	if (idle >= YIELD_NS && !open)
+	if (!open && idle >= YIELD_NS && idle >= yield_ns(s))
 		shift_sleep(s, idle);
 	else if (idle >= SPIN_NS && (!open || shift_yields(s)))
 		ep_rest();

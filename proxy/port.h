@@ -219,6 +219,8 @@ int ep_port_turn(struct ep_port *port);
  * sleep. Layers of a model are 100 us or more apart, and steps a few milliseconds.
  */
 bool ep_port_open_now(struct ep_port *port, uint64_t now);
+/* Whether an operation is open, whatever its producers do. */
+bool ep_port_has_open(const struct ep_port *port);
 /* Whether requests are in flight or commands queued: the engine then sleeps only briefly. */
 bool ep_port_waits(const struct ep_port *port);
 

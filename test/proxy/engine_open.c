@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Engines of rings whose producers ring no bell, as GPUs: while an operation is open, and for 10 ms after, the engine
- * does not sleep. A kernel that died does not keep it awake, and engines of producers that ring the bell sleep as
- * before. The GPU is a model: its two words are set by this thread. Naps and yields are counted where the engine calls
- * the system.
+ * does not sleep. A kernel that died does not keep it awake, and engines of producers that ring the bell sleep, only
+ * later while an operation is open. The GPU is a model: its two words are set by this thread. Naps and yields are
+ * counted where the engine calls the system.
  */
 #include <sched.h>
 #include <stdarg.h>
@@ -179,6 +179,30 @@ static void rung(void)
 	eng_close(rig);
 }
 
+/* There it yields for a millisecond after something moved, while an operation is open. */
+static void rung_open(void)
+{
+	struct eng_rig *rig = rig_open(false, 0);
+	bool seen = false;
+
+	set(&words.begun, 1);
+	for (uint32_t n = 1; n <= 100 && !seen; n++) {
+		uint64_t start = ep_now_ns();
+		uint32_t from;
+
+		CHECK(eng_signal(&rig->rank[0], 1, 0, n) == 0 && eng_wait(&rig->rank[1], 0, n), "no signal");
+		from = get(&naps);
+		usleep(250);
+		from = get(&naps) - from;
+		if (ep_now_ns() - start > 700000) /* this machine is too busy to tell */
+			continue;
+		seen = true;
+		CHECK(from == 0, "%u naps in the 0.3 ms after a signal, while an operation was open", from);
+		CHECK(naps_again(), "it never sleeps again");
+	}
+	eng_close(rig);
+}
+
 /* With one CPU every turn yields, else few do. */
 static void crowded(bool one_cpu)
 {
@@ -221,6 +245,7 @@ int main(void)
 	after();
 	dead();
 	rung();
+	rung_open();
 	crowded(false);
 	crowded(true);
 	return check_result("engine_open");
