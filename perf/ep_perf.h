@@ -38,6 +38,9 @@ struct perf_sample *perf_board_plain(void *board, const struct perf_opts *opts, 
 size_t perf_window_bytes(const struct perf_opts *opts);
 /* Shared memory of the reference program: a rank's window, or its card (ep_perf_wire.h). */
 uint8_t *perf_board_window(void *board, const struct perf_opts *opts, int rank);
+/* With -a ht -P: shared memory that stands for a rank's tensors, as far as other ranks access them. */
+size_t perf_rows_bytes(const struct perf_opts *opts);
+uint8_t *perf_board_rows(void *board, const struct perf_opts *opts, int rank);
 
 void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum perf_phase phase, struct perf_row *out);
 void perf_facts_make(const struct perf_opts *opts, void *board, struct perf_facts *out);

@@ -50,9 +50,23 @@ static size_t shared_bytes(const struct perf_opts *opts)
 	return opts->memcpy ? perf_window_bytes(opts) : opts->puts ? WIRE_CARD : 0;
 }
 
+/* One row per token of every rank. */
+size_t perf_rows_bytes(const struct perf_opts *opts)
+{
+	struct ll_shape shape;
+	size_t dispatch, combine;
+
+	perf_shape(opts, &shape);
+	dispatch = ll_out_bytes(&shape) + ll_scale_bytes(&shape);
+	combine = ll_combine_bytes(&shape);
+	return round_up((size_t)(opts->ranks * opts->last) * (dispatch > combine ? dispatch : combine));
+}
+
 size_t perf_board_size(const struct perf_opts *opts)
 {
-	return head_bytes(opts) + (size_t)opts->ranks * shared_bytes(opts);
+	size_t rows = opts->puts && opts->algorithm == PERF_HT ? perf_rows_bytes(opts) : 0;
+
+	return head_bytes(opts) + (size_t)opts->ranks * (shared_bytes(opts) + rows);
 }
 
 struct perf_rank *perf_board_rank(void *board, int rank)
@@ -77,6 +91,11 @@ struct perf_sample *perf_board_plain(void *board, const struct perf_opts *opts, 
 uint8_t *perf_board_window(void *board, const struct perf_opts *opts, int rank)
 {
 	return (uint8_t *)board + head_bytes(opts) + (size_t)rank * shared_bytes(opts);
+}
+
+uint8_t *perf_board_rows(void *board, const struct perf_opts *opts, int rank)
+{
+	return perf_board_window(board, opts, opts->ranks) + (size_t)rank * perf_rows_bytes(opts);
 }
 
 /* ---- rows ---- */

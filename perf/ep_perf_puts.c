@@ -3,8 +3,9 @@
  * The reference of HT across nodes on the CPU: the least copies, sums and puts, with the same data, ranks and cores.
  * In dispatch a rank copies its tokens for another node to registered memory, puts them to its relay there in pieces
  * of the library's size, copies those for its own node once per destination, waits for what its clients put, and
- * copies that likewise. In combine it sums its clients' rows, puts the sums home, and sums its own tokens. No
- * routing, no heads, no slots to give back, and whatever lies in another rank's memory is read from this rank's own.
+ * copies that likewise: to memory that it shares with the destination. In combine it sums its clients' rows, puts the
+ * sums home, and sums its own tokens, where rows of other ranks lie in shared memory, too. No routing, no heads, no
+ * slots to give back, and nobody waits until the rows of its own node are there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,16 +13,17 @@
 #include "perf/ep_perf.h"
 #include "perf/ep_perf_wire.h"
 
-#define PIECE 65536u
-#define PIECE_ROWS 32u
+#define PIECE 262144u
+#define PIECE_ROWS 64u
+#define RANKS_MAX 64
 
 struct puts {
 	struct seat *seat;
 	const struct perf_opts *opts;
 	const struct far_nodes *nodes;
 	struct ll_shape shape;
-	int *near,
-		*crosses; /* [ranks][tmax]: ranks of this node that the token goes to; [nodes][tmax]: of own tokens */
+	uint64_t *near;	   /* [ranks][tmax]: the ranks of this node that the token goes to, as bits */
+	uint64_t *crosses; /* [nodes][tmax]: of own tokens: the ranks of that node */
 	struct wire *wire;
 	uint8_t *rows, *out; /* of any content */
 	size_t room;	     /* rows in each */
@@ -48,12 +50,12 @@ static bool is_client(const struct puts *p, int src)
 	return far_node(p->nodes, src) != own && far_relay(p->nodes, p->shape.ranks, src, own) == me;
 }
 
-static int crossing(const struct puts *p, const int *counts)
+static int crossing(const struct puts *p, const uint64_t *goes)
 {
 	int n = 0;
 
 	for (int t = 0; t < p->shape.tmax; t++)
-		n += counts[t] > 0;
+		n += goes[t] != 0;
 	return n;
 }
 
@@ -62,45 +64,66 @@ static int pieces(int rows, size_t bytes)
 	return (rows + rows_of(bytes) - 1) / rows_of(bytes);
 }
 
-/* A row of the memory that stands for other ranks' tensors. */
+/* A row of this rank's tensors. */
 static uint8_t *row_at(const struct puts *p, uint8_t *memory, size_t row, size_t bytes)
 {
 	return memory + row % p->room * bytes;
 }
 
-static void copy_rows(struct puts *p, const uint8_t *from, int copies, size_t *to, size_t bytes)
+/* The row of a token in another rank's tensors. */
+static uint8_t *row_of(const struct puts *p, int rank, int src, int t, size_t bytes)
 {
-	for (int i = 0; i < copies; i++)
-		memcpy(row_at(p, p->out, (*to)++, bytes), from, bytes);
+	return perf_board_rows(seat_board(p->seat), p->opts, rank) + ((size_t)src * (size_t)p->shape.tmax + t) * bytes;
 }
 
-static void sum_rows(struct puts *p, uint8_t *out, int terms, size_t *from)
+/* Of token t of src, to every rank of this node that it goes to. */
+static void copy_row(struct puts *p, const uint8_t *from, int src, int t, size_t *to)
 {
-	size_t bytes = ll_combine_bytes(&p->shape), n = p->shape.hidden;
+	size_t bytes = bytes_of(p, PERF_DISPATCH);
 
-	memset(p->tile, 0, n * sizeof(*p->tile));
-	for (int i = 0; i < terms; i++)
-		perf_row_add(p->tile, row_at(p, p->rows, (*from)++, bytes), n, p->shape.combine, 1.0f);
-	perf_row_store(out, p->tile, n, p->shape.combine);
+	for (uint64_t left = p->near[src * p->shape.tmax + t]; left; left &= left - 1) {
+		int rank = __builtin_ctzll(left);
+
+		memcpy(rank == seat_rank(p->seat) ? row_at(p, p->out, (*to)++, bytes) : row_of(p, rank, src, t, bytes),
+		       from, bytes);
+	}
 }
 
-/* What this rank sends to peer, to its part of the peer's window; counts[tmax]: a row where it is not 0. */
-static void lane_put(struct puts *p, int peer, const int *counts, enum perf_phase phase, size_t *from)
+/* The rows of this node for token t of src; more[n]: those that came from other nodes. */
+static void sum_rows(struct puts *p, uint8_t *out, int src, int t, const uint8_t *const *more, int n, size_t *from)
+{
+	size_t bytes = ll_combine_bytes(&p->shape), hidden = p->shape.hidden;
+
+	memset(p->tile, 0, hidden * sizeof(*p->tile));
+	for (uint64_t left = p->near[src * p->shape.tmax + t]; left; left &= left - 1) {
+		int rank = __builtin_ctzll(left);
+		const uint8_t *row = rank == seat_rank(p->seat) ? row_at(p, p->rows, (*from)++, bytes)
+								: row_of(p, rank, src, t, bytes);
+
+		perf_row_add(p->tile, row, hidden, p->shape.combine, 1.0f);
+	}
+	for (int i = 0; i < n; i++)
+		perf_row_add(p->tile, more[i], hidden, p->shape.combine, 1.0f);
+	perf_row_store(out, p->tile, hidden, p->shape.combine);
+}
+
+/* What this rank sends to peer, to its part of the peer's window; goes[tmax]: a row where it is not 0. */
+static void lane_put(struct puts *p, int peer, const uint64_t *goes, enum perf_phase phase, size_t *from)
 {
 	size_t bytes = bytes_of(p, phase), to = (size_t)seat_rank(p->seat) * (size_t)p->shape.tmax * bytes;
-	int rows = crossing(p, counts), t = 0;
+	int rows = crossing(p, goes), t = 0;
 
 	for (int row = 0; row < rows; row += rows_of(bytes)) {
 		int n = rows - row < rows_of(bytes) ? rows - row : rows_of(bytes);
 		uint8_t *staged = wire_stage(p->wire, (size_t)n * bytes);
 
 		for (int i = 0; i < n; i++, t++) {
-			while (!counts[t])
+			while (!goes[t])
 				t++;
 			if (phase == PERF_DISPATCH)
 				memcpy(staged + (size_t)i * bytes, row_at(p, p->rows, (size_t)t, bytes), bytes);
 			else
-				sum_rows(p, staged + (size_t)i * bytes, counts[t], from);
+				sum_rows(p, staged + (size_t)i * bytes, peer, t, NULL, 0, from);
 		}
 		wire_put(p->wire, peer, to + (size_t)row * bytes, staged, (size_t)n * bytes);
 	}
@@ -117,7 +140,7 @@ static int dispatch(struct puts *p)
 			lane_put(p, far_relay(p->nodes, p->shape.ranks, me, node), p->crosses + node * tmax,
 				 PERF_DISPATCH, NULL);
 	for (int t = 0; t < tmax; t++)
-		copy_rows(p, row_at(p, p->rows, (size_t)t, bytes), p->near[me * tmax + t], &to, bytes);
+		copy_row(p, row_at(p, p->rows, (size_t)t, bytes), me, t, &to);
 	for (int src = 0; src < p->shape.ranks; src++)
 		expected += is_client(p, src) ? (uint64_t)pieces(crossing(p, p->near + src * tmax), bytes) : 0;
 	if (wire_wait(p->wire, expected))
@@ -126,11 +149,33 @@ static int dispatch(struct puts *p)
 		const uint8_t *from = wire_window(p->wire) + (size_t)src * (size_t)tmax * bytes;
 
 		for (int t = 0; is_client(p, src) && t < tmax; t++) {
-			copy_rows(p, from, p->near[src * tmax + t], &to, bytes);
+			copy_row(p, from, src, t, &to);
 			from += p->near[src * tmax + t] ? bytes : 0;
 		}
 	}
 	return 0;
+}
+
+/* Own tokens: the rows of the own node, and the sums of the others. */
+static void sum_home(struct puts *p, size_t *from)
+{
+	int me = seat_rank(p->seat), tmax = p->shape.tmax, nodes = far_count(p->nodes, p->shape.ranks);
+	size_t bytes = bytes_of(p, PERF_COMBINE);
+	const uint8_t *next[RANKS_MAX], *more[RANKS_MAX];
+
+	for (int node = 0; node < nodes; node++)
+		next[node] = wire_window(p->wire) +
+			     (size_t)far_relay(p->nodes, p->shape.ranks, me, node) * (size_t)tmax * bytes;
+	for (int t = 0; t < tmax; t++) {
+		int n = 0;
+
+		for (int node = 0; node < nodes; node++)
+			if (node != far_node(p->nodes, me) && p->crosses[node * tmax + t]) {
+				more[n++] = next[node];
+				next[node] += bytes;
+			}
+		sum_rows(p, row_at(p, p->out, (size_t)t, bytes), me, t, more, n, from);
+	}
 }
 
 static int combine(struct puts *p)
@@ -147,13 +192,7 @@ static int combine(struct puts *p)
 			expected += (uint64_t)pieces(crossing(p, p->crosses + node * tmax), bytes);
 	if (wire_wait(p->wire, expected))
 		return -1;
-	for (int t = 0; t < tmax; t++) {
-		int terms = p->near[me * tmax + t];
-
-		for (int node = 0; node < nodes; node++)
-			terms += node != far_node(p->nodes, me) && p->crosses[node * tmax + t];
-		sum_rows(p, row_at(p, p->out, (size_t)t, bytes), terms, &from);
-	}
+	sum_home(p, &from);
 	return 0;
 }
 
@@ -185,8 +224,10 @@ static int count_rows(struct puts *p, const struct perf_job *job)
 			for (int r = 0; r < p->shape.ranks; r++) {
 				if (!perf_goes_to(&p->shape, &in[src], t, r))
 					continue;
-				p->near[src * tmax + t] += far_node(p->nodes, r) == far_node(p->nodes, me);
-				p->crosses[far_node(p->nodes, r) * tmax + t] += src == me;
+				if (far_node(p->nodes, r) == far_node(p->nodes, me))
+					p->near[src * tmax + t] |= (uint64_t)1 << r;
+				if (src == me)
+					p->crosses[far_node(p->nodes, r) * tmax + t] |= (uint64_t)1 << r;
 			}
 	ll_inputs_free(in, p->shape.ranks);
 	return in ? 0 : -1;
@@ -198,6 +239,8 @@ static int puts_open(struct puts *p, const struct perf_job *job)
 
 	perf_shape(p->opts, &p->shape);
 	ranks = (size_t)p->shape.ranks;
+	if (ranks > RANKS_MAX)
+		return seat_fail(p->seat, "-P: %zu ranks; at most %d", ranks, RANKS_MAX);
 	row = bytes_of(p, PERF_DISPATCH) > bytes_of(p, PERF_COMBINE) ? bytes_of(p, PERF_DISPATCH)
 								     : bytes_of(p, PERF_COMBINE);
 	p->room = (size_t)p->shape.tmax * ranks;
@@ -210,6 +253,7 @@ static int puts_open(struct puts *p, const struct perf_job *job)
 		return seat_fail(p->seat, "out of memory");
 	memset(p->rows, 1, p->room * row); /* untouched pages are not real memory */
 	memset(p->out, 1, p->room * row);
+	memset(perf_board_rows(seat_board(p->seat), p->opts, seat_rank(p->seat)), 1, perf_rows_bytes(p->opts));
 	return wire_open(p->seat, perf_board_window(seat_board(p->seat), p->opts, 0), p->room * row,
 			 p->room * row + 4096, &p->wire);
 }

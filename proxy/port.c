@@ -398,8 +398,8 @@ bool ep_port_has_open(const struct ep_port *port)
 {
 	const struct ep_cmd_open *open = port->o.open;
 
-	return open && __atomic_load_n(&open->begun, __ATOMIC_RELAXED) !=
-			       __atomic_load_n(&open->ended, __ATOMIC_RELAXED);
+	return open &&
+	       __atomic_load_n(&open->begun, __ATOMIC_RELAXED) != __atomic_load_n(&open->ended, __ATOMIC_RELAXED);
 }
 
 bool ep_port_waits(const struct ep_port *port)
