@@ -6,23 +6,17 @@
  * every rank gets an error in time that names a rank, also those of nodes that the lost rank relays for; nothing hangs,
  * and a new group works. Exit status 0 or 1.
  */
-#include <getopt.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "test/oracle/far.h"
 #include "test/oracle/ht_rig.h"
+#include "test/oracle/lost.h"
 
-#define RANKS 4
-#define FATAL 5		/* the round in which a rank is killed */
-#define ROUNDS 2000	/* at most */
-#define TIMEOUT 1.5	/* seconds; longer with a real transport, whose threads double the load: */
-#define TIMEOUT_NET 3.0 /* (connecting over tcp takes a second) */
-#define LATE 1.0	/* what an error may come later */
+#define FATAL 5	    /* the round in which a rank is killed */
+#define ROUNDS 2000 /* at most */
+#define LATE 1.0    /* seconds that an error may come later */
+#define KILL_US 1500
 
 enum how { PUTS_FAIL, SOME_FAIL, CUT, KILLED };
 
@@ -42,32 +36,8 @@ struct job {
 	int lost;
 };
 
-/* On the board. */
-struct meet {
-	atomic_int all, checked;
-	double told[RANKS]; /* when each got its error */
-};
-
-static void *killer(void *arg)
-{
-	uint64_t random = *(const uint64_t *)arg;
-
-	usleep((unsigned)(ll_random(&random) % 1500));
-	kill(getpid(), SIGKILL);
-	return NULL;
-}
-
-static int kill_soon(struct ht_rig *rig, const struct job *job)
-{
-	static uint64_t seed;
-	pthread_t thread;
-
-	seed = job->cfg.data.seed;
-	return pthread_create(&thread, NULL, killer, &seed) ? seat_fail(rig->seat, "no thread") : 0;
-}
-
 /* Update, dispatch and combine, forward and backward in turn. */
-static ncclResult_t round_checked(struct ht_rig *rig, struct meet *meet, int round)
+static ncclResult_t round_checked(struct ht_rig *rig, struct lost_meet *meet, int round)
 {
 	static const enum ht_op ops[2][3] = { { HT_UPDATE, HT_DISPATCH, HT_COMBINE },
 					      { HT_UPDATE, HT_DISPATCH_BWD, HT_COMBINE_BWD } };
@@ -97,7 +67,7 @@ static bool names(const char *text, int rank)
 	return strstr(text, name) != NULL;
 }
 
-static void lose(struct ht_rig *rig, const struct job *job, struct meet *meet)
+static void lose(struct ht_rig *rig, const struct job *job, struct lost_meet *meet)
 {
 	double end = world_now() + 30;
 	ncclResult_t rc = ncclSuccess;
@@ -106,7 +76,8 @@ static void lose(struct ht_rig *rig, const struct job *job, struct meet *meet)
 	char text[512];
 
 	for (int i = 0; rc == ncclSuccess && i < ROUNDS && world_now() < end; i++) {
-		if (job->how == KILLED && rank == job->lost && i == FATAL && kill_soon(rig, job))
+		if (job->how == KILLED && rank == job->lost && i == FATAL &&
+		    lost_kill_soon(rig->seat, job->cfg.data.seed, KILL_US))
 			return;
 		rc = round_checked(rig, meet, i);
 	}
@@ -114,28 +85,24 @@ static void lose(struct ht_rig *rig, const struct job *job, struct meet *meet)
 	if (job->how == KILLED && rank == job->lost)
 		sleep(60); /* for the kill */
 	snprintf(text, sizeof(text), "%s", anyEpGetLastError());
-	ll_wrong(&rig->verdict, rc != ncclRemoteError && rc != ncclTimeout, "rank %d: returned %s (%s)", rank,
-		 ncclGetErrorString(rc), text);
-	ll_wrong(&rig->verdict, !strstr(text, "rank "), "rank %d: \"%s\" names no rank", rank, text);
+	lost_check(&rig->verdict, rank, rc, text);
 	ll_wrong(&rig->verdict, hows[job->how].named && rank != job->lost && !names(text, job->lost),
 		 "rank %d: \"%s\" does not name rank %d", rank, text, job->lost);
 	ht_args(rig, 0, HT_DISPATCH, &args);
-	ll_wrong(&rig->verdict,
-		 ht_call_with(rig, 0, HT_DISPATCH, &args) != rc || strcmp(text, anyEpGetLastError()) != 0,
-		 "rank %d: first \"%s\", then \"%s\"", rank, text, anyEpGetLastError());
+	lost_check_again(&rig->verdict, rank, ht_call_with(rig, 0, HT_DISPATCH, &args) == rc, text);
 }
 
 static int lost_job(struct seat *seat, const void *arg)
 {
 	const struct job *job = arg;
-	struct meet *meet = seat_board(seat);
+	struct lost_meet *meet = seat_board(seat);
 	struct ht_rig rig;
 
 	if (!ht_open(&rig, seat, &job->cfg) && !seat_barrier(seat)) {
 		rig.parted = true;
 		lose(&rig, job, meet);
 		if (!seat_failed(seat))
-			seat_meet(seat, &meet->all, job->how == KILLED ? RANKS - 1 : RANKS);
+			seat_meet(seat, &meet->all, job->how == KILLED ? LOST_RANKS - 1 : LOST_RANKS);
 	}
 	ht_close(&rig);
 	return ht_tell(&rig);
@@ -153,85 +120,25 @@ static int sound_job(struct seat *seat, const void *arg)
 	return ht_tell(&rig);
 }
 
-struct run {
-	struct world_opts opts;
-	struct world *world; /* NULL: a new one for the next job */
-	int only;	     /* case number; -1: all */
-	const char *net;     /* instead of loop, or NULL */
-	bool spare;	     /* no rank is killed */
-	double timeout;
-	int number, passed, failed, checked;
-};
-
-/* Errors spread: the first rank to fail tells the others, so nobody waits for its own deadline. */
-static double spread(const struct meet *meet, const struct job *job)
-{
-	double first = 0, last = 0;
-
-	for (int r = 0; r < RANKS; r++) {
-		if (job->how == KILLED && r == job->lost)
-			continue;
-		first = first == 0 || meet->told[r] < first ? meet->told[r] : first;
-		last = meet->told[r] > last ? meet->told[r] : last;
-	}
-	return last - first;
-}
-
-static int run_once(struct run *run, const struct job *job, const char *net, char *text, size_t room)
-{
-	double late;
-	char ms[16];
-	int rc;
-
-	if (!run->world && world_open(&run->opts, &run->world))
-		exit(1);
-	snprintf(ms, sizeof(ms), "%d", (int)(1000 * run->timeout));
-	world_setenv(run->world, "NCCL_EP_TIMEOUT_MS", ms);
-	far_set_nodes(run->world, &job->cfg.shape.nodes, net, 0);
-	memset(world_board(run->world), 0, sizeof(struct meet));
-	if (job->how == KILLED)
-		world_doom(run->world, job->lost);
-	rc = world_run(run->world, RANKS, lost_job, job, sizeof(*job), 60);
-	snprintf(text, room, "%s", world_text(run->world));
-	run->checked += ((struct meet *)world_board(run->world))->checked;
-	late = spread(world_board(run->world), job);
-	if (!rc && late > run->timeout + LATE) {
-		snprintf(text, room, "the last rank got its error %.1f s after the first", late);
-		rc = -1;
-	}
-	if (job->how == KILLED || world_lost(run->world)) {
-		rc = world_close(run->world) || rc ? -1 : 0;
-		run->world = NULL;
-		return rc;
-	}
-	far_set_nodes(run->world, &job->cfg.shape.nodes, run->net ? run->net : "loop", 0);
-	if (!rc && (rc = world_run(run->world, RANKS, sound_job, job, sizeof(*job), 60)))
-		snprintf(text, room, "a new group: %s", world_text(run->world));
-	return rc;
-}
-
-static void run_job(struct run *run, const char *inner, const struct job *job)
+static void job_run(struct lost_run *run, const char *inner, const struct job *job)
 {
 	unsigned after = 100 + (unsigned)(ll_seed(job->cfg.data.seed, 5, 5) % 1500); /* puts */
-	char net[FAR_NET_MAX], sizes[FAR_TEXT_MAX], text[600];
-	double start = world_now();
-	int number = run->number++, rc;
+	struct lost_case c = { .nodes = job->cfg.shape.nodes,
+			       .killed = job->how == KILLED ? job->lost : -1,
+			       .spread = run->timeout + LATE,
+			       .lost = lost_job,
+			       .sound = sound_job,
+			       .job = job,
+			       .size = sizeof(*job) };
 
-	if (run->only >= 0 && run->only != number)
-		return;
+	snprintf(c.text, sizeof(c.text), "%s: rank %d, %s", hows[job->how].name, job->lost,
+		 job->cfg.shape.expert_major ? "em" : "flat");
 	if (job->how == KILLED)
-		snprintf(net, sizeof(net), "faulty(%s):delay=2", inner);
+		snprintf(c.net, sizeof(c.net), "faulty(%s):delay=2", inner);
 	else
-		snprintf(net, sizeof(net), "faulty(%s):%s=%d,after=%u,seed=%u", inner, hows[job->how].options,
+		snprintf(c.net, sizeof(c.net), "faulty(%s):%s=%d,after=%u,seed=%u", inner, hows[job->how].options,
 			 job->lost, after, (unsigned)job->cfg.data.seed);
-	far_text(&job->cfg.shape.nodes, sizes);
-	rc = run_once(run, job, net, text, sizeof(text));
-	printf("%s %d %s: rank %d, %s, nodes of %s, %s%s%s (%.1f s)\n", rc ? "FAILED" : "ok    ", number,
-	       hows[job->how].name, job->lost, job->cfg.shape.expert_major ? "em" : "flat", sizes, net, rc ? ": " : "",
-	       rc ? text : "", world_now() - start);
-	fflush(stdout);
-	run->passed += !rc;
-	run->failed += rc != 0;
+	lost_case(run, &c);
 }
 
 /* The lost rank is a relay of one rank, the only one of its node, or one of several clients of a relay. */
@@ -247,8 +154,8 @@ static struct job job_make(enum how how, int i, int seed)
 	struct job job = { .how = how, .lost = scenes[i].lost };
 
 	job.cfg = (struct ht_cfg){ .handles = 1, .spare = LL_ALL, .counters = 32, .backward = true, .tell_topk = true };
-	job.cfg.shape = (struct ht_shape){ .base = { .ranks = RANKS,
-						     .experts = 2 * RANKS,
+	job.cfg.shape = (struct ht_shape){ .base = { .ranks = LOST_RANKS,
+						     .experts = 2 * LOST_RANKS,
 						     .topk = 3,
 						     .tmax = 40,
 						     .hidden = 128,
@@ -261,48 +168,20 @@ static struct job job_make(enum how how, int i, int seed)
 	return job;
 }
 
-static int usage(FILE *out, int status)
-{
-	fprintf(out, "usage: ht_fail [-g] [-c CASE] [-n SEEDS] [-k NET] [-s]\n"
-		     "  -g  ranks are processes (default: threads)   -c  only this case   -n  seeds (2)\n"
-		     "  -k  this transport instead of loop           -s  without killing ranks\n");
-	return status;
-}
-
 int main(int argc, char **argv)
 {
-	struct run run = { .opts = { .seats = RANKS, .board = sizeof(struct meet) }, .only = -1 };
-	int c, seeds = 2;
+	struct lost_run run = { .program = "ht_fail", .seeds = 2 };
+	int status = lost_open(&run, argc, argv);
 
-	while ((c = getopt(argc, argv, "gc:n:k:sh")) != -1) {
-		if (c == 'h')
-			return usage(stdout, 0);
-		if (c == 'g')
-			run.opts.processes = true;
-		else if (c == 'c')
-			run.only = atoi(optarg);
-		else if (c == 'n')
-			seeds = atoi(optarg);
-		else if (c == 'k')
-			run.net = optarg;
-		else if (c == 's')
-			run.spare = true;
-		else
-			return usage(stderr, 2);
-	}
-	if (optind != argc || seeds < 1)
-		return usage(stderr, 2);
-	run.timeout = run.net ? TIMEOUT_NET : TIMEOUT;
+	if (status >= 0)
+		return status;
 	for (int how = 0; how <= (run.opts.processes && !run.spare ? KILLED : CUT); how++)
-		for (int i = 0; i < 4 * seeds; i++) {
+		for (int i = 0; i < 4 * run.seeds; i++) {
 			struct job job = job_make((enum how)how, i % 4, i / 4);
 
-			run_job(&run, run.net ? run.net : i & 1 ? "loop:unordered=1" : "loop", &job);
+			job_run(&run, lost_inner(&run, i), &job);
 		}
-	if (run.world && world_close(run.world))
-		run.failed++;
-	printf("ht_fail: %d passed, %d failed, %d operations checked; %s\n", run.passed, run.failed, run.checked,
-	       run.opts.processes ? "processes" : "threads");
+	status = lost_close(&run);
 	/* With nothing checked it would prove nothing. */
-	return run.failed || (run.only < 0 && run.checked < 50 * seeds) ? 1 : 0;
+	return run.only < 0 && run.checked < 50 * run.seeds ? 1 : status;
 }
