@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many ranks on many simulated nodes, or few with so many tokens that the rings between nodes wrap again and again: all
- * operations against the oracle, the bytes between nodes, and the memory per rank. Exit status 0 or 1.
+ * operations against the oracle, the bytes between nodes, and the memory per rank. Exit status 0, 1, or 77 where the
+ * process may not open enough files.
  */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "test/oracle/far.h"
 #include "test/oracle/ht_rig.h"
@@ -82,6 +84,26 @@ static struct job job_make(const struct opts *opts, bool expert_major)
 	return job;
 }
 
+#define FILES 64 /* per rank: 46 of 64 ranks, 50 of 128 */
+
+/* Threads have their descriptors in one process. Not 0: its limit cannot be raised that far. */
+static int files_raise(const struct opts *opts)
+{
+	rlim_t need = (rlim_t)opts->ranks * FILES;
+	struct rlimit limit;
+
+	if (opts->processes || getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= need)
+		return 0;
+	limit.rlim_cur = limit.rlim_max < need ? limit.rlim_max : need;
+	if (!setrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_cur >= need)
+		return 0;
+	fprintf(stderr,
+		"ht_scale: %d ranks as threads need about %llu open files, but the hard limit is %llu: raise it "
+		"(ulimit -Hn), or use processes (-g)\n",
+		opts->ranks, (unsigned long long)need, (unsigned long long)limit.rlim_max);
+	return -1;
+}
+
 static int run_all(const struct opts *opts)
 {
 	struct world_opts world_opts = { .seats = opts->ranks, .processes = opts->processes };
@@ -111,7 +133,7 @@ static int usage(FILE *out, int status)
 	fprintf(out,
 		"usage: ht_scale [-g] [-r RANKS] [-N NODES] [-b TOKENS] [-x HIDDEN] [-e TOPK] [-m SMS] [-n ROUNDS]\n"
 		"                [-k NET] [-o SEED]\n"
-		"  -g  ranks are processes (default: threads); 512 ranks of one process need 20000 files\n"
+		"  -g  ranks are processes (default: threads, which need 64 files each)\n"
 		"  -r  ranks (64)   -N  simulated nodes (8)   -b  tokens per rank (4)   -x  hidden size (64)\n"
 		"  -e  experts per token (8)   -m  SMs (automatic)   -n  rounds per layout (4)\n"
 		"  -k  transport between them: loop, unordered, faulty or as NCCL_EP_NET\n"
@@ -147,5 +169,5 @@ int main(int argc, char **argv)
 	if (optind != argc || opts.ranks < 2 || opts.rounds < 1 || opts.tokens < 1 || opts.hidden < 1 ||
 	    opts.topk < 1 || opts.topk > 2 * opts.ranks || !far_splits(opts.ranks, opts.nodes))
 		return usage(stderr, 2);
-	return run_all(&opts);
+	return files_raise(&opts) ? 77 : run_all(&opts);
 }
