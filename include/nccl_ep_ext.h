@@ -111,6 +111,13 @@ const char *anyEpGetLastError(void);
  */
 ncclResult_t anyEpGroupNodes(ncclEpGroup_t group, int *nodes, size_t nranks);
 
+/*
+ * Collective, on the host: the `bytes` at mine of every rank are at all, in rank order, when it returns. For numbers
+ * that ranks must agree on between operations, such as how many tokens each has: at most 64 MiB / nranks (16 KiB where
+ * that is less), the same on all ranks, and not while another collective call of the group is under way.
+ */
+ncclResult_t anyEpGroupAllGather(ncclEpGroup_t group, const void *mine, void *all, size_t bytes);
+
 /* Bytes of the group's windows on this rank: the memory that peers write to, besides the caller's tensors. */
 ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
 

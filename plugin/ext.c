@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/host/stream.h"
+#include "plugin/boot/gather.h"
 #include "plugin/check/check.h"
 #include "plugin/group/group.h"
 #include "plugin/ht/state.h"
@@ -152,6 +153,22 @@ ncclResult_t anyEpGroupNodes(ncclEpGroup_t group, int *nodes, size_t nranks)
 	for (int r = 0; r < group->nranks; r++)
 		nodes[r] = ep_group_ht(group) ? (int)ep_ht_nodes_of(ep_ht_nodes(group), r) : group->topo.rank[r].node;
 	return ncclSuccess;
+}
+
+ncclResult_t anyEpGroupAllGather(ncclEpGroup_t group, const void *mine, void *all, size_t bytes)
+{
+	static const char fn[] = "anyEpGroupAllGather";
+	size_t most;
+	int rc;
+
+	if ((rc = ep_check_live(fn, "group", EP_LIVE_GROUP, group)) || (rc = ep_check_pointer(fn, "mine", mine)) ||
+	    (rc = ep_check_pointer(fn, "all", all)))
+		return result(rc);
+	most = ep_gather_max((uint32_t)group->nranks);
+	if (!bytes || bytes > most)
+		return result(EP_BAD_ARG("%s: bytes: is %zu, must be 1 to %zu with %d ranks", fn, bytes, most,
+					 group->nranks));
+	return result(ep_boot_allgather(group->boot, mine, bytes, all));
 }
 
 /* Until 0.3; its struct has no size, so it is no alias. */

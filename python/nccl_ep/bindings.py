@@ -8,7 +8,7 @@ and so on are numpy dtypes of them, where numpy is installed.
 from __future__ import annotations
 
 import re
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_void_p, create_string_buffer
 from typing import Any, Sequence
 
 from . import _load, _structs
@@ -21,8 +21,8 @@ __all__ = ['AllocConfig', 'CombineConfig', 'CombineInputs', 'CombineOutputs', 'C
            'DispatchInputs', 'DispatchOutputs', 'FunctionNotFoundError', 'GroupConfig', 'HandleConfig', 'LayoutInfo',
            'NCCLEpError', 'NetCounts', 'NetTimes', 'ReachCounts', 'Tensor', 'TensorAllocConfig', 'anyep_version',
            'check_status', 'combine', 'complete', 'create_group', 'create_handle', 'dispatch', 'error_clear',
-           'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_destroy', 'group_net_counts',
-           'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes', 'handle_destroy',
+           'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_all_gather', 'group_destroy',
+           'group_net_counts', 'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes', 'handle_destroy',
            'handle_mem_size', 'host_stream_create', 'host_stream_destroy', 'host_stream_synchronize', 'init_handle', 'mask_clean',
            'mask_query', 'mask_update', 'tensor_alloc', 'tensor_destroy', 'update_handle']
 
@@ -49,6 +49,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     'anyEpGetVersion': (c_int, POINTER(c_int)),
     'anyEpGetLastError': (c_char_p,),
     'anyEpGroupWindowBytes': (c_int, _P, POINTER(c_size_t)),
+    'anyEpGroupAllGather': (c_int, _P, _P, _P, c_size_t),
     'anyEpGroupNetCounts': (c_int, _P, POINTER(NetCounts)),
     'anyEpGroupNetTimes': (c_int, _P, POINTER(NetTimes)),
     'anyEpGroupReachCounts': (c_int, _P, POINTER(ReachCounts)),
@@ -194,6 +195,13 @@ def group_window_bytes(group: int) -> int:
     out = c_size_t()
     _call('anyEpGroupWindowBytes', group, byref(out))
     return out.value
+
+
+def group_all_gather(group: int, mine: bytes, nranks: int) -> list[bytes]:
+    """Collective: the bytes of every rank, as many on all."""
+    out = create_string_buffer(nranks * len(mine))
+    _call('anyEpGroupAllGather', group, mine, out, len(mine))
+    return [out.raw[r * len(mine):(r + 1) * len(mine)] for r in range(nranks)]
 
 
 def _filled(name: str, group: int, kind: type[_structs.Native]) -> Any:

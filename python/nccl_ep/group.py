@@ -204,15 +204,23 @@ class Group:
         """Which tensors of other ranks were accessed in place, and which were staged."""
         return _result(ReachCounts, bindings.group_reach_counts(self._live('get reach counts')))
 
-    def nodes(self, nranks: int | None = None) -> list[int]:
-        """The node of each rank. nranks: only for a group that was not made by create() with a Communicator."""
-        ptr = self._live('get nodes')
+    def _nranks(self, nranks: int | None) -> int:
         if nranks is None:
             comm = self._keep[0] if self._keep else None
             nranks = getattr(comm, 'nranks', None)
             if nranks is None:
                 raise NcclInvalid('nranks is needed: the communicator of this group does not tell')
-        return bindings.group_nodes(ptr, nranks)
+        return nranks
+
+    def nodes(self, nranks: int | None = None) -> list[int]:
+        """The node of each rank. nranks: only for a group that was not made by create() with a Communicator."""
+        ptr = self._live('get nodes')
+        return bindings.group_nodes(ptr, self._nranks(nranks))
+
+    def all_gather(self, mine: bytes, nranks: int | None = None) -> list[bytes]:
+        """Collective, on the host: the bytes of every rank, equally many, between operations. nranks: as for nodes()."""
+        ptr = self._live('all-gather')
+        return bindings.group_all_gather(ptr, mine, self._nranks(nranks))
 
     def __repr__(self) -> str:
         return f'<Group ptr={self._ptr:#x}>' if self._ptr else '<Group destroyed>'

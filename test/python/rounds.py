@@ -284,7 +284,13 @@ def bf16_ht(me):
     group.destroy()
 
 
-ROUNDS = (ll_expert_major, ll_rank_major, ht_flat, ht_expert_major, ht_window, bf16_ht)
+def all_gather(me):
+    group = group_of(me, ep.Algorithm.HIGH_THROUGHPUT)
+    same(f'rank {me.rank}: what all have', group.all_gather(bytes([me.rank, 7])), [bytes([r, 7]) for r in range(me.ranks)])
+    group.destroy()
+
+
+ROUNDS = (all_gather, ll_expert_major, ll_rank_major, ht_flat, ht_expert_major, ht_window, bf16_ht)
 
 
 def everything(me):
