@@ -40,9 +40,9 @@ nvidia_fetch() {
 }
 
 # setuptools builds beside the sources, so from a copy.
-nccl_wheel() {
-	rm -rf "$dir/nccl" && cp -r python/nccl "$dir/nccl"
-	"$dir/torch/bin/pip" wheel -q "./$dir/nccl" --no-deps -w "$dir/nccl/wheel"
+pure_wheel() { # FOLDER
+	rm -rf "${dir:?}/$1" && cp -r "python/$1" "$dir/$1"
+	"$dir/torch/bin/pip" wheel -q "./$dir/$1" --no-deps -w "$dir/$1/wheel"
 }
 
 clean_venv() {
@@ -60,11 +60,16 @@ fi
 clean_venv || { echo "$wheel could not be installed in an empty environment" >&2 && exit 1; }
 stage 'wheel' "$dir/clean/bin/python" $tests/wheel.py "$wheel"
 stage 'wheel: round trips' "$dir/clean/bin/python" $tests/round_trips.py
-nccl_wheel && names=$(ls "$dir"/nccl/wheel/*.whl) && "$dir/clean/bin/pip" install -q --no-index "$names" ||
+pure_wheel nccl && names=$(ls "$dir"/nccl/wheel/*.whl) && "$dir/clean/bin/pip" install -q --no-index "$names" ||
 	{ echo 'the wheel of nccl.ep could not be built or installed' >&2 && exit 1; }
 stage 'wheel: nccl.ep' "$dir/clean/bin/python" $tests/nccl_names.py "$names"
 "$dir/torch/bin/pip" install -q --no-deps --force-reinstall "$wheel"
 stage 'torch' "$dir/torch/bin/python" $tests/with_torch.py
+pure_wheel deep && deep=$(ls "$dir"/deep/wheel/*.whl) &&
+	"$dir/torch/bin/pip" install -q --no-deps --force-reinstall "$deep" ||
+	{ echo 'the wheel of deep_ep could not be built or installed' >&2 && exit 1; }
+stage 'deep_ep: surface' "$dir/torch/bin/python" $tests/deep_surface.py
+stage 'deep_ep: high throughput' "$dir/torch/bin/python" $tests/deep_ht.py
 stage 'numpy: tensors' "$dir/torch/bin/python" $tests/tensors.py
 stage 'numpy: surface' "$dir/torch/bin/python" $tests/surface.py meson.build
 if nvidia_fetch; then
@@ -72,6 +77,7 @@ if nvidia_fetch; then
 else
 	skipped=1 && echo "NVIDIA's nccl.ep could not be had: not compared with ours"
 fi
-stage 'types' "$dir/torch/bin/mypy" --python-version 3.10 --ignore-missing-imports --cache-dir="$dir/mypy" python/nccl_ep
+stage 'types' "$dir/torch/bin/mypy" --python-version 3.10 --ignore-missing-imports --cache-dir="$dir/mypy" python/nccl_ep \
+	python/deep/deep_ep
 printf '%d passed, %d failed, %d skipped\n' $passed $failed $skipped
 [ $failed = 0 ]

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The high-throughput calls over nccl_ep's flat layout, whose rows have DeepEP's order: by source rank, then by token.
+
+What goes with a token (experts, weights, scales) travels as its scales, bytes that the library does not touch: so experts
+and weights keep their columns, and scales may have any width. Such a dispatch is a backward pass of the library, the one
+that has no top-k tensors of its own.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import nccl_ep
+from nccl_ep import CombineInputs, CombineOutputs, DispatchInputs, DispatchOutputs, Tensor
+
+from ._pool import Pool
+
+__all__ = ['HtHandle', 'Route', 'Shape', 'combine', 'layout', 'plan', 'receive']
+
+_UNIT = 16  # bytes: rows and scales of a dispatch are multiples
+_BACKWARD = nccl_ep.DispatchConfig(pass_direction=nccl_ep.PassDir.BWD)
+_FORWARDED = nccl_ep.DispatchConfig(pass_direction=nccl_ep.PassDir.BWD,
+                                    quantization_recipe=nccl_ep.DispatchQuantizationRecipe.FWD)
+
+
+class Route:
+    """One routing: a handle of the library, and what its dispatches and combines need to know."""
+
+    def __init__(self, handle: nccl_ep.Handle, tokens: int, rows: int, experts: int):
+        self.handle, self.tokens, self.rows, self.experts = handle, tokens, rows, experts
+
+    def destroy(self) -> None:
+        self.handle.destroy()
+
+    def __del__(self) -> None:
+        # Local, unlike the group's. At the interpreter's end modules may be gone already, and the process frees all.
+        try:
+            self.handle.destroy()
+        except Exception:
+            pass
+
+
+class HtHandle(tuple):
+    """What dispatch returns for later calls: DeepEP's tuple in length and in what its tests read, the rest None."""
+    route: Route
+
+    @classmethod
+    def made(cls, route: Route, prefix: torch.Tensor | None, is_token_in_rank: torch.Tensor, rank: int | None) -> HtHandle:
+        """prefix: rows of sources 0 to i for rank j. rank: None on one node."""
+        items: tuple[Any, ...]
+        if rank is None:
+            items = (prefix, None, None, None, is_token_in_rank, None)
+        else:
+            items = (is_token_in_rank, *[None] * 5, None if prefix is None else prefix[:, rank].contiguous(), *[None] * 3)
+        handle = cls(items)
+        handle.route = route
+        return handle
+
+
+def layout(topk_idx: torch.Tensor, experts: int, nodes: list[int]) -> tuple[Any, Any, Any, Any]:
+    """Tokens per rank, per node (None on one), per expert, and which token goes to which rank."""
+    ranks, device = len(nodes), topk_idx.device
+    per_rank = experts // ranks
+    ids = torch.where((topk_idx >= 0) & (topk_idx < experts), topk_idx, experts).long()
+    counts = torch.zeros(experts + 1, dtype=torch.int32, device=device)
+    counts.scatter_add_(0, ids.flatten(), torch.ones(1, dtype=torch.int32, device=device).expand(ids.numel()))
+    owned = torch.zeros(len(ids), ranks + 1, dtype=torch.bool, device=device)
+    owned.scatter_(1, ids // per_rank, True)
+    owned = owned[:, :ranks].contiguous()
+    per_node = None
+    if max(nodes):
+        per_node = torch.stack([owned[:, [r for r in range(ranks) if nodes[r] == n]].any(1).sum(dtype=torch.int32)
+                                for n in range(max(nodes) + 1)])
+    return owned.sum(0, dtype=torch.int32), per_node, counts[:experts].clone(), owned
+
+
+# ---- rows: dense, of whole units, and of a type that the library moves ----
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """x as the library takes it: dense, aligned, rows padded to whole units; one-byte integers as bytes of fp8."""
+    if x.element_size() == 1:
+        x = x.view(torch.float8_e4m3fn)
+    spare = -x.shape[1] * x.element_size() % _UNIT // x.element_size()
+    if spare:
+        wide = x.new_empty(len(x), x.shape[1] + spare)
+        wide[:, :x.shape[1]] = x
+        return wide
+    x = x.contiguous()
+    return x if x.data_ptr() % _UNIT == 0 else x.clone()
+
+
+def _send_bytes(x: torch.Tensor, scales: torch.Tensor | None, topk: int) -> int:
+    """Bytes of a row in a dispatch of x, and in a combine of what becomes of it in two bytes per channel."""
+    row = -(-x.shape[1] * max(x.element_size(), 2) // _UNIT) * _UNIT
+    return row + 4 * _words(topk, scales)
+
+
+def _words(topk: int, scales: torch.Tensor | None) -> int:
+    words = 2 * topk + (scales.shape[1] if scales is not None else 0)
+    return -(-words // 4) * 4
+
+
+def _pack(topk_idx: Any, topk_weights: Any, scales: Any, topk: int) -> torch.Tensor | None:
+    """int32 [T, words]: experts, weights, scales."""
+    words = _words(topk, scales)
+    if not words:
+        return None
+    like = topk_idx if topk_idx is not None else scales
+    packed = torch.zeros(len(like), words, dtype=torch.int32, device=like.device)
+    if topk:
+        packed[:, :topk] = topk_idx
+    if topk_weights is not None:
+        packed[:, topk:2 * topk] = topk_weights.view(torch.int32)
+    if scales is not None:
+        packed[:, 2 * topk:2 * topk + scales.shape[1]] = scales.view(torch.int32)
+    return packed
+
+
+class Shape:
+    """What a first dispatch is given, and its routing as the library takes it."""
+
+    def __init__(self, x: torch.Tensor, scales: Any, topk_idx: Any, is_token_in_rank: torch.Tensor, per_expert: torch.Tensor):
+        ranks = is_token_in_rank.shape[1]
+        self.per_expert = per_expert
+        if topk_idx is not None:
+            self.routing, self.experts = topk_idx, per_expert.numel()
+        else:
+            # One expert per rank: all that is known of a token is where it goes.
+            self.routing, self.experts = torch.where(is_token_in_rank, torch.arange(ranks, device=x.device), -1), ranks
+        self.row_bytes = _send_bytes(x, scales, topk_idx.shape[1] if topk_idx is not None else 0)
+        self.tokens = len(x)
+
+
+def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[Route, list[int] | None, Any]:
+    """Collective: a route, the rows per local expert, and the rows of sources 0 to i for rank j.
+
+    With worst, which bounds the rows of every rank, the host waits for nothing and learns no counts.
+    """
+    if worst:
+        most = max(worst // pool.nranks, 1)
+        if shape.tokens > most:
+            raise ValueError(f'rank {pool.rank}: {shape.tokens} tokens, but num_worst_tokens = {worst} allows {most} for '
+                             f'each of {pool.nranks} ranks')
+        group = pool.ht_fixed(shape.experts, shape.row_bytes, worst)
+        return _route(pool, group, shape, worst), None, None
+    everyone = torch.tensor(pool.agree([shape.tokens, *torch.cat([per_rank, shape.per_expert]).tolist()]))
+    sent, wanted = everyone[:, 1:1 + pool.nranks], everyone[:, 1 + pool.nranks:]
+    group = pool.ht(shape.experts, shape.row_bytes, int(everyone[:, 0].max()))
+    local = shape.per_expert.numel() // pool.nranks
+    counts = wanted.sum(0)[pool.rank * local:(pool.rank + 1) * local].tolist()
+    route = _route(pool, group, shape, int(sent[:, pool.rank].sum()))
+    return route, counts, sent.cumsum(0).int().to(shape.routing.device)
+
+
+def _route(pool: Pool, group: nccl_ep.Group, shape: Shape, rows: int) -> Route:
+    """rows: of outputs."""
+    handle = group.create_handle(nccl_ep.Layout.FLAT, Tensor(shape.routing.contiguous()), stream=pool.lane.stream)
+    route = Route(handle, shape.tokens, rows, shape.experts)
+    pool.own(route)
+    return route
+
+
+def receive(pool: Pool, route: Route, x: torch.Tensor, scales: torch.Tensor | None, topk_idx: torch.Tensor | None,
+            topk_weights: torch.Tensor | None) -> tuple[Any, Any, Any, Any]:
+    """Collective: sends x along the route; returns rows, scales, local experts and weights of what arrives here."""
+    topk = topk_idx.shape[1] if topk_idx is not None else 0
+    sent, packed = _rows(x), _pack(topk_idx, topk_weights, scales, topk)
+    out = sent.new_empty(route.rows, sent.shape[1])
+    if packed is None:
+        route.handle.dispatch(DispatchInputs(tokens=Tensor(sent)), DispatchOutputs(tokens=Tensor(out)), config=_BACKWARD,
+                              stream=pool.lane.stream)
+    else:
+        # -1 where nothing arrives: no expert
+        arrived = torch.full((route.rows, packed.shape[1]), -1, dtype=torch.int32, device=x.device)
+        route.handle.dispatch(
+            DispatchInputs(tokens=Tensor(sent), scales=Tensor(packed.view(torch.float32))),
+            DispatchOutputs(tokens=Tensor(out), scales=Tensor(arrived.view(torch.float32))), config=_FORWARDED,
+            stream=pool.lane.stream)
+    if out.shape[1] != x.shape[1]:
+        out = out[:, :x.shape[1]].contiguous()
+    ids = weights = got = None
+    if topk:
+        per_rank = route.experts // pool.nranks
+        ids = arrived[:, :topk].long() - pool.rank * per_rank
+        here = (ids >= 0) & (ids < per_rank)
+        ids = torch.where(here, ids, -1)
+        if topk_weights is not None:
+            weights = torch.where(here, arrived[:, topk:2 * topk].view(torch.float32), 0.0)
+    if scales is not None:
+        got = arrived[:, 2 * topk:2 * topk + scales.shape[1]].contiguous().view(scales.dtype)
+    return out.view(x.dtype), got, ids, weights
+
+
+def _sum(pool: Pool, route: Route, x: torch.Tensor) -> torch.Tensor:
+    out = x.new_empty(route.tokens, x.shape[1])
+    route.handle.combine(CombineInputs(tokens=Tensor(x)), CombineOutputs(tokens=Tensor(out)), stream=pool.lane.stream)
+    return out
+
+
+def combine(pool: Pool, route: Route, x: torch.Tensor, topk_weights: torch.Tensor | None,
+            biases: list[torch.Tensor]) -> tuple[Any, Any]:
+    """Collective: rows go home and are summed in fp32. Weights are summed like tokens, column by column."""
+    if not biases:
+        out = _sum(pool, route, x.contiguous())
+    else:
+        # Rounded once, after the biases. In halves: rows of fp32 are twice as wide as what the group was made for.
+        half = -(-x.shape[1] // 2)
+        parts = [_sum(pool, route, part.float().contiguous()) for part in x.split(half, 1)]
+        total = biases[0].float()
+        for bias in biases[1:]:
+            total = total + bias.float()
+        out = (total + torch.cat(parts, 1)).to(x.dtype)
+    weights = None if topk_weights is None else _sum(pool, route, topk_weights.contiguous())
+    return out, weights

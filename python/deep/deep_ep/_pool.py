@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The groups behind a Buffer.
+
+A Buffer knows neither experts nor the size of rows, so groups are made when a call first needs them: with the same
+arguments on all ranks, since making one is collective. They stay until the Buffer is destroyed, because handles may refer
+to them and ranks drop handles at different times.
+"""
+from __future__ import annotations
+
+import os
+import struct
+import weakref
+from typing import Any, Sequence
+
+import torch
+import torch.distributed as dist
+
+import nccl_ep
+
+from ._lane import GpuLane, HostLane
+
+__all__ = ['Pool', 'power_of_two']
+
+_LEAST_TOKENS = 64  # of an HT group, so that the first few sizes of a job do not make a group each
+_ROW_UNIT = 512     # bytes; rows of nearly the same size share a group
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def _exchange(group: Any, comm: Any, mine: Any, ranks: int) -> list[Any]:
+    """The only use of torch.distributed, or of mpi4py."""
+    if comm is not None:
+        return list(comm.allgather(mine))
+    everyone: list[Any] = [None] * ranks
+    dist.all_gather_object(everyone, mine, group)
+    return everyone
+
+
+def _gpu_use() -> None:
+    """Makes torch's current GPU the current one of this thread, where there is one and it is wanted."""
+    if torch.cuda.is_available() and os.environ.get('NCCL_EP_DEVICE', 'auto').lower() != 'host':
+        torch.empty(1, device='cuda')
+
+
+class Pool:
+    """A communicator and its groups."""
+
+    def __init__(self, group: Any, comm: Any, rank: int, ranks: int, masks: bool):
+        _gpu_use()
+        self.rank, self.nranks, self.masks = rank, ranks, masks
+        mine = nccl_ep.get_unique_id().as_bytes if rank == 0 else None
+        unique_id = nccl_ep.UniqueId.from_bytes(_exchange(group, comm, mine, ranks)[0])
+        self.comm = nccl_ep.Communicator.init(ranks, rank, unique_id)
+        self.lane = HostLane() if self.comm.device < 0 else GpuLane()
+        self.device = torch.device('cpu') if self.comm.device < 0 else torch.device('cuda', self.comm.device)
+        self._all: list[nccl_ep.Group] = []
+        self._ht: dict[tuple[int, int], tuple[int, nccl_ep.Group]] = {}
+        self._fixed: dict[tuple[int, int, int], nccl_ep.Group] = {}
+        self._handles: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._control = self._create(algorithm=nccl_ep.Algorithm.HIGH_THROUGHPUT, num_experts=ranks,
+                                     max_dispatch_tokens_per_rank=1, max_token_bytes=16)
+        self.nodes = self._control.nodes()
+
+    def _create(self, **config: Any) -> nccl_ep.Group:
+        group = nccl_ep.Group.create(self.comm, nccl_ep.GroupConfig(**config))
+        self._all.append(group)
+        return group
+
+    def own(self, handle: Any) -> None:
+        """An object with destroy(), which comes before that of its group."""
+        self._handles.add(handle)
+
+    def agree(self, mine: Sequence[int]) -> list[tuple[int, ...]]:
+        """Collective: the numbers of every rank, equally many."""
+        form = f'{len(mine)}q'
+        return [struct.unpack(form, words) for words in self._control.all_gather(struct.pack(form, *mine), self.nranks)]
+
+    def _ht_make(self, experts: int, row_bytes: int, tokens: int, rows: int) -> nccl_ep.Group:
+        return self._create(algorithm=nccl_ep.Algorithm.HIGH_THROUGHPUT, num_experts=experts, max_token_bytes=row_bytes,
+                            max_dispatch_tokens_per_rank=tokens, max_recv_tokens_per_rank=rows)
+
+    def ht(self, experts: int, row_bytes: int, tokens: int) -> nccl_ep.Group:
+        """Eager: outputs are as tall as what arrives. tokens: the most of any rank, as agreed."""
+        row_bytes = -(-row_bytes // _ROW_UNIT) * _ROW_UNIT
+        most, group = self._ht.get((experts, row_bytes), (0, None))
+        if group is None or tokens > most:
+            most = max(power_of_two(tokens), _LEAST_TOKENS)
+            group = self._ht_make(experts, row_bytes, most, 0)
+            self._ht[experts, row_bytes] = most, group
+        return group
+
+    def ht_fixed(self, experts: int, row_bytes: int, rows: int) -> nccl_ep.Group:
+        """For outputs of so many rows, whatever arrives: the host learns no counts."""
+        row_bytes = -(-row_bytes // _ROW_UNIT) * _ROW_UNIT
+        key = experts, row_bytes, rows
+        if key not in self._fixed:
+            self._fixed[key] = self._ht_make(experts, row_bytes, max(rows // self.nranks, 1), rows)
+        return self._fixed[key]
+
+    def destroy(self) -> None:
+        """Collective."""
+        for handle in list(self._handles):
+            handle.destroy()
+        for group in reversed(self._all):
+            group.destroy()
+        self.comm.destroy()

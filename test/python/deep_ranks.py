@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks for tests of deep_ep: processes that meet by torch.distributed over gloo, or threads that meet as with mpi4py.
+
+On processes every call of torch.distributed is counted: a Buffer makes one, all_gather_object, and nothing else.
+"""
+import multiprocessing
+import os
+import sys
+import tempfile
+import threading
+import traceback
+import unittest.mock
+
+import torch
+import torch.distributed as dist
+
+SECONDS = 150  # for all ranks to end; the library's own deadline is shorter
+TRAFFIC = ('all_gather', 'all_gather_into_tensor', 'all_gather_object', 'all_reduce', 'all_to_all', 'all_to_all_single',
+           'barrier', 'broadcast', 'broadcast_object_list', 'gather', 'gather_object', 'irecv', 'isend', 'recv', 'reduce',
+           'reduce_scatter', 'reduce_scatter_tensor', 'scatter', 'scatter_object_list', 'send')
+
+
+class Rank:
+    """A rank of a test: `buffer` takes the arguments of deep_ep.Buffer, without the group."""
+
+    def __init__(self, rank, ranks, arguments):
+        self.rank, self.ranks, self._arguments = rank, ranks, arguments
+        self.buffers = 0
+
+    def buffer(self, *arguments, **more):
+        import deep_ep
+        self.buffers += 1
+        given = dict(self._arguments)
+        return deep_ep.Buffer(given.pop('group'), *arguments, **given, **more)
+
+
+def count_traffic(calls):
+    """Replaces the functions, before anything else can have taken them by name."""
+    def counted(name, function):
+        def call(*arguments, **more):
+            calls[name] = calls.get(name, 0) + 1
+            with unittest.mock.patch.dict(vars(dist), {name: function}):
+                return function(*arguments, **more)
+        return call
+
+    for name in TRAFFIC:
+        if hasattr(dist, name):
+            setattr(dist, name, counted(name, getattr(dist, name)))
+
+
+def process_main(function, rank, ranks, folder):
+    sys.dont_write_bytecode = True
+    torch.set_num_threads(1)
+    dist.init_process_group('gloo', store=dist.FileStore(os.path.join(folder, 'store'), ranks), rank=rank, world_size=ranks)
+    calls, end = {}, dist.barrier
+    me = Rank(rank, ranks, dict(group=dist.group.WORLD))
+    count_traffic(calls)
+    function(me)
+    assert calls == {'all_gather_object': me.buffers}, f'rank {rank}: torch.distributed was used: {calls}'
+    end()
+
+
+def as_processes(function, ranks=2, **env):
+    context = multiprocessing.get_context('spawn')
+    with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, env):
+        processes = [context.Process(target=process_main, args=(function, r, ranks, folder)) for r in range(ranks)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(SECONDS)
+            process.kill()
+        codes = [process.exitcode for process in processes]
+    if any(codes):
+        raise AssertionError(f'exit statuses of the ranks: {codes}')
+
+
+class Comm:
+    """A communicator with the three methods of mpi4py's that a Buffer calls."""
+
+    def __init__(self, rank, ranks, box, barrier):
+        self._rank, self._ranks, self._box, self._barrier = rank, ranks, box, barrier
+
+    def Get_rank(self):
+        return self._rank
+
+    def Get_size(self):
+        return self._ranks
+
+    def allgather(self, mine):
+        self._box[self._rank] = mine
+        self._barrier.wait()
+        everyone = list(self._box)
+        self._barrier.wait()
+        return everyone
+
+
+def as_threads(function, ranks=2):
+    box, barrier, failed = [None] * ranks, threading.Barrier(ranks), []
+
+    def main(rank):
+        try:
+            function(Rank(rank, ranks, dict(group=None, comm=Comm(rank, ranks, box, barrier))))
+        except BaseException:
+            failed.append(f'rank {rank}:\n{traceback.format_exc()}')
+
+    threads = [threading.Thread(target=main, args=(rank,), daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    failed += [f'{thread.name} is still running' for thread in threads if thread.is_alive()]
+    if failed:
+        raise AssertionError('\n'.join(failed))
