@@ -66,6 +66,34 @@ class Model:
         return total
 
 
+def fp8(x, rounded):
+    """DeepSeek's e4m3: bytes and one fp32 scale per 128 channels."""
+    blocks = x.float().unflatten(1, (-1, 128))
+    amax = blocks.abs().amax(2, keepdim=True).clamp(1e-4)
+    if rounded:
+        scales = torch.exp2(torch.ceil(torch.log2((amax / 448).double()))).float()
+        values = blocks * (1 / scales)
+    else:
+        scales = amax * torch.tensor(1 / 448, dtype=torch.float32)
+        values = blocks * torch.full_like(amax, 448).div(amax)  # torch's 448 / amax rounds twice
+    return values.to(torch.float8_e4m3fn).flatten(1), scales.squeeze(2)
+
+
+def exponents(scales):
+    """Four consecutive scales, powers of two, as the bytes of an int32."""
+    return (scales.contiguous().view(torch.int32) >> 23).to(torch.uint8).view(torch.int32)
+
+
+def weighted(data, answers):
+    """fp32 sum over k of weight * row; answers[t][k]: the row of that expert, or None."""
+    total = torch.zeros(data.x.shape)
+    for t, row in enumerate(answers):
+        for k, value in enumerate(row):
+            if value is not None:
+                total[t] += data.weights[t, k] * value.float()
+    return total.bfloat16()
+
+
 def difference(x, y):
     """DeepEP's measure of closeness."""
     x, y = x.double() + 1, y.double() + 1

@@ -38,6 +38,17 @@ SIGNATURES = {
         num_worst_tokens=0, config=None, previous_event=None, async_finish=False, allocate_on_comm_stream=False''',
     'Buffer.combine': '''self, x, handle, topk_weights=None, bias=None, config=None, previous_event=None,
         async_finish=False, allocate_on_comm_stream=False''',
+    'Buffer.get_low_latency_rdma_size_hint': 'num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts',
+    'Buffer.clean_low_latency_buffer': 'self, num_max_dispatch_tokens_per_rank, hidden, num_experts',
+    'Buffer.low_latency_dispatch': '''self, x, topk_idx, num_max_dispatch_tokens_per_rank, num_experts,
+        cumulative_local_expert_recv_stats=None, dispatch_wait_recv_cost_stats=None, use_fp8=True, round_scale=False,
+        use_ue8m0=False, async_finish=False, return_recv_hook=False''',
+    'Buffer.low_latency_combine': '''self, x, topk_idx, topk_weights, handle, use_logfmt=False, zero_copy=False,
+        async_finish=False, return_recv_hook=False, out=None, combine_wait_recv_cost_stats=None''',
+    'Buffer.get_next_low_latency_combine_buffer': 'self, handle',
+    'Buffer.low_latency_update_mask_buffer': 'self, rank_to_mask, mask=False',
+    'Buffer.low_latency_query_mask_buffer': 'self, mask_status',
+    'Buffer.low_latency_clean_mask_buffer': 'self',
 }
 IMPORT = '''
 import deep_ep, torch, sys

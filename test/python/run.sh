@@ -70,6 +70,7 @@ pure_wheel deep && deep=$(ls "$dir"/deep/wheel/*.whl) &&
 	{ echo 'the wheel of deep_ep could not be built or installed' >&2 && exit 1; }
 stage 'deep_ep: surface' "$dir/torch/bin/python" $tests/deep_surface.py
 stage 'deep_ep: high throughput' "$dir/torch/bin/python" $tests/deep_ht.py
+stage 'deep_ep: low latency' "$dir/torch/bin/python" $tests/deep_ll.py
 stage 'numpy: tensors' "$dir/torch/bin/python" $tests/tensors.py
 stage 'numpy: surface' "$dir/torch/bin/python" $tests/surface.py meson.build
 if nvidia_fetch; then

@@ -31,7 +31,12 @@ class HostLane:
         """Ends an operation that has read tensors of the caller and made new ones."""
         return EventOverlap(EventHandle() if async_finish else None)
 
+    def current(self) -> Any:
+        """The caller's stream, as the library takes it."""
+        return None
+
     def torch_stream(self) -> Any:
+        """The stream of operations, as torch knows it."""
         return torch.cpu.current_stream()
 
 
@@ -65,6 +70,9 @@ class GpuLane(HostLane):
                 return EventOverlap(EventHandle())
         compute.wait_stream(self.stream)
         return EventOverlap()
+
+    def current(self) -> Any:
+        return torch.cuda.current_stream()
 
     def torch_stream(self) -> Any:
         return self.stream

@@ -58,6 +58,9 @@ class Pool:
         self._all: list[nccl_ep.Group] = []
         self._ht: dict[tuple[int, int], tuple[int, nccl_ep.Group]] = {}
         self._fixed: dict[tuple[int, int, int], nccl_ep.Group] = {}
+        self._ll: dict[tuple[int, int, int], nccl_ep.Group] = {}
+        self.slots: dict[Any, Any] = {}  # of _ll.py
+        self._masked = [0] * ranks  # by the caller; a group may have masked more
         self._handles: weakref.WeakSet[Any] = weakref.WeakSet()
         self._control = self._create(algorithm=nccl_ep.Algorithm.HIGH_THROUGHPUT, num_experts=ranks,
                                      max_dispatch_tokens_per_rank=1, max_token_bytes=16)
@@ -98,6 +101,44 @@ class Pool:
         if key not in self._fixed:
             self._fixed[key] = self._ht_make(experts, row_bytes, max(rows // self.nranks, 1), rows)
         return self._fixed[key]
+
+    def ll(self, experts: int, row_bytes: int, tokens: int) -> nccl_ep.Group:
+        key = experts, row_bytes, tokens
+        group = self._ll.get(key)
+        if group is None:
+            group = self._create(algorithm=nccl_ep.Algorithm.LOW_LATENCY, num_experts=experts, max_token_bytes=row_bytes,
+                                 max_dispatch_tokens_per_rank=tokens, enable_mask=self.masks)
+            if any(self._masked):
+                self._mask_set(group, self._masked)
+            self._ll[key] = group
+        return group
+
+    # ---- masks: here 1 is masked, in the library 1 is active ----
+
+    def _mask_set(self, group: nccl_ep.Group, masked: Sequence[int]) -> None:
+        active = torch.tensor([1 - m for m in masked], dtype=torch.int32)
+        group.mask_update(nccl_ep.Tensor(active), self.lane.current())
+
+    def mask_get(self) -> list[int]:
+        """What any group has masked."""
+        masked = list(self._masked)
+        for group in self._ll.values():
+            active = torch.empty(self.nranks, dtype=torch.int32, device=self.device)
+            group.mask_query(nccl_ep.Tensor(active), self.lane.current())
+            masked = [m | (1 - a) for m, a in zip(masked, active.tolist())]
+        return masked
+
+    def mask_one(self, rank: int, mask: bool) -> None:
+        masked = self.mask_get()
+        masked[rank] = self._masked[rank] = int(mask)
+        for group in self._ll.values():
+            self._mask_set(group, masked)
+
+    def mask_clean(self) -> None:
+        """Collective over the ranks that are not masked."""
+        self._masked = [0] * self.nranks
+        for group in self._ll.values():
+            group.mask_clean(self.lane.current())
 
     def destroy(self) -> None:
         """Collective."""

@@ -2,11 +2,11 @@
 """Buffer: DeepEP's interface."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
-from . import _ht
+from . import _ht, _ll
 from ._lane import flags_check
 from ._pool import Pool
 from .config import Config
@@ -83,6 +83,14 @@ class Buffer:
     def get_combine_config(num_ranks: int) -> Config:
         """For any number of ranks."""
         return _config(num_ranks)
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int,
+                                       num_experts: int) -> int:
+        """num_rdma_bytes for the low-latency calls: two buffers, each for a row of every token in every expert."""
+        assert num_experts % num_ranks == 0, f'{num_experts} experts on {num_ranks} ranks'
+        row = 2 * hidden + 64
+        return -(-2 * num_experts * num_max_dispatch_tokens_per_rank * row // 128) * 128
 
     def get_comm_stream(self) -> Any:
         """The stream of communication; on the CPU device torch's only one."""
@@ -164,6 +172,108 @@ class Buffer:
         finally:
             pool.lane.leave(compute)
         return out, weights, pool.lane.done(compute, async_finish, [x, topk_weights, *biases], [out, weights])
+
+    # ---- low latency ----
+
+    def clean_low_latency_buffer(self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Before the first low-latency call of these sizes, which then makes nothing. Collective. There is no state to clean:
+        both modes have memory of their own."""
+        self._pool().ll(num_experts, 2 * hidden, num_max_dispatch_tokens_per_rank)
+
+    def low_latency_dispatch(self, x: torch.Tensor, topk_idx: torch.Tensor, num_max_dispatch_tokens_per_rank: int,
+                             num_experts: int, cumulative_local_expert_recv_stats: torch.Tensor | None = None,
+                             dispatch_wait_recv_cost_stats: torch.Tensor | None = None, use_fp8: bool = True,
+                             round_scale: bool = False, use_ue8m0: bool = False, async_finish: bool = False,
+                             return_recv_hook: bool = False) -> tuple[Any, ...]:
+        """Sends each token to its experts, in fp8 with scales of 128 channels if wanted. Collective.
+
+        Returns rows [El, R * max, H] (or a pair with scales, by columns), rows per expert, a handle, an event, and the hook
+        that receives, or None. With a hook nothing has arrived before it is called.
+        """
+        pool = self._pool()
+        assert not (async_finish and return_recv_hook), 'the hook receives on the current stream: it has no event'
+        assert round_scale or not use_ue8m0, 'use_ue8m0 needs round_scale: exponents are all that is left of a scale'
+        if dispatch_wait_recv_cost_stats is not None:
+            raise NotImplementedError('dispatch_wait_recv_cost_stats: the library does not tell how long it waited for a rank')
+        most, hidden = num_max_dispatch_tokens_per_rank, x.shape[1]
+        slot = _ll.slot_next(pool, pool.ll(num_experts, 2 * hidden, most), topk_idx.shape[1])
+        lane, compute = pool.lane, None if return_recv_hook else pool.lane.enter(None)
+        hook: Callable[[], None] | None = None
+        try:
+            op = _ll.Dispatch(pool, x, pool.nranks * most, num_experts, use_fp8, use_ue8m0)
+            op.send(slot, x.contiguous(), topk_idx.contiguous(), _ll.dispatch_config(use_fp8, round_scale, return_recv_hook),
+                    lane.current())
+            if return_recv_hook:
+                hook = _ll.hook_of(slot, lane.current, lambda: op.arrived(cumulative_local_expert_recv_stats))
+            else:
+                op.arrived(cumulative_local_expert_recv_stats)
+        finally:
+            if not return_recv_hook:
+                lane.leave(compute)
+        event = EventOverlap()
+        if not return_recv_hook:
+            event = lane.done(compute, async_finish, [x, topk_idx, cumulative_local_expert_recv_stats],
+                              [op.rows, op.scales, op.count])
+        handle = _ll.LlHandle((None, None, most, hidden, num_experts))
+        handle.slot, handle.use = slot, slot.uses
+        return op.rows if op.scales is None else (op.rows, op.scales), op.count, handle, event, hook
+
+    def low_latency_combine(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, handle: _ll.LlHandle,
+                            use_logfmt: bool = False, zero_copy: bool = False, async_finish: bool = False,
+                            return_recv_hook: bool = False, out: torch.Tensor | None = None,
+                            combine_wait_recv_cost_stats: torch.Tensor | None = None) -> tuple[Any, ...]:
+        """Sums the rows of each token with its weights. Collective. Returns (tokens, event, hook or None).
+
+        topk_idx is that of the dispatch, whose own tensor is used. zero_copy: x is the tensor that
+        get_next_low_latency_combine_buffer returned.
+        """
+        pool = self._pool()
+        if use_logfmt:
+            raise NotImplementedError('use_logfmt: rows are combined in the format they have')
+        if combine_wait_recv_cost_stats is not None:
+            raise NotImplementedError('combine_wait_recv_cost_stats: the library does not tell how long it waited for a rank')
+        assert not (async_finish and return_recv_hook), 'the hook receives on the current stream: it has no event'
+        slot, lane = handle.checked(), pool.lane
+        if zero_copy:
+            assert slot.rows is not None, 'zero_copy: call get_next_low_latency_combine_buffer and write to it first'
+            x = slot.rows
+        compute = None if return_recv_hook else lane.enter(None)
+        try:
+            result = out if out is not None else x.new_empty(len(topk_idx), x.shape[2])
+            _ll.combine(slot, x.contiguous(), topk_weights, result, return_recv_hook, lane.current())
+        finally:
+            if not return_recv_hook:
+                lane.leave(compute)
+        if return_recv_hook:
+            return result, EventOverlap(), _ll.hook_of(slot, lane.current, lambda: None)
+        return result, lane.done(compute, async_finish, [x, topk_idx, topk_weights], [result]), None
+
+    def get_next_low_latency_combine_buffer(self, handle: _ll.LlHandle) -> torch.Tensor:
+        """bf16 [El, R * max, H], to be filled for a combine with zero_copy."""
+        slot, pool = handle.checked(), self._pool()
+        _, _, most, hidden, experts = handle
+        shape = experts // pool.nranks, pool.nranks * most, hidden
+        if slot.rows is None or slot.rows.shape != shape:
+            slot.rows = torch.empty(shape, dtype=torch.bfloat16, device=pool.device)
+        return slot.rows
+
+    # ---- masks: 1 = failed ----
+
+    def _masks(self) -> Pool:
+        assert self.enable_shrink, 'masks need a Buffer with enable_shrink'
+        return self._pool()
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """Masks a rank, or takes the mask away: this rank neither sends to it nor waits for it."""
+        self._masks().mask_one(rank_to_mask, mask)
+
+    def low_latency_query_mask_buffer(self, mask_status: torch.Tensor) -> None:
+        """Writes int32 [R]: 1 for a rank that is masked, by a caller or because it did not answer."""
+        mask_status.copy_(torch.tensor(self._masks().mask_get(), dtype=torch.int32))
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        """No rank is masked any more. Collective over the ranks that were not."""
+        self._masks().mask_clean()
 
 
 def _config(num_ranks: int) -> Config:
