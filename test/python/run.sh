@@ -68,9 +68,11 @@ stage 'torch' "$dir/torch/bin/python" $tests/with_torch.py
 pure_wheel deep && deep=$(ls "$dir"/deep/wheel/*.whl) &&
 	"$dir/torch/bin/pip" install -q --no-deps --force-reinstall "$deep" ||
 	{ echo 'the wheel of deep_ep could not be built or installed' >&2 && exit 1; }
+stage 'wheel: deep_ep' "$dir/torch/bin/python" $tests/deep_wheel.py "$deep"
 stage 'deep_ep: surface' "$dir/torch/bin/python" $tests/deep_surface.py
 stage 'deep_ep: high throughput' "$dir/torch/bin/python" $tests/deep_ht.py
 stage 'deep_ep: low latency' "$dir/torch/bin/python" $tests/deep_ll.py
+stage 'deep_ep: host cost' "$dir/torch/bin/python" $tests/deep_cost.py
 stage 'numpy: tensors' "$dir/torch/bin/python" $tests/tensors.py
 stage 'numpy: surface' "$dir/torch/bin/python" $tests/surface.py meson.build
 if nvidia_fetch; then

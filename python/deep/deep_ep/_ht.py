@@ -7,7 +7,7 @@ that has no top-k tensors of its own.
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Iterator
 
 import torch
 
@@ -27,8 +27,9 @@ _FORWARDED = nccl_ep.DispatchConfig(pass_direction=nccl_ep.PassDir.BWD,
 class Route:
     """One routing: a handle of the library, and what its dispatches and combines need to know."""
 
-    def __init__(self, handle: nccl_ep.Handle, tokens: int, rows: int, experts: int):
-        self.handle, self.tokens, self.rows, self.experts = handle, tokens, rows, experts
+    def __init__(self, handle: nccl_ep.Handle, tokens: int, rows: int, experts: int, is_open: bool):
+        """rows: of outputs; is_open: fewer may arrive."""
+        self.handle, self.tokens, self.rows, self.experts, self.open = handle, tokens, rows, experts, is_open
 
     def destroy(self) -> None:
         self.handle.destroy()
@@ -42,20 +43,38 @@ class Route:
 
 
 class HtHandle(tuple):
-    """What dispatch returns for later calls: DeepEP's tuple in length and in what its tests read, the rest None."""
+    """What dispatch returns for later calls: DeepEP's tuple in length and in what its tests read, the rest None.
+
+    Item 0 on one node: int32 [R, R], rows of sources 0 to i for rank j; item -4 on several: this rank's column of it. They
+    are made when they are asked for, and None after a dispatch that did not wait for counts.
+    """
     route: Route
+    sent: list[tuple[int, ...]] | None  # by source: rows for every rank
+    rank: int
+    _PREFIX = {6: 0, 10: 6}  # by length
 
     @classmethod
-    def made(cls, route: Route, prefix: torch.Tensor | None, is_token_in_rank: torch.Tensor, rank: int | None) -> HtHandle:
-        """prefix: rows of sources 0 to i for rank j. rank: None on one node."""
-        items: tuple[Any, ...]
-        if rank is None:
-            items = (prefix, None, None, None, is_token_in_rank, None)
-        else:
-            items = (is_token_in_rank, *[None] * 5, None if prefix is None else prefix[:, rank].contiguous(), *[None] * 3)
-        handle = cls(items)
-        handle.route = route
+    def made(cls, route: Route, sent: list[tuple[int, ...]] | None, is_token_in_rank: torch.Tensor, pool: Pool) -> HtHandle:
+        one_node = max(pool.nodes) == 0
+        handle = cls((None,) * 4 + (is_token_in_rank, None) if one_node else (is_token_in_rank,) + (None,) * 9)
+        handle.route, handle.sent, handle.rank = route, sent, pool.rank
         return handle
+
+    def _prefix(self) -> torch.Tensor | None:
+        if self.sent is None:
+            return None
+        matrix = torch.tensor(self.sent).cumsum(0).int().to(tuple.__getitem__(self, 4 if len(self) == 6 else 0).device)
+        return matrix if len(self) == 6 else matrix[:, self.rank].contiguous()
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        if at in (self._PREFIX[len(self)], self._PREFIX[len(self)] - len(self)):
+            return self._prefix()
+        return tuple.__getitem__(self, at)
 
 
 def layout(topk_idx: torch.Tensor, experts: int, nodes: list[int]) -> tuple[Any, Any, Any, Any]:
@@ -102,18 +121,18 @@ def _words(topk: int, scales: torch.Tensor | None) -> int:
 
 
 def _pack(topk_idx: Any, topk_weights: Any, scales: Any, topk: int) -> torch.Tensor | None:
-    """int32 [T, words]: experts, weights, scales."""
+    """int32 [T, words]: experts, weights, scales, and what fills the last unit."""
     words = _words(topk, scales)
     if not words:
         return None
-    like = topk_idx if topk_idx is not None else scales
-    packed = torch.zeros(len(like), words, dtype=torch.int32, device=like.device)
+    parts = []
     if topk:
-        packed[:, :topk] = topk_idx
-    if topk_weights is not None:
-        packed[:, topk:2 * topk] = topk_weights.view(torch.int32)
+        parts = [topk_idx, (topk_weights if topk_weights is not None else torch.zeros_like(topk_idx, dtype=torch.float32))
+                 .view(torch.int32)]
     if scales is not None:
-        packed[:, 2 * topk:2 * topk + scales.shape[1]] = scales.view(torch.int32)
+        parts.append(scales.view(torch.int32))
+    packed = torch.empty(len(parts[0]), words, dtype=torch.int32, device=parts[0].device)
+    torch.cat(parts, 1, out=packed[:, :sum(part.shape[1] for part in parts)])
     return packed
 
 
@@ -132,8 +151,8 @@ class Shape:
         self.tokens = len(x)
 
 
-def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[Route, list[int] | None, Any]:
-    """Collective: a route, the rows per local expert, and the rows of sources 0 to i for rank j.
+def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[Route, list[int], Any]:
+    """Collective: a route, the rows per local expert, and the rows that each rank sends to every other.
 
     With worst, which bounds the rows of every rank, the host waits for nothing and learns no counts.
     """
@@ -143,20 +162,20 @@ def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[
             raise ValueError(f'rank {pool.rank}: {shape.tokens} tokens, but num_worst_tokens = {worst} allows {most} for '
                              f'each of {pool.nranks} ranks')
         group = pool.ht_fixed(shape.experts, shape.row_bytes, worst)
-        return _route(pool, group, shape, worst), None, None
-    everyone = torch.tensor(pool.agree([shape.tokens, *torch.cat([per_rank, shape.per_expert]).tolist()]))
-    sent, wanted = everyone[:, 1:1 + pool.nranks], everyone[:, 1 + pool.nranks:]
-    group = pool.ht(shape.experts, shape.row_bytes, int(everyone[:, 0].max()))
+        return _route(pool, group, shape, worst, True), [], None
+    # In lists: a handful of numbers, for which torch takes ten times as long.
+    everyone = pool.agree([shape.tokens, *per_rank.tolist(), *shape.per_expert.tolist()])
+    group = pool.ht(shape.experts, shape.row_bytes, max(words[0] for words in everyone))
+    rows = sum(words[1 + pool.rank] for words in everyone)
     local = shape.per_expert.numel() // pool.nranks
-    counts = wanted.sum(0)[pool.rank * local:(pool.rank + 1) * local].tolist()
-    route = _route(pool, group, shape, int(sent[:, pool.rank].sum()))
-    return route, counts, sent.cumsum(0).int().to(shape.routing.device)
+    first = 1 + pool.nranks + pool.rank * local
+    counts = [sum(column) for column in zip(*(words[first:first + local] for words in everyone))]
+    return _route(pool, group, shape, rows), counts, [words[1:1 + pool.nranks] for words in everyone]
 
 
-def _route(pool: Pool, group: nccl_ep.Group, shape: Shape, rows: int) -> Route:
-    """rows: of outputs."""
+def _route(pool: Pool, group: nccl_ep.Group, shape: Shape, rows: int, is_open: bool = False) -> Route:
     handle = group.create_handle(nccl_ep.Layout.FLAT, Tensor(shape.routing.contiguous()), stream=pool.lane.stream)
-    route = Route(handle, shape.tokens, rows, shape.experts)
+    route = Route(handle, shape.tokens, rows, shape.experts, is_open)
     pool.own(route)
     return route
 
@@ -171,8 +190,9 @@ def receive(pool: Pool, route: Route, x: torch.Tensor, scales: torch.Tensor | No
         route.handle.dispatch(DispatchInputs(tokens=Tensor(sent)), DispatchOutputs(tokens=Tensor(out)), config=_BACKWARD,
                               stream=pool.lane.stream)
     else:
-        # -1 where nothing arrives: no expert
-        arrived = torch.full((route.rows, packed.shape[1]), -1, dtype=torch.int32, device=x.device)
+        arrived = torch.empty(route.rows, packed.shape[1], dtype=torch.int32, device=x.device)
+        if route.open:
+            arrived.fill_(-1)  # no expert, in rows that nothing arrives for
         route.handle.dispatch(
             DispatchInputs(tokens=Tensor(sent), scales=Tensor(packed.view(torch.float32))),
             DispatchOutputs(tokens=Tensor(out), scales=Tensor(arrived.view(torch.float32))), config=_FORWARDED,
@@ -182,11 +202,11 @@ def receive(pool: Pool, route: Route, x: torch.Tensor, scales: torch.Tensor | No
     ids = weights = got = None
     if topk:
         per_rank = route.experts // pool.nranks
-        ids = arrived[:, :topk].long() - pool.rank * per_rank
-        here = (ids >= 0) & (ids < per_rank)
-        ids = torch.where(here, ids, -1)
+        ids = arrived[:, :topk] - pool.rank * per_rank
+        here = ids == ids.clamp(0, per_rank - 1)
+        ids = torch.where(here, ids, pool.none).long()
         if topk_weights is not None:
-            weights = torch.where(here, arrived[:, topk:2 * topk].view(torch.float32), 0.0)
+            weights = torch.where(here, arrived[:, topk:2 * topk].view(torch.float32), pool.zero)
     if scales is not None:
         got = arrived[:, 2 * topk:2 * topk + scales.shape[1]].contiguous().view(scales.dtype)
     return out.view(x.dtype), got, ids, weights

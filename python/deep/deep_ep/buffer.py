@@ -138,7 +138,7 @@ class Buffer:
         flags_check(previous_event, async_finish, allocate_on_comm_stream)
         tokens, scales = _pair(x)
         compute = pool.lane.enter(previous_event)
-        counts = None
+        counts: list[int] = []
         try:
             if handle is not None:
                 assert topk_idx is None and topk_weights is None, 'with a handle the routing is known: pass no top-k'
@@ -147,14 +147,14 @@ class Buffer:
                 assert num_tokens_per_rank is not None and is_token_in_rank is not None \
                     and num_tokens_per_expert is not None, 'without a handle the results of get_dispatch_layout are needed'
                 shape = _ht.Shape(tokens, scales, topk_idx, is_token_in_rank, num_tokens_per_expert)
-                route, counts, prefix = _ht.plan(pool, shape, num_tokens_per_rank, num_worst_tokens)
-                made_handle = _ht.HtHandle.made(route, prefix, is_token_in_rank, pool.rank if max(pool.nodes) else None)
+                route, counts, sent = _ht.plan(pool, shape, num_tokens_per_rank, num_worst_tokens)
+                made_handle = _ht.HtHandle.made(route, sent, is_token_in_rank, pool)
             rows, got, ids, weights = _ht.receive(pool, route, tokens, scales, topk_idx, topk_weights)
         finally:
             pool.lane.leave(compute)
         per_expert = None
         if handle is None:
-            per_expert = [-(-n // expert_alignment) * expert_alignment for n in counts or []]
+            per_expert = [-(-n // expert_alignment) * expert_alignment for n in counts]
         event = pool.lane.done(compute, async_finish, [tokens, scales, topk_idx, topk_weights, is_token_in_rank],
                                [rows, got, ids, weights])
         return rows if got is None else (rows, got), ids, weights, per_expert, made_handle, event

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What deep_ep's calls cost on the host beside the C library's: prints the median of many calls, with C's time, in which
+all waits are, taken out. One rank and one token, so that torch's own work on data is small; numbers, not a pass or a fail,
+but for calls that became many times slower than they should be."""
+import statistics
+import sys
+import threading
+import time
+
+import torch
+
+import deep_ep
+from deep_ranks import Comm
+from nccl_ep import bindings
+
+CALLS = 300
+SLOW = 20  # times the goal: a loaded machine is not that slow
+
+
+class Clock:
+    """Adds up the time spent in the C library's functions."""
+
+    def __init__(self):
+        self.inside = 0
+        library = bindings.library()
+        for name in bindings.PROTOTYPES:
+            setattr(library, name, self._timed(getattr(library, name)))
+
+    def _timed(self, function):
+        def call(*arguments):
+            start = time.perf_counter_ns()
+            try:
+                return function(*arguments)
+            finally:
+                self.inside += time.perf_counter_ns() - start
+        return call
+
+    def measure(self, call):
+        """Median microseconds outside C."""
+        taken = []
+        for _ in range(CALLS):
+            self.inside, start = 0, time.perf_counter_ns()
+            call()
+            taken.append(time.perf_counter_ns() - start - self.inside)
+        return statistics.median(taken[CALLS // 10:]) / 1000
+
+
+def main():
+    torch.set_num_threads(1)
+    clock = Clock()
+    buffer = deep_ep.Buffer(None, comm=Comm(0, 1, [None], threading.Barrier(1)))
+    x, idx, weights = torch.randn(1, 512).bfloat16(), torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1)
+    per_rank, _, per_expert, owned, _ = buffer.get_dispatch_layout(idx, 4)
+    given = dict(num_tokens_per_rank=per_rank, num_tokens_per_expert=per_expert, is_token_in_rank=owned)
+    rows, _, _, _, handle, _ = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **given)
+    last = []
+
+    def ll_dispatch():
+        got = buffer.low_latency_dispatch(x, idx, 4, 4, use_fp8=False, return_recv_hook=True)
+        got[4]()
+        last[:] = [got]
+
+    def ll_combine():
+        buffer.low_latency_combine(last[0][0], idx, weights, last[0][2], return_recv_hook=True)[2]()
+
+    slow = 0
+    for name, call, goal in (
+            ('get_dispatch_layout', lambda: buffer.get_dispatch_layout(idx, 4), 0),
+            ('dispatch', lambda: buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **given), 60),
+            ('dispatch with a handle', lambda: buffer.dispatch(x, handle=handle), 0),
+            ('combine', lambda: buffer.combine(rows, handle), 0),
+            ('low_latency_dispatch and hook', ll_dispatch, 30),
+            ('low_latency_combine and hook', ll_combine, 0)):
+        cost = clock.measure(call)
+        slow += goal and cost > SLOW * goal
+        print(f'{name:32} {cost:7.1f} us' + (f'  (goal {goal})' if goal else ''))
+    return 1 if slow else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
