@@ -118,6 +118,14 @@ ncclResult_t anyEpGroupNodes(ncclEpGroup_t group, int *nodes, size_t nranks);
  */
 ncclResult_t anyEpGroupAllGather(ncclEpGroup_t group, const void *mine, void *all, size_t bytes);
 
+/*
+ * Where the rows of an LL expert-major dispatch came from, in stream order after it (after ncclEpComplete, where it was
+ * send_only). tokens, int32 [El, R * Tmax]: the row's token at its source; past an expert's count untouched. ranges,
+ * int64 [El, R]: the rows of a source in an expert, which are contiguous, as first << 32 | number.
+ */
+ncclResult_t anyEpHandleSources(ncclEpHandle_t handle, const ncclEpTensor_t *tokens, const ncclEpTensor_t *ranges,
+				cudaStream_t stream);
+
 /* Bytes of the group's windows on this rank: the memory that peers write to, besides the caller's tensors. */
 ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
 

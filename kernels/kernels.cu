@@ -8,6 +8,7 @@
 #include "kernels/ll/dispatch.cu"
 #include "kernels/ll/combine.cu"
 #include "kernels/ll/mask.cu"
+#include "kernels/ll/sources.cu"
 #include "kernels/ht/update.cu"
 #include "kernels/ht/dispatch.cu"
 #include "kernels/ht/combine.cu"

@@ -8,7 +8,9 @@
 #include "kernels/host/stream.h"
 #include "plugin/boot/gather.h"
 #include "plugin/check/check.h"
+#include "plugin/group/algo.h"
 #include "plugin/group/group.h"
+#include "plugin/group/handle.h"
 #include "plugin/ht/state.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -169,6 +171,17 @@ ncclResult_t anyEpGroupAllGather(ncclEpGroup_t group, const void *mine, void *al
 		return result(EP_BAD_ARG("%s: bytes: is %zu, must be 1 to %zu with %d ranks", fn, bytes, most,
 					 group->nranks));
 	return result(ep_boot_allgather(group->boot, mine, bytes, all));
+}
+
+ncclResult_t anyEpHandleSources(ncclEpHandle_t handle, const ncclEpTensor_t *tokens, const ncclEpTensor_t *ranges,
+				cudaStream_t stream)
+{
+	struct ep_sources out;
+	int rc = ep_check_live("anyEpHandleSources", "handle", EP_LIVE_HANDLE, handle);
+
+	if (rc || (rc = ep_group_check(handle->group)) || (rc = ep_check_sources(handle, tokens, ranges, &out)))
+		return result(rc);
+	return result(handle->group->algo->sources(handle, &out, stream));
 }
 
 /* Until 0.3; its struct has no size, so it is no alias. */

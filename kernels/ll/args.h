@@ -60,12 +60,12 @@ struct ep_ll_state {
 };
 EP_SIZE_IS(ep_ll_state, 896);
 
-/* A row this rank holds for another: where it is in the expert's tensor, its home rank and the slot there. */
+/* A row this rank holds for another: where it is in the expert's tensor; home rank, slot and token there. */
 struct ep_ll_entry {
 	uint32_t row;
 	uint32_t home;
 	uint32_t slot;
-	uint32_t pad;
+	uint32_t token;
 };
 EP_SIZE_IS(ep_ll_entry, 16);
 
@@ -154,6 +154,13 @@ struct ep_ll_mask_args {
 	uint32_t pad;
 	int32_t *out;
 	uint32_t bits[EP_LL_MASK_BITS / 32];
+};
+
+/* Of a handle whose dispatch has been received. */
+struct ep_ll_source_args {
+	struct ep_ll_args ll;
+	int32_t *tokens; /* [per_rank][nranks * tmax] the token of a row at its source; rows past the count untouched */
+	int64_t *ranges; /* [per_rank][nranks] first row << 32 | rows */
 };
 
 #define EP_LL_LINE 64u /* a signal has a cache line of its own: on the CPU it would be falsely shared */

@@ -111,6 +111,7 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 			to->row = row;
 			to->home = source;
 			to->slot = s->masked ? slot * s->fan + i : (uint32_t)at;
+			to->token = token;
 		}
 	}
 	ok = gx_ballot(!ok) == 0;
@@ -138,6 +139,7 @@ GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, con
 			to->row = row;
 			to->home = source;
 			to->slot = s->masked ? slot * s->fan : (uint32_t)at;
+			to->token = token;
 		}
 	}
 	ll_row_routing(ll, id, (const float *)(id + s->topk), row);

@@ -55,6 +55,8 @@ int ep_check_dispatch(const struct ncclEpHandle *handle, const ncclEpDispatchInp
 int ep_check_combine(const struct ncclEpHandle *handle, const ncclEpCombineInputs_t *inputs,
 		     const ncclEpCombineOutputs_t *outputs, const ncclEpCombineConfig_t *config,
 		     struct ep_combine *out);
+int ep_check_sources(const struct ncclEpHandle *handle, const ncclEpTensor_t *tokens, const ncclEpTensor_t *ranges,
+		     struct ep_sources *out);
 /* Dispatch and combine: nothing staged on the handle, a free buffer in the group. */
 int ep_check_staged(const char *fn, const struct ncclEpHandle *handle);
 /* For the three mask calls; update, where not NULL, holds one 0 or 1 per rank. */

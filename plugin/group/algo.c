@@ -20,3 +20,11 @@ int ep_algo_no_stage(struct ncclEpHandle *handle, void *stream)
 	(void)stream;
 	return EP_FAIL(EP_HANDLE, EP_EINTERNAL, "ncclEpComplete: handle: this algorithm stages nothing");
 }
+
+int ep_algo_no_sources(struct ncclEpHandle *handle, const struct ep_sources *out, void *stream)
+{
+	(void)handle;
+	(void)out;
+	(void)stream;
+	return EP_FAIL(EP_HANDLE, EP_EINTERNAL, "anyEpHandleSources: handle: this algorithm keeps no sources");
+}

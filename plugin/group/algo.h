@@ -54,11 +54,14 @@ struct ep_algo {
 	int (*combine)(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream);
 	/* Something is staged on the handle. */
 	int (*complete)(struct ncclEpHandle *handle, void *stream);
+	/* A dispatch has been received. */
+	int (*sources)(struct ncclEpHandle *handle, const struct ep_sources *out, void *stream);
 };
 
 /* For operations that an algorithm does not have. */
 void ep_algo_no_state(struct ncclEpGroup *group);
 int ep_algo_no_mask(struct ncclEpGroup *group, const struct ep_mask *mask, void *stream);
 int ep_algo_no_stage(struct ncclEpHandle *handle, void *stream);
+int ep_algo_no_sources(struct ncclEpHandle *handle, const struct ep_sources *out, void *stream);
 
 #endif

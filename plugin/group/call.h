@@ -51,6 +51,11 @@ struct ep_combine {
 	size_t t, h;
 };
 
+/* Device memory, as struct ep_ll_source_args has it. */
+struct ep_sources {
+	const ncclEpTensor_t *tokens, *ranges;
+};
+
 struct ep_mask {
 	enum { EP_MASK_QUERY, EP_MASK_UPDATE, EP_MASK_CLEAN } op;
 	const int *in; /* update: 1 active, 0 masked, by rank */

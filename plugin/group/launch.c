@@ -21,6 +21,7 @@ static const struct {
 	[EP_K_ll_dispatch_far] = { 8, 24576, EP_SMS_DISPATCH },
 	[EP_K_ll_combine_far] = { 16, 8192, EP_SMS_COMBINE },
 	[EP_K_ll_mask] = { 8, 0, EP_SMS_ANY },
+	[EP_K_ll_sources] = { 8, 0, EP_SMS_ANY },
 	[EP_K_ht_update] = { 16, 0, EP_SMS_UPDATE },
 	[EP_K_ht_dispatch] = { 16, 24576, EP_SMS_DISPATCH },
 	[EP_K_ht_combine] = { 16, 4096, EP_SMS_COMBINE },

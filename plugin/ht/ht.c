@@ -381,4 +381,5 @@ const struct ep_algo ep_ht_algo = {
 	.dispatch = ht_dispatch,
 	.combine = ht_combine,
 	.complete = ep_algo_no_stage,
+	.sources = ep_algo_no_sources,
 };

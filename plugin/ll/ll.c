@@ -211,6 +211,23 @@ static int ll_complete(struct ncclEpHandle *handle, void *stream)
 	return rc;
 }
 
+static int ll_sources(struct ncclEpHandle *handle, const struct ep_sources *out, void *stream)
+{
+	struct ncclEpGroup *group = handle->group;
+	struct ep_ll_source_args m = { .tokens = NULL };
+	struct ep_launch l = {
+		.kernel = EP_K_ll_sources, .grid = 1, .args = &m, .args_size = sizeof(m), .stream = stream
+	};
+	int rc = args_common(handle, &m.ll);
+
+	if (rc || (rc = ep_tensor_pointer(group, out->tokens, &m.tokens)) ||
+	    (rc = ep_tensor_pointer(group, out->ranges, &m.ranges)))
+		return rc;
+	m.ll.tokens = (uint32_t)handle->t;
+	l.block = group->dev->warp == 1 ? 1 : 4 * group->dev->warp;
+	return ep_launch_run(group, &l, &m.ll.counted);
+}
+
 /* The routing is read from the caller's topk_idx until the combine. */
 static int ll_update(struct ncclEpHandle *handle, const struct ep_update *update, void *stream)
 {
@@ -237,4 +254,5 @@ const struct ep_algo ep_ll_algo = {
 	.dispatch = ll_dispatch,
 	.combine = ll_combine,
 	.complete = ll_complete,
+	.sources = ll_sources,
 };

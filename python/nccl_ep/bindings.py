@@ -23,8 +23,8 @@ __all__ = ['AllocConfig', 'CombineConfig', 'CombineInputs', 'CombineOutputs', 'C
            'check_status', 'combine', 'complete', 'create_group', 'create_handle', 'dispatch', 'error_clear',
            'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_all_gather', 'group_destroy',
            'group_net_counts', 'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes', 'handle_destroy',
-           'handle_mem_size', 'host_stream_create', 'host_stream_destroy', 'host_stream_synchronize', 'init_handle', 'mask_clean',
-           'mask_query', 'mask_update', 'tensor_alloc', 'tensor_destroy', 'update_handle']
+           'handle_mem_size', 'handle_sources', 'host_stream_create', 'host_stream_destroy', 'host_stream_synchronize',
+           'init_handle', 'mask_clean', 'mask_query', 'mask_update', 'tensor_alloc', 'tensor_destroy', 'update_handle']
 
 _P = c_void_p
 PROTOTYPES: dict[str, Sequence[Any]] = {
@@ -54,6 +54,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     'anyEpGroupNetTimes': (c_int, _P, POINTER(NetTimes)),
     'anyEpGroupReachCounts': (c_int, _P, POINTER(ReachCounts)),
     'anyEpGroupNodes': (c_int, _P, POINTER(c_int), c_size_t),
+    'anyEpHandleSources': (c_int, _P, _P, _P, _P),
     'anyEpHostStreamCreate': (c_int, _P),
     'anyEpHostStreamSynchronize': (c_int, _P),
     'anyEpHostStreamDestroy': (c_int, _P),
@@ -226,6 +227,10 @@ def group_nodes(group: int, nranks: int) -> list[int]:
     out = (c_int * nranks)()
     _call('anyEpGroupNodes', group, out, nranks)
     return list(out)
+
+
+def handle_sources(handle: int, tokens: int, ranges: int, stream: int) -> None:
+    _call('anyEpHandleSources', handle, tokens, ranges, stream)
 
 
 def host_stream_create() -> int:

@@ -137,6 +137,12 @@ class Handle:
                          ptr_of(config, CombineConfig), stream_ptr(stream))
         self._keep_until_done(stream, config, inputs, outputs)
 
+    def sources(self, tokens: Tensor, ranges: Tensor, *, stream: Any) -> None:
+        """After an LL expert-major dispatch: tokens int32 [El, R * Tmax], each row's at its source; ranges int64 [El, R], the
+        rows of a source in an expert as first << 32 | number."""
+        bindings.handle_sources(self._live('get sources'), ptr_of(tokens, Tensor), ptr_of(ranges, Tensor), stream_ptr(stream))
+        hold(stream, tokens, ranges)
+
     def complete(self, *, config: Any = 0, stream: Any) -> None:
         """Receives for a send_only operation; does nothing if there is none. config: an address, or 0."""
         bindings.complete(self._live('complete'), ptr_of(config), stream_ptr(stream))

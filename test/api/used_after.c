@@ -96,6 +96,7 @@ static int handles(struct rank *me)
 	GONE(ncclEpDispatch(handle, &in, &out, NULL, NULL, NULL), "handle");
 	GONE(ncclEpCombine(handle, &cin, &cout, NULL, NULL), "handle");
 	GONE(ncclEpComplete(handle, NULL, NULL), "handle");
+	GONE(anyEpHandleSources(handle, NULL, NULL, NULL), "handle");
 	EXPECT_OK(ncclEpGroupDestroy(group)); /* the second destroy was not counted */
 	GONE(ncclEpHandleDestroy(handle), "handle");
 	return bad;
