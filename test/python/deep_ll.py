@@ -43,6 +43,19 @@ def place(me, everyone, got, count, sent, masked=()):
     return found
 
 
+def check_sources(me, handle, found):
+    """What the handle says about the rows is what their bytes say."""
+    tokens, ranges, *sizes = handle
+    same('sizes', sizes, [MOST, handle[3], LOCAL * me.ranks])
+    same('types', (handle[0].dtype, tokens.shape, ranges.dtype, ranges.shape),
+         (torch.int32, (LOCAL, me.ranks * MOST), torch.int64, (LOCAL, me.ranks)))
+    for e, rows in enumerate(found):
+        same(f'rank {me.rank}: source tokens', tokens[e, :len(rows)].tolist(), [t for _, t in rows])
+        sources = [s for s, _ in rows]
+        want = [(sources.index(r) << 32 | sources.count(r)) if r in sources else 0 for r in range(me.ranks)]
+        same(f'rank {me.rank}: ranges', ranges[e].tolist(), want)
+
+
 def expected(me, everyone, masked=()):
     """The sums of this rank's tokens: every expert answers with the row, scaled."""
     mine = everyone[me.rank]
@@ -90,6 +103,7 @@ def formats(me, buffer):
                 finish(flags, event, hook)
                 check_shapes(me, got, hidden, use_fp8, use_ue8m0)
                 found = place(me, everyone, got, count, sent)
+                check_sources(me, handle, found)
                 out, event, hook = combine(me, buffer, everyone, answers_of(me, everyone, found), handle, **flags)
                 finish(flags, event, hook)
                 equal(f'rank {me.rank}: sums', out, expected(me, everyone))
@@ -197,6 +211,7 @@ def masks(me):
         got, count, handle, _, hook = dispatch(me, buffer, everyone, use_fp8=False, return_recv_hook=True)
         hook()
         found = place(me, everyone, got, count, [(d.x,) for d in everyone], masked)
+        check_sources(me, handle, found)
         out, _, _ = combine(me, buffer, everyone, answers_of(me, everyone, found), handle)
         equal(f'rank {me.rank}: sums', out, expected(me, everyone, masked))
 

@@ -6,7 +6,7 @@ captured step finds its handle where it was.
 """
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import torch
 
@@ -36,9 +36,35 @@ class Slot:
 
 
 class LlHandle(tuple):
-    """(source tokens, ranges of sources, most tokens per rank, hidden, experts), for the combine."""
+    """(source tokens, ranges of sources, most tokens per rank, hidden, experts), for the combine.
+
+    int32 [El, R * max], the token of each row at its source, and int64 [El, R], first row << 32 | rows: made when they are
+    asked for, while the result is outstanding.
+    """
     slot: Slot
     use: int
+    pool: Pool
+
+    @classmethod
+    def made(cls, pool: Pool, slot: Slot, most: int, hidden: int, experts: int) -> LlHandle:
+        handle = cls((None, None, most, hidden, experts))
+        handle.pool, handle.slot, handle.use = pool, slot, slot.uses
+        return handle
+
+    def _sources(self) -> tuple[torch.Tensor, torch.Tensor]:
+        slot, pool, local = self.checked(), self.pool, self[4] // self.pool.nranks
+        tokens = torch.zeros(local, pool.nranks * self[2], dtype=torch.int32, device=pool.device)
+        ranges = torch.empty(local, pool.nranks, dtype=torch.int64, device=pool.device)
+        slot.handle.sources(Tensor(tokens), Tensor(ranges), stream=pool.lane.current())
+        return tokens, ranges
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((*self._sources(), *tuple.__getitem__(self, slice(2, None))))
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        return self._sources()[at % 5] if at % 5 < 2 else tuple.__getitem__(self, at)
 
     def checked(self) -> Slot:
         if self.slot.uses != self.use:

@@ -214,8 +214,7 @@ class Buffer:
         if not return_recv_hook:
             event = lane.done(compute, async_finish, [x, topk_idx, cumulative_local_expert_recv_stats],
                               [op.rows, op.scales, op.count])
-        handle = _ll.LlHandle((None, None, most, hidden, num_experts))
-        handle.slot, handle.use = slot, slot.uses
+        handle = _ll.LlHandle.made(pool, slot, most, hidden, num_experts)
         return op.rows if op.scales is None else (op.rows, op.scales), op.count, handle, event, hook
 
     def low_latency_combine(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, handle: _ll.LlHandle,
@@ -251,8 +250,7 @@ class Buffer:
     def get_next_low_latency_combine_buffer(self, handle: _ll.LlHandle) -> torch.Tensor:
         """bf16 [El, R * max, H], to be filled for a combine with zero_copy."""
         slot, pool = handle.checked(), self._pool()
-        _, _, most, hidden, experts = handle
-        shape = experts // pool.nranks, pool.nranks * most, hidden
+        shape = handle[4] // pool.nranks, pool.nranks * handle[2], handle[3]
         if slot.rows is None or slot.rows.shape != shape:
             slot.rows = torch.empty(shape, dtype=torch.bfloat16, device=pool.device)
         return slot.rows
