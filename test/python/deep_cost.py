@@ -11,7 +11,7 @@ import time
 import torch
 
 import deep_ep
-from deep_ranks import Comm
+from deep_ranks import DEVICE, GPU, Comm
 from nccl_ep import bindings
 
 CALLS = 300
@@ -40,6 +40,8 @@ class Clock:
         """Median microseconds outside C."""
         taken = []
         for _ in range(CALLS):
+            if GPU:
+                torch.cuda.synchronize()
             self.inside, start = 0, time.perf_counter_ns()
             call()
             taken.append(time.perf_counter_ns() - start - self.inside)
@@ -50,7 +52,8 @@ def main():
     torch.set_num_threads(1)
     clock = Clock()
     buffer = deep_ep.Buffer(None, comm=Comm(0, 1, [None], threading.Barrier(1)))
-    x, idx, weights = torch.randn(1, 512).bfloat16(), torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1)
+    x = torch.randn(1, 512, device=DEVICE).bfloat16()
+    idx, weights = torch.zeros(1, 1, dtype=torch.int64, device=DEVICE), torch.ones(1, 1, device=DEVICE)
     per_rank, _, per_expert, owned, _ = buffer.get_dispatch_layout(idx, 4)
     given = dict(num_tokens_per_rank=per_rank, num_tokens_per_expert=per_expert, is_token_in_rank=owned)
     rows, _, _, _, handle, _ = buffer.dispatch(x, topk_idx=idx, topk_weights=weights, **given)

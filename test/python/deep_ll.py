@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""deep_ep's low-latency calls against plain torch: formats, hooks, events, masks; one node and two pretended ones."""
+"""deep_ep's low-latency calls against plain torch: formats, hooks, events, masks, a captured step; one node and
+two pretended ones; on a GPU where torch has one, which the processes share."""
 import unittest
 
 import torch
@@ -8,7 +9,7 @@ import torch
 import deep_ep
 from deep_ht import alignment, equal
 from deep_model import Input, exponents, fp8, weighted
-from deep_ranks import as_processes, as_threads
+from deep_ranks import DEVICE, GPU, as_processes, as_threads, moved
 from ranks import main, same
 
 MOST, LOCAL, TOPK, HIDDEN = 12, 3, 4, 512
@@ -131,17 +132,17 @@ def check_shapes(me, got, hidden, use_fp8, use_ue8m0):
 def overlap(me, buffer):
     """Two batches at a time: both sent before either is received; then a third makes the first one's handle stale."""
     batches = [inputs_of(me, (5, MOST), 10 + s) for s in range(2)]
-    stats, results = torch.ones(LOCAL, dtype=torch.int32), []
+    stats, results = torch.ones(LOCAL, dtype=torch.int32, device=DEVICE), []
     for everyone in batches:
         results.append(dispatch(me, buffer, everyone, use_fp8=False, return_recv_hook=True,
                                 cumulative_local_expert_recv_stats=stats))
     for _, _, _, _, hook in results:
         hook()
-    equal('statistics', stats, 1 + results[0][1] + results[1][1])
+    equal('statistics', stats, (1 + results[0][1] + results[1][1]).cpu())
     sums = []
     for everyone, (got, count, handle, _, _) in zip(batches, results):
         found = place(me, everyone, got, count, [(d.x,) for d in everyone])
-        out = torch.empty_like(everyone[me.rank].x)
+        out = torch.empty_like(everyone[me.rank].x, device=DEVICE)
         given, _, hook = combine(me, buffer, everyone, answers_of(me, everyone, found), handle, return_recv_hook=True, out=out)
         assert given is out
         sums.append((out, hook))
@@ -165,6 +166,43 @@ def zero_copy(me, buffer):
         answers_of(me, everyone, place(me, everyone, got, count, [(d.x,) for d in everyone]), view)
         out, _, _ = combine(me, buffer, everyone, view, handle, zero_copy=True)
         equal('sums', out, expected(me, everyone))
+
+
+def captured(me, buffer):
+    """A step in a CUDA graph, replayed with other tokens and other experts: what vLLM does."""
+    if not GPU:
+        return
+    static = moved(dict(x=torch.empty(MOST, HIDDEN, dtype=torch.bfloat16), idx=torch.empty(MOST, TOPK, dtype=torch.int64),
+                        weights=torch.empty(MOST, TOPK)))
+
+    def load(everyone):
+        for name, tensor in static.items():
+            tensor.copy_(getattr(everyone[me.rank], name))
+
+    def step():
+        got, count, handle, _, hook = buffer.low_latency_dispatch(static['x'], static['idx'], MOST, LOCAL * me.ranks,
+                                                                  use_fp8=False, return_recv_hook=True)
+        hook()
+        first = torch.arange(me.rank * LOCAL, (me.rank + 1) * LOCAL, device=DEVICE)
+        rows = (got.float() * (1 + first / 8)[:, None, None]).bfloat16()
+        out, _, hook = buffer.low_latency_combine(rows, static['idx'], static['weights'], handle, return_recv_hook=True)
+        hook()
+        return out
+
+    load(inputs_of(me, (MOST,), 40))
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            step()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode='thread_local'):
+        out = step()
+    for seed in (41, 42, 43):
+        everyone = inputs_of(me, (MOST,), seed)
+        load(everyone)
+        graph.replay()
+        equal(f'rank {me.rank}: sums of a replay', out, expected(me, everyone))
 
 
 def refusals(me, buffer):
@@ -193,7 +231,7 @@ def everything(me):
     hint = deep_ep.Buffer.get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank=MOST, hidden=HIDDEN, num_ranks=me.ranks,
                                                          num_experts=LOCAL * me.ranks)
     buffer = me.buffer(0, hint, low_latency_mode=True, explicitly_destroy=True)
-    for part in (formats, overlap, zero_copy, refusals):
+    for part in (formats, overlap, zero_copy, captured, refusals):
         part(me, buffer)
         alignment(me, buffer)  # the other mode in between, as SGLang does
         buffer.clean_low_latency_buffer(MOST, HIDDEN, LOCAL * me.ranks)
@@ -237,14 +275,20 @@ def masks(me):
 
 class LowLatency(unittest.TestCase):
     def test_processes(self):
-        as_processes(everything)
+        as_processes(everything, 4 if GPU else 2)
+
+    @unittest.skipUnless(GPU, 'eight processes take long on few cores')
+    def test_eight(self):
+        as_processes(everything, 8)
 
     def test_two_nodes(self):
         as_processes(everything, 4, NCCL_EP_RANKS_PER_NODE='2')
 
+    @unittest.skipIf(GPU, 'threads share a default stream, in which ranks would wait for each other')
     def test_threads(self):
         as_threads(everything, 3)
 
+    @unittest.skipIf(GPU, 'ranks are threads')
     def test_masks(self):
         as_threads(masks, 3)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks for tests of deep_ep: processes that meet by torch.distributed over gloo, or threads that meet as with mpi4py.
 
-On processes every call of torch.distributed is counted: a Buffer makes one, all_gather_object, and nothing else.
+On processes every call of torch.distributed is counted: a Buffer makes one, all_gather_object, and nothing else. Where torch
+has a GPU all processes share it: a test gives tensors of the host, which are copied there, and gets the GPU's back.
 """
 import multiprocessing
 import os
@@ -20,6 +21,32 @@ TRAFFIC = ('all_gather', 'all_gather_into_tensor', 'all_gather_object', 'all_red
            'reduce_scatter', 'reduce_scatter_tensor', 'scatter', 'scatter_object_list', 'send')
 
 
+GPU = torch.cuda.is_available()
+DEVICE = torch.device('cuda', 0) if GPU else torch.device('cpu')
+
+
+def moved(value):
+    """Tensors on the device, also in tuples and dictionaries; those that are there already stay the same objects."""
+    if isinstance(value, torch.Tensor):
+        return value.to(DEVICE)
+    if type(value) is tuple:  # a handle is left as it is
+        return tuple(moved(v) for v in value)
+    return {k: moved(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+class OnDevice:
+    """A Buffer whose methods take tensors of the host too."""
+
+    def __init__(self, buffer):
+        self._buffer = buffer
+
+    def __getattr__(self, name):
+        found = getattr(self._buffer, name)
+        if not callable(found):
+            return found
+        return lambda *arguments, **more: found(*moved(arguments), **moved(more))
+
+
 class Rank:
     """A rank of a test: `buffer` takes the arguments of deep_ep.Buffer, without the group."""
 
@@ -35,7 +62,8 @@ class Rank:
         import deep_ep
         self.buffers += 1
         given = dict(self._arguments)
-        return deep_ep.Buffer(given.pop('group'), *arguments, **given, **more)
+        made = deep_ep.Buffer(given.pop('group'), *arguments, **given, **more)
+        return OnDevice(made) if GPU else made
 
 
 def count_traffic(calls):
@@ -55,6 +83,8 @@ def count_traffic(calls):
 def process_main(function, rank, ranks, folder):
     sys.dont_write_bytecode = True
     torch.set_num_threads(1)
+    if GPU:
+        torch.cuda.set_device(DEVICE)
     dist.init_process_group('gloo', store=dist.FileStore(os.path.join(folder, 'store'), ranks), rank=rank, world_size=ranks)
     calls, end = {}, dist.barrier
     me = Rank(rank, ranks, dict(group=dist.group.WORLD))

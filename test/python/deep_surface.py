@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""deep_ep's names, signatures and refusals, as frameworks probe them. Makes no Buffer of several ranks."""
+"""deep_ep's names, signatures and refusals, as frameworks probe them. Makes no Buffer of several ranks, and none of a GPU."""
 import importlib
 import inspect
+import os
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import deep_ep
 from deep_ranks import Comm
 from ranks import main
 
+os.environ['NCCL_EP_DEVICE'] = 'host'  # read when the library is opened
 SIGNATURES = {
     'Buffer': '''group, num_nvl_bytes=0, num_rdma_bytes=0, low_latency_mode=False, num_qps_per_rank=24,
         allow_nvlink_for_low_latency_mode=True, allow_mnnvl=False, *, explicitly_destroy=False, enable_shrink=False,
