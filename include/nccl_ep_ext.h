@@ -28,6 +28,12 @@ typedef enum {
 	ANYEP_ASYNC_OTHER = 5,	    /* the next call on the group fails with the message */
 } anyEpAsyncCode_t;
 
+/*
+ * recv_topk_idx_kind of an HT flat dispatch, on all ranks: local ids and weights stay in the columns that they have at
+ * their source; the columns of other ranks' experts are -1 and 0. For at most 65536 experts per rank and per token.
+ */
+#define ANYEP_EXPERT_ID_IN_PLACE ((ncclEpExpertIdKind_t)256)
+
 /* What this rank's engines have given to the transport for the group so far; all zero in a group of one node. */
 typedef struct {
 	size_t size;

@@ -29,6 +29,7 @@ enum ep_ht_flag {
 	EP_HT_STAGE = 1 << 5,	/* never access another rank's tensors */
 	EP_HT_COUNT64 = 1 << 6, /* counters are int64, else int32 */
 	EP_HT_TOTAL64 = 1 << 7,
+	EP_HT_IN_PLACE = 1 << 8, /* flat: ids and weights in the columns of their source */
 };
 
 #define EP_HT_NONE 0xffffffffu	      /* no row: dropped, or no more experts */

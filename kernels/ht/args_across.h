@@ -38,7 +38,8 @@ EP_SIZE_IS(ep_ht_row, 16);
 /* One of a token's experts on the node, ascending. */
 struct ep_ht_entry {
 	uint32_t expert;
-	uint32_t row, flat; /* as in the routing of the source */
+	uint32_t row;  /* as in the routing of the source */
+	uint32_t flat; /* expert-major: likewise; flat, where it is the row: the caller's k of the expert */
 	float weight;
 };
 EP_SIZE_IS(ep_ht_entry, 16);

@@ -45,6 +45,34 @@ GX_DEV void ht_take_flat(struct ht *ht, uint64_t first, uint64_t end)
 	}
 }
 
+/* The same, by the column of the source, which the entries of a row carry. */
+GX_DEV void ht_take_in_place(struct ht *ht, uint64_t first, uint64_t end)
+{
+	const struct ep_ht_args *a = ht->a;
+	uint32_t n = (uint32_t)(end - first) * ht->topk;
+
+	for (uint32_t q = gx_lane(); q < n; q += GX_WARP) {
+		uint64_t row = first + q / ht->topk, at = first * ht->topk + q;
+		const uint32_t *meta = (const uint32_t *)ht_meta(ht, a->shape.rank, (uint32_t)row);
+		uint32_t count = row < a->handle->rows ? meta[0] : 0, id = EP_HT_NONE;
+		float weight = 0.0f;
+
+		count = count < ht->topk ? count : ht->topk; /* written by another rank */
+		for (uint32_t i = 0; i < count; i++) {
+			uint32_t word = meta[2 + 2 * i];
+
+			if (word >> 16 != q % ht->topk || (word & 0xffff) >= a->shape.per_rank)
+				continue;
+			id = word & 0xffff;
+			weight = ((const float *)meta)[3 + 2 * i];
+		}
+		if (row < a->tail_idx)
+			a->out_idx[at] = id != EP_HT_NONE ? (int64_t)id : -1;
+		if (row < a->tail_weights)
+			a->out_weights[at] = weight;
+	}
+}
+
 /* The zone of a row of this rank. */
 GX_DEV uint32_t ht_zone_of(const struct ht *ht, uint32_t row)
 {
@@ -141,6 +169,8 @@ GX_DEV void ht_take_all(struct ht *ht)
 		came = 1;
 		if (expert_major)
 			ht_take_expert(ht, item * span, (item + 1) * span < rows ? (item + 1) * span : rows);
+		else if (ht_is(ht, EP_HT_IN_PLACE))
+			ht_take_in_place(ht, item * span, (item + 1) * span < rows ? (item + 1) * span : rows);
 		else
 			ht_take_flat(ht, item * span, (item + 1) * span < rows ? (item + 1) * span : rows);
 	}

@@ -32,7 +32,7 @@ GX_DEV void ht_pack_head(struct ht *ht, uint32_t token, uint32_t node, uint8_t *
 		if (there && to_entry < ht->x.entries) {
 			entry[to_entry].expert = (uint32_t)ht->list.expert[i];
 			entry[to_entry].row = ht->list.row[i];
-			entry[to_entry].flat = ht->list.flat[i];
+			entry[to_entry].flat = ht_is(ht, EP_HT_EXPERT_MAJOR) ? ht->list.flat[i] : ht->position[at + i];
 			entry[to_entry].weight = forward ? a->in_weights[at + ht->position[at + i]] : 0.0f;
 		}
 		n += gx_popc(mask);
@@ -94,13 +94,14 @@ GX_DEV uint32_t ht_unpack_head(struct ht *ht, uint32_t client, uint32_t row, con
 	const struct ep_ht_entry *entry = (const struct ep_ht_entry *)(head + 1);
 	uint64_t at = ((uint64_t)client * ht->a->shape.tmax + row) * ht->x.entries;
 	uint32_t n = head->count, alike = head->key == ht->a->call_key, bad = n > ht->x.entries;
+	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
 
 	gx_syncwarp(); /* the row before no longer uses the list */
 	for (uint32_t i = gx_lane(); alike && !bad && i < ht->topk; i += GX_WARP) {
 		bad = i < n && !ht_entry_good(ht, entry, i);
 		ht->list.expert[i] = i < n ? (int32_t)entry[i].expert : -1;
 		ht->list.row[i] = i < n ? entry[i].row : EP_HT_NONE;
-		ht->list.flat[i] = i < n ? entry[i].flat : EP_HT_NONE;
+		ht->list.flat[i] = i >= n ? EP_HT_NONE : expert_major ? entry[i].flat : entry[i].row;
 		if (i < ht->x.entries) {
 			ht->x.expert[at + i] = ht->list.expert[i];
 			ht->x.row[at + i] = ht->list.row[i];
@@ -130,7 +131,7 @@ GX_DEV void ht_forward_meta(struct ht *ht, const struct ep_ht_entry *entry)
 {
 	for (uint32_t i = gx_lane(); i < ht->topk && ht->list.expert[i] >= 0; i += GX_WARP)
 		if (ht->list.row[i] < ht->a->shape.capacity)
-			ht_meta_entry(ht, ht->list.expert, i, ht->list.row[i], entry[i].weight);
+			ht_meta_entry(ht, ht->list.expert, i, ht->list.row[i], entry[i].weight, entry[i].flat);
 }
 
 /* 0: the operation has failed. */

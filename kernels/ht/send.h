@@ -132,8 +132,8 @@ GX_DEV void ht_send(struct ht *ht)
 
 /* ---- meta ---- */
 
-/* Entry i of the token whose experts are given. */
-GX_DEV void ht_meta_entry(struct ht *ht, const int32_t *expert, uint32_t i, uint32_t row, float weight)
+/* Entry i of the token whose experts are given; column: the caller's k of it. */
+GX_DEV void ht_meta_entry(struct ht *ht, const int32_t *expert, uint32_t i, uint32_t row, float weight, uint32_t column)
 {
 	uint32_t per_rank = ht->a->shape.per_rank, peer = (uint32_t)expert[i] / per_rank, first = i, n = 1;
 	uint8_t *to = ht_meta(ht, peer, row);
@@ -144,7 +144,8 @@ GX_DEV void ht_meta_entry(struct ht *ht, const int32_t *expert, uint32_t i, uint
 	}
 	while (first > 0 && (uint32_t)expert[first - 1] / per_rank == peer)
 		first--;
-	((uint32_t *)to)[2 + 2 * (i - first)] = (uint32_t)expert[i] - peer * per_rank;
+	((uint32_t *)to)[2 + 2 * (i - first)] =
+		((uint32_t)expert[i] - peer * per_rank) | (ht_is(ht, EP_HT_IN_PLACE) ? column << 16 : 0);
 	((float *)to)[3 + 2 * (i - first)] = weight;
 	if (i != first)
 		return;
@@ -176,7 +177,8 @@ GX_DEV void ht_meta_entries(struct ht *ht, uint64_t at, uint32_t n)
 		for (uint32_t u = 0; u < HT_BATCH; u++) {
 			m = q + u * GX_WARP;
 			if (row[u] != EP_HT_NONE)
-				ht_meta_entry(ht, ht->expert + at + m - m % ht->topk, m % ht->topk, row[u], weight[u]);
+				ht_meta_entry(ht, ht->expert + at + m - m % ht->topk, m % ht->topk, row[u], weight[u],
+					      position[u]);
 		}
 	}
 }

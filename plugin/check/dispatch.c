@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "nccl_ep_ext.h"
 #include "plugin/check/check.h"
 #include "plugin/check/tensor.h"
 #include "plugin/group/group.h"
@@ -13,6 +14,7 @@
 /* DS_FP8: one scale per block of channels; a row is a whole number of four such blocks. */
 #define DS_BLOCK 128
 #define DS_UNIT 512
+#define IN_PLACE_MAX 65536
 
 enum {
 	IN_TOKENS,
@@ -152,6 +154,20 @@ static struct ep_slot slot_resolve(struct ep_slot slot, const struct quant *q)
 	return slot;
 }
 
+/* In place: columns and local ids share a word on the way. */
+static int kind_check(const struct ncclEpHandle *handle, unsigned kind)
+{
+	bool flat = ep_group_ht(handle->group) && handle->args.layout == NCCL_EP_LAYOUT_FLAT;
+
+	if (kind != (unsigned)ANYEP_EXPERT_ID_IN_PLACE || !flat)
+		return ep_check_enum(FN, "layout_info->recv_topk_idx_kind", kind, NCCL_EP_EXPERT_ID_GLOBAL + 1);
+	if (handle->group->experts_per_rank > IN_PLACE_MAX || handle->args.room > IN_PLACE_MAX)
+		return EP_BAD_USE(FN ": layout_info->recv_topk_idx_kind: ids stay in place for at most %d experts per "
+				     "rank and per token, not %d and %d",
+				  IN_PLACE_MAX, (int)handle->group->experts_per_rank, handle->args.room);
+	return 0;
+}
+
 static int config_check(const struct ncclEpHandle *handle, const ncclEpDispatchConfig_t *cfg, bool info)
 {
 	bool ht = ep_group_ht(handle->group);
@@ -287,8 +303,7 @@ int ep_check_dispatch(const struct ncclEpHandle *handle, const ncclEpDispatchInp
 	    (rc = ep_struct_take(EP_S_DISPATCH_OUTPUTS, FN, "outputs", outputs, &out->out)) ||
 	    (rc = ep_struct_take_opt(EP_S_LAYOUT_INFO, FN, "layout_info", layout_info, &out->info)) ||
 	    (rc = ep_struct_take_opt(EP_S_DISPATCH_CONFIG, FN, "config", config, &out->cfg)) ||
-	    (rc = ep_check_enum(FN, "layout_info->recv_topk_idx_kind", out->info.recv_topk_idx_kind,
-				NCCL_EP_EXPERT_ID_GLOBAL + 1)) ||
+	    (rc = kind_check(handle, out->info.recv_topk_idx_kind)) ||
 	    (rc = config_check(handle, &out->cfg, layout_info != NULL)))
 		return rc;
 	const ncclEpTensor_t *const tensors[TENSORS] = {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/args.h"
+#include "nccl_ep_ext.h"
 #include "plugin/group/handle.h"
 #include "plugin/group/launch.h"
 #include "plugin/group/tensor.h"
@@ -320,9 +321,11 @@ static int ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 	a.stage = ep_launch_stage(EP_K_ht_dispatch, a.row_bytes, false);
 	a.lane_bytes = lists(handle, &a);
 	a.flags |= (backward ? EP_HT_BACKWARD : 0) |
-		   (op->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL ? EP_HT_GLOBAL : 0);
-	a.call_key = KEY(EP_K_ht_dispatch, handle->args.layout, backward, (uint32_t)op->in.tokens->datatype,
-			 a.row_bytes, op->in.scales ? (uint32_t)op->in.scales->datatype + 1 : 0, a.scale_bytes);
+		   (op->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL ? EP_HT_GLOBAL : 0) |
+		   (op->info.recv_topk_idx_kind == ANYEP_EXPERT_ID_IN_PLACE ? EP_HT_IN_PLACE : 0);
+	a.call_key =
+		KEY(EP_K_ht_dispatch, handle->args.layout, backward, (uint32_t)op->in.tokens->datatype, a.row_bytes,
+		    op->in.scales ? (uint32_t)op->in.scales->datatype + 1 : 0, a.scale_bytes, a.flags & EP_HT_IN_PLACE);
 	return launch(handle, EP_K_ht_dispatch, &a, stream);
 }
 

@@ -49,6 +49,10 @@ class ExpertIdKind(IntEnum):
     GLOBAL = 2
 
 
+# AnyEP's, in HT flat: local ids and weights in the columns of their source. No member, since NVIDIA's enumeration has none.
+EXPERT_ID_IN_PLACE = 256
+
+
 class DispatchQuantizationRecipe(IntEnum):
     """Quantisation on the way to the experts."""
     NONE = 0

@@ -47,14 +47,15 @@ class LayoutInfo(Configured):
     """Counters that the library writes: HT at update (expert-major: at a forward dispatch too), LL at dispatch.
 
     expert_counters [El], src_rank_counters [R] (LL rank-major), expert_offsets [El] (HT expert-major),
-    recv_total_counter [1] (HT). recv_topk_idx_kind: local or global ids in dispatch's topk_idx.
+    recv_total_counter [1] (HT). recv_topk_idx_kind: local or global ids in dispatch's topk_idx, or
+    enums.EXPERT_ID_IN_PLACE (HT flat): local ones, in the columns of their source.
     """
     _STRUCT = _structs.LayoutInfo
     expert_counters: Tensor | None = None
     src_rank_counters: Tensor | None = None
     expert_offsets: Tensor | None = None
     recv_total_counter: Tensor | None = None
-    recv_topk_idx_kind: ExpertIdKind = ExpertIdKind.AUTO
+    recv_topk_idx_kind: ExpertIdKind | int = ExpertIdKind.AUTO
 
 
 @dataclass(kw_only=True)
