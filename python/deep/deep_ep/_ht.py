@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The high-throughput calls over nccl_ep's flat layout, whose rows have DeepEP's order: by source rank, then by token.
 
-What goes with a token (experts, weights, scales) travels as its scales, bytes that the library does not touch: so experts
-and weights keep their columns, and scales may have any width. Such a dispatch is a backward pass of the library, the one
-that has no top-k tensors of its own.
+A dispatch without experts, of a cached handle or where only the ranks of a token are known, is a backward pass of the
+library: the one that has no top-k tensors.
 """
 from __future__ import annotations
 
@@ -13,23 +12,27 @@ import torch
 
 import nccl_ep
 from nccl_ep import CombineInputs, CombineOutputs, DispatchInputs, DispatchOutputs, Tensor
+from nccl_ep.enums import EXPERT_ID_IN_PLACE
 
 from ._pool import Pool
 
 __all__ = ['HtHandle', 'Route', 'Shape', 'combine', 'layout', 'plan', 'receive']
 
 _UNIT = 16  # bytes: rows and scales of a dispatch are multiples
-_BACKWARD = nccl_ep.DispatchConfig(pass_direction=nccl_ep.PassDir.BWD)
-_FORWARDED = nccl_ep.DispatchConfig(pass_direction=nccl_ep.PassDir.BWD,
-                                    quantization_recipe=nccl_ep.DispatchQuantizationRecipe.FWD)
+_IN_PLACE = nccl_ep.LayoutInfo(recv_topk_idx_kind=EXPERT_ID_IN_PLACE)
+# By whether there are no experts, and no scales.
+_CONFIGS = {(bare, plain): nccl_ep.DispatchConfig(
+    pass_direction=nccl_ep.PassDir.BWD if bare else nccl_ep.PassDir.FWD,
+    quantization_recipe=nccl_ep.DispatchQuantizationRecipe.NONE if plain else nccl_ep.DispatchQuantizationRecipe.FWD)
+    for bare in (False, True) for plain in (False, True)}
 
 
 class Route:
     """One routing: a handle of the library, and what its dispatches and combines need to know."""
 
-    def __init__(self, handle: nccl_ep.Handle, tokens: int, rows: int, experts: int, is_open: bool):
-        """rows: of outputs; is_open: fewer may arrive."""
-        self.handle, self.tokens, self.rows, self.experts, self.open = handle, tokens, rows, experts, is_open
+    def __init__(self, handle: nccl_ep.Handle, tokens: int, rows: int):
+        """rows: of outputs."""
+        self.handle, self.tokens, self.rows = handle, tokens, rows
 
     def destroy(self) -> None:
         self.handle.destroy()
@@ -109,31 +112,22 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.data_ptr() % _UNIT == 0 else x.clone()
 
 
-def _send_bytes(x: torch.Tensor, scales: torch.Tensor | None, topk: int) -> int:
+def _width(scales: torch.Tensor) -> int:
+    """Words of a row of scales on the way: whole units."""
+    return -(-scales.shape[1] * 4 // _UNIT) * _UNIT // 4
+
+
+def _send_bytes(x: torch.Tensor, scales: torch.Tensor | None) -> int:
     """Bytes of a row in a dispatch of x, and in a combine of what becomes of it in two bytes per channel."""
     row = -(-x.shape[1] * max(x.element_size(), 2) // _UNIT) * _UNIT
-    return row + 4 * _words(topk, scales)
+    return row + (4 * _width(scales) if scales is not None else 0)
 
 
-def _words(topk: int, scales: torch.Tensor | None) -> int:
-    words = 2 * topk + (scales.shape[1] if scales is not None else 0)
-    return -(-words // 4) * 4
-
-
-def _pack(topk_idx: Any, topk_weights: Any, scales: Any, topk: int) -> torch.Tensor | None:
-    """int32 [T, words]: experts, weights, scales, and what fills the last unit."""
-    words = _words(topk, scales)
-    if not words:
-        return None
-    parts = []
-    if topk:
-        parts = [topk_idx, (topk_weights if topk_weights is not None else torch.zeros_like(topk_idx, dtype=torch.float32))
-                 .view(torch.int32)]
-    if scales is not None:
-        parts.append(scales.view(torch.int32))
-    packed = torch.empty(len(parts[0]), words, dtype=torch.int32, device=parts[0].device)
-    torch.cat(parts, 1, out=packed[:, :sum(part.shape[1] for part in parts)])
-    return packed
+def _scales(scales: torch.Tensor) -> torch.Tensor:
+    """Any scales of four bytes as dense rows of whole units; the library takes floats, and leaves them alone."""
+    packed = torch.empty(len(scales), _width(scales), dtype=scales.dtype, device=scales.device)
+    packed[:, :scales.shape[1]] = scales
+    return packed.view(torch.float32)
 
 
 class Shape:
@@ -147,7 +141,7 @@ class Shape:
         else:
             # One expert per rank: all that is known of a token is where it goes.
             self.routing, self.experts = torch.where(is_token_in_rank, torch.arange(ranks, device=x.device), -1), ranks
-        self.row_bytes = _send_bytes(x, scales, topk_idx.shape[1] if topk_idx is not None else 0)
+        self.row_bytes = _send_bytes(x, scales)
         self.tokens = len(x)
 
 
@@ -162,7 +156,7 @@ def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[
             raise ValueError(f'rank {pool.rank}: {shape.tokens} tokens, but num_worst_tokens = {worst} allows {most} for '
                              f'each of {pool.nranks} ranks')
         group = pool.ht_fixed(shape.experts, shape.row_bytes, worst)
-        return _route(pool, group, shape, worst, True), [], None
+        return _route(pool, group, shape, worst), [], None
     # In lists: a handful of numbers, for which torch takes ten times as long.
     everyone = pool.agree([shape.tokens, *per_rank.tolist(), *shape.per_expert.tolist()])
     group = pool.ht(shape.experts, shape.row_bytes, max(words[0] for words in everyone))
@@ -173,9 +167,9 @@ def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[
     return _route(pool, group, shape, rows), counts, [words[1:1 + pool.nranks] for words in everyone]
 
 
-def _route(pool: Pool, group: nccl_ep.Group, shape: Shape, rows: int, is_open: bool = False) -> Route:
+def _route(pool: Pool, group: nccl_ep.Group, shape: Shape, rows: int) -> Route:
     handle = group.create_handle(nccl_ep.Layout.FLAT, Tensor(shape.routing.contiguous()), stream=pool.lane.stream)
-    route = Route(handle, shape.tokens, rows, shape.experts, is_open)
+    route = Route(handle, shape.tokens, rows)
     pool.own(route)
     return route
 
@@ -183,33 +177,29 @@ def _route(pool: Pool, group: nccl_ep.Group, shape: Shape, rows: int, is_open: b
 def receive(pool: Pool, route: Route, x: torch.Tensor, scales: torch.Tensor | None, topk_idx: torch.Tensor | None,
             topk_weights: torch.Tensor | None) -> tuple[Any, Any, Any, Any]:
     """Collective: sends x along the route; returns rows, scales, local experts and weights of what arrives here."""
-    topk = topk_idx.shape[1] if topk_idx is not None else 0
-    sent, packed = _rows(x), _pack(topk_idx, topk_weights, scales, topk)
-    out = sent.new_empty(route.rows, sent.shape[1])
-    if packed is None:
-        route.handle.dispatch(DispatchInputs(tokens=Tensor(sent)), DispatchOutputs(tokens=Tensor(out)), config=_BACKWARD,
-                              stream=pool.lane.stream)
-    else:
-        arrived = torch.empty(route.rows, packed.shape[1], dtype=torch.int32, device=x.device)
-        if route.open:
-            arrived.fill_(-1)  # no expert, in rows that nothing arrives for
-        route.handle.dispatch(
-            DispatchInputs(tokens=Tensor(sent), scales=Tensor(packed.view(torch.float32))),
-            DispatchOutputs(tokens=Tensor(out), scales=Tensor(arrived.view(torch.float32))), config=_FORWARDED,
-            stream=pool.lane.stream)
+    sent, given, n = _rows(x), None, route.rows
+    out, got = sent.new_empty(n, sent.shape[1]), None
+    if scales is not None:
+        given = _scales(scales)
+        got = given.new_empty(n, given.shape[1])
+    ids = weights = weighed = None
+    if topk_idx is not None:
+        weighed = torch.zeros_like(topk_idx, dtype=torch.float32) if topk_weights is None else topk_weights.contiguous()
+        ids = torch.empty(n, topk_idx.shape[1], dtype=torch.int64, device=x.device)
+        weights = torch.empty(n, topk_idx.shape[1], dtype=torch.float32, device=x.device)
+    route.handle.dispatch(
+        DispatchInputs(tokens=Tensor(sent), scales=_some(given), topk_weights=_some(weighed)),
+        DispatchOutputs(tokens=Tensor(out), scales=_some(got), topk_weights=_some(weights), topk_idx=_some(ids)),
+        layout_info=None if ids is None else _IN_PLACE, config=_CONFIGS[ids is None, got is None], stream=pool.lane.stream)
     if out.shape[1] != x.shape[1]:
         out = out[:, :x.shape[1]].contiguous()
-    ids = weights = got = None
-    if topk:
-        per_rank = route.experts // pool.nranks
-        ids = arrived[:, :topk] - pool.rank * per_rank
-        here = ids == ids.clamp(0, per_rank - 1)
-        ids = torch.where(here, ids, pool.none).long()
-        if topk_weights is not None:
-            weights = torch.where(here, arrived[:, topk:2 * topk].view(torch.float32), pool.zero)
-    if scales is not None:
-        got = arrived[:, 2 * topk:2 * topk + scales.shape[1]].contiguous().view(scales.dtype)
-    return out.view(x.dtype), got, ids, weights
+    if got is not None and scales is not None:
+        got = got[:, :scales.shape[1]].contiguous().view(scales.dtype)
+    return out.view(x.dtype), got, ids, weights if topk_weights is not None else None
+
+
+def _some(tensor: torch.Tensor | None) -> Tensor | None:
+    return None if tensor is None else Tensor(tensor)
 
 
 def _sum(pool: Pool, route: Route, x: torch.Tensor) -> torch.Tensor:

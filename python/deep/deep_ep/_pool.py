@@ -55,9 +55,6 @@ class Pool:
         self.comm = nccl_ep.Communicator.init(ranks, rank, unique_id)
         self.lane = HostLane() if self.comm.device < 0 else GpuLane()
         self.device = torch.device('cpu') if self.comm.device < 0 else torch.device('cuda', self.comm.device)
-        # Kept, because torch makes a tensor of every number that torch.where is given.
-        self.none = torch.tensor(-1, dtype=torch.int32, device=self.device)
-        self.zero = torch.tensor(0.0, device=self.device)
         self._all: list[nccl_ep.Group] = []
         self._ht: dict[tuple[int, int], tuple[int, nccl_ep.Group]] = {}
         self._fixed: dict[tuple[int, int, int], nccl_ep.Group] = {}
