@@ -6,6 +6,7 @@ captured step finds its handle where it was.
 """
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Iterator
 
 import torch
@@ -120,16 +121,23 @@ class Dispatch:
             stats.add_(self.count)
 
 
+# Kept: making one costs as much as calling the library.
+@functools.cache
 def dispatch_config(fp8: bool, round_scale: bool, send_only: bool) -> DispatchConfig:
     return DispatchConfig(send_only=int(send_only), round_scales=int(fp8 and round_scale),
                           quantization_recipe=_FP8 if fp8 else _PLAIN)
+
+
+@functools.cache
+def _combine_config(send_only: bool) -> nccl_ep.CombineConfig:
+    return nccl_ep.CombineConfig(send_only=int(send_only))
 
 
 def combine(slot: Slot, x: torch.Tensor, topk_weights: torch.Tensor, out: torch.Tensor, send_only: bool, stream: Any) -> None:
     """The weighted sum of each token's rows, in the order of its experts, rounded once."""
     slot.handle.combine(CombineInputs(tokens=Tensor(x)),
                         CombineOutputs(tokens=Tensor(out), topk_weights=Tensor(topk_weights.contiguous())),
-                        config=nccl_ep.CombineConfig(send_only=int(send_only)), stream=stream)
+                        config=_combine_config(send_only), stream=stream)
 
 
 def hook_of(slot: Slot, current: Callable[[], Any], then: Callable[[], None]) -> Callable[[], None]:
