@@ -11,13 +11,12 @@
 
 #include "kernels/op/args.h"
 
-#define EP_NIC_ENTRIES 512u /* descriptors of a context in flight; a power of two */
-#define EP_NIC_PORTS 64u    /* of all groups of the process */
-#define EP_NIC_SMALL 32u    /* bytes: puts up to this size become visible in their turn */
-#define EP_NIC_PIECE 65536u /* bytes of a descriptor at most: one warp copies it */
-#define EP_NIC_WINDOW 32u   /* puts of a context to one port that are looked at for delivery */
-#define EP_NIC_WORKERS 512u /* warps that copy for one context at most */
-#define EP_NIC_INLINE 1u    /* flag: the bytes are in the descriptor */
+#define EP_NIC_ENTRIES 512u  /* descriptors of a context in flight; a power of two */
+#define EP_NIC_PORTS 64u     /* of all groups of the process */
+#define EP_NIC_SMALL 32u     /* bytes: puts up to this size become visible in their turn */
+#define EP_NIC_PIECE 131072u /* bytes of a descriptor at most: one warp copies it */
+#define EP_NIC_WINDOW 32u    /* puts of a context to one port that are looked at for delivery */
+#define EP_NIC_INLINE 1u     /* flag: the bytes are in the descriptor */
 
 struct ep_nic_desc {
 	uint64_t src, dst;
@@ -65,10 +64,9 @@ EP_SIZE_IS(ep_nic_job, 64);
 /* Of a context. Between launches all that was taken is delivered. */
 struct ep_nic_state {
 	uint32_t taken;			 /* descriptors with a job */
-	uint32_t begin;			 /* taken when the launch began */
+	uint32_t next;			 /* those that a worker has begun */
 	uint32_t closed;		 /* this launch takes no more */
 	uint32_t logged;		 /* records written */
-	uint32_t next[EP_NIC_WORKERS];	 /* each worker's next job */
 	uint32_t copied[EP_NIC_ENTRIES]; /* index + 1: the job's bytes have been copied, or are in it */
 	uint32_t in[EP_NIC_PORTS];	 /* jobs to each port, */
 	uint32_t out[EP_NIC_PORTS];	 /* those that left the window */
@@ -76,7 +74,7 @@ struct ep_nic_state {
 	uint32_t fifo[EP_NIC_PORTS][EP_NIC_ENTRIES];
 	struct ep_nic_job job[EP_NIC_ENTRIES];
 };
-EP_SIZE_IS(ep_nic_state, 16 + EP_NIC_WORKERS * 4 + EP_NIC_ENTRIES * 68 + EP_NIC_PORTS * (12 + EP_NIC_ENTRIES * 4));
+EP_SIZE_IS(ep_nic_state, 16 + EP_NIC_ENTRIES * 68 + EP_NIC_PORTS * (12 + EP_NIC_ENTRIES * 4));
 
 struct ep_nic_wire {
 	uint64_t free; /* gx_clock_ns from which it is free */
@@ -103,8 +101,10 @@ struct ep_nic_args {
 	uint32_t contexts, ports;
 	uint32_t number; /* of the launch, from 1 */
 	uint32_t unordered;
-	uint32_t stage; /* bytes of dynamic shared memory per warp; 0: the copy engine is not used */
+	uint32_t relaxed; /* small puts and records that are due at the same time become visible in any order */
+	uint32_t stage;	  /* bytes of dynamic shared memory per warp; 0: the copy engine is not used */
+	uint32_t pad;
 };
-EP_SIZE_IS(ep_nic_args, 80);
+EP_SIZE_IS(ep_nic_args, 88);
 
 #endif

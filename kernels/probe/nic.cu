@@ -2,13 +2,14 @@
 /*
  * A NIC made of multiprocessors (kernels/probe/args_nic.h has the layout). Three roles per context:
  *   front    polls the queue, reserves the wires and makes jobs; the only warp that reads across PCIe for this context
- *   workers  copy the bytes, each every n-th job, as soon as the job is there
+ *   workers  copy the bytes, of any context, as soon as a job is there
  *   back     delivers: once a put's bytes are there, its time has come and, on an ordered net, it is its turn
  * Where warps are few (the CPU device has one) a warp has all roles of a context. No role waits inside: each is a step
  * of the warp's loop, so that one warp can do everything.
  *
  * Copies are neither ordered nor paced; what tells of them is: words, records, and small puts, which the back stores.
- * So a row's bytes may be there before its time, but nobody is told.
+ * So a row's bytes may be there before its time, but nobody is told. A NIC needs no fence between two words: where they
+ * may change places if they are due at the same time (relaxed), there is one for all of them.
  *
  * Orderings, each with its partner (H: the host):
  *   A0 posted			pairs with H's release after the descriptor
@@ -27,7 +28,8 @@
 
 struct nic {
 	const struct ep_nic_args *a;
-	uint32_t self, warps; /* this warp among all of the grid: neighbours are in different blocks */
+	uint32_t self, warps; /* this warp among all of the grid: fronts and backs are in the first blocks, where no
+			       * copies make their fences slow */
 	uint64_t last, next;  /* the leader's: of the last put, of the next poll of quit */
 	uint32_t sum;
 	struct gx_bulk bulk;
@@ -68,30 +70,47 @@ struct nic_batch {
 	uint32_t first;		/* the first lane of them */
 };
 
+/* All lanes: what the puts before and all of them take, if each takes span. */
+GX_DEV void nic_sums(uint64_t span, uint64_t *before, uint64_t *all)
+{
+	uint64_t sum = span;
+
+	for (uint32_t d = 1; d < GX_WARP; d *= 2) {
+		uint64_t lower = gx_shfl_u64(sum, gx_lane() >= d ? gx_lane() - d : gx_lane());
+
+		sum += gx_lane() >= d ? lower : 0;
+	}
+	*before = sum - span;
+	*all = gx_shfl_u64(sum, GX_WARP - 1);
+}
+
 GX_DEV struct nic_batch nic_scan(const struct ep_nic_args *a, uint32_t count, uint32_t bytes, uint32_t to)
 {
+	uint64_t span = nic_span(a, bytes);
+	uint32_t one = gx_shfl_u32(to, 0);
 	struct nic_batch b;
 
-	b.before = b.total = b.ahead = b.all = 0;
+	nic_sums(span, &b.before, &b.total);
+	b.first = 0; /* also in a lane without a put */
+	b.nth = gx_lane();
+	b.same = count;
+	b.ahead = b.before;
+	b.all = b.total;
+	if (gx_ballot(gx_lane() < count && to != one) == 0)
+		return b; /* all to one receiver */
+	b.ahead = b.all = 0;
 	b.nth = b.same = 0;
-	b.first = GX_WARP;
-	for (uint32_t j = 0; j < count; j++) {
-		uint64_t span = nic_span(a, gx_shfl_u32(bytes, j));
-		uint32_t port = gx_shfl_u32(to, j);
+	for (uint32_t j = count; j-- > 0;) {
+		uint64_t other = gx_shfl_u64(span, j);
 
-		b.before += j < gx_lane() ? span : 0;
-		b.total += span;
-		if (port != to)
+		if (gx_shfl_u32(to, j) != to)
 			continue;
-		b.ahead += j < gx_lane() ? span : 0;
-		b.all += span;
+		b.ahead += j < gx_lane() ? other : 0;
+		b.all += other;
 		b.nth += j < gx_lane();
 		b.same++;
-		if (b.first == GX_WARP)
-			b.first = j;
+		b.first = j;
 	}
-	if (b.first == GX_WARP)
-		b.first = 0; /* a lane without a put */
 	return b;
 }
 
@@ -230,8 +249,23 @@ GX_DEV void nic_copy(struct nic *n, struct ep_nic_job *job)
 	gx_bulk_drain(&n->bulk);
 }
 
-/* Worker k of n->a->state[c]; jobs k, k + of, k + 2 of, ... since the launch began are its own. */
-GX_DEV uint32_t nic_work(struct nic *n, uint32_t c, uint32_t k, uint32_t of)
+/* One lane: the next job of a context that nobody has begun; *job: its index. 0: none. */
+GX_DEV uint32_t nic_take(struct ep_nic_state *s, uint32_t *job)
+{
+	uint32_t mine = gx_ld_relaxed_u32(&s->next), got = 0;
+
+	while (!got && (int32_t)(gx_ld_acquire_u32(&s->taken) - mine) > 0) { /* A1 */
+		uint32_t now = gx_dev_cas_acquire_u32(&s->next, mine, mine + 1);
+
+		got = now == mine;
+		mine = got ? mine : now;
+	}
+	*job = mine;
+	return got;
+}
+
+/* All lanes: one job of the context, if it has any. */
+GX_DEV uint32_t nic_work(struct nic *n, uint32_t c)
 {
 	struct ep_nic_state *s = &n->a->state[c];
 	uint32_t closed = 0, mine = 0, has = 0;
@@ -239,8 +273,7 @@ GX_DEV uint32_t nic_work(struct nic *n, uint32_t c, uint32_t k, uint32_t of)
 
 	if (gx_lane() == 0) {
 		closed = gx_ld_acquire_u32(&s->closed); /* A5 */
-		mine = s->next[k];
-		has = (int32_t)(gx_ld_acquire_u32(&s->taken) - mine) > 0; /* A1 */
+		has = nic_take(s, &mine);
 	}
 	closed = gx_shfl_u32(closed, 0);
 	mine = gx_shfl_u32(mine, 0);
@@ -249,7 +282,7 @@ GX_DEV uint32_t nic_work(struct nic *n, uint32_t c, uint32_t k, uint32_t of)
 	if (!has)
 		return closed ? 0 : NIC_OPEN;
 	job = &s->job[mine % EP_NIC_ENTRIES];
-	/* An inline put needs no copy, so it may be delivered, and its entry used again, before its worker comes by. */
+	/* An inline put needs no copy, so it may be delivered, and its entry used again, before a worker comes by. */
 	if ((int32_t)(gx_ld_relaxed_u32(&s->copied[mine % EP_NIC_ENTRIES]) - (mine + 1)) < 0) {
 		if (job->bytes > EP_NIC_SMALL)
 			nic_copy(n, job);
@@ -259,105 +292,151 @@ GX_DEV uint32_t nic_work(struct nic *n, uint32_t c, uint32_t k, uint32_t of)
 		if (gx_lane() == 0)
 			gx_dev_st_release_u32(&s->copied[mine % EP_NIC_ENTRIES], mine + 1); /* R3 */
 	}
-	if (gx_lane() == 0)
-		s->next[k] = mine + of;
 	gx_syncwarp();
 	return NIC_OPEN | NIC_MOVED;
 }
 
+/* All lanes: a job of any context, starting the search with a different one in each warp. */
+GX_DEV uint32_t nic_roam(struct nic *n, uint32_t first)
+{
+	uint32_t contexts = n->a->contexts, open = 0;
+
+	for (uint32_t b = 0; b < contexts; b += GX_WARP) {
+		uint32_t i = b + gx_lane(), c = (first + i) % contexts, has = 0, shut = 1;
+		struct ep_nic_state *s = &n->a->state[c];
+		uint64_t some;
+
+		if (i < contexts) {
+			shut = gx_ld_acquire_u32(&s->closed); /* A5 */
+			has = (int32_t)(gx_ld_relaxed_u32(&s->taken) - gx_ld_relaxed_u32(&s->next)) > 0;
+		}
+		some = gx_ballot((int)has);
+		open |= gx_ballot(!shut || has) != 0;
+		gx_syncwarp();
+		if (some)
+			return nic_work(n, (first + b + gx_popc((some & (0 - some)) - 1)) % contexts) | NIC_OPEN;
+	}
+	return open ? NIC_OPEN : 0;
+}
+
 /* ---- back ---- */
 
-/* One lane. */
-GX_DEV void nic_word(const struct ep_nic_job *job)
+/* One lane. strict: after the word before; else a fence for all of them went before. */
+GX_DEV void nic_word(const struct ep_nic_job *job, uint32_t strict)
 {
 	const uint8_t *from = (const uint8_t *)job->word;
 	uint8_t *to = (uint8_t *)(uintptr_t)job->dst;
 
-	if (job->bytes == 8 && job->dst % 8 == 0) {
+	if (job->bytes == 8 && job->dst % 8 == 0 && strict) {
 		gx_st_release_u64((uint64_t *)(void *)to, job->word[0]); /* R4 */
 		return;
 	}
-	gx_fence_sys(); /* R4 */
+	if (strict)
+		gx_fence_sys(); /* R4 */
+	if ((job->bytes | job->dst) % 8 == 0) {
+		for (uint32_t w = 0; w < EP_NIC_SMALL / 8; w++)
+			if (w < job->bytes / 8)
+				gx_st_relaxed_u64((uint64_t *)(void *)to + w, job->word[w]);
+		return;
+	}
 	for (uint32_t i = 0; i < job->bytes; i++)
 		to[i] = from[i];
 }
 
-/* All lanes: the puts of the window that can be delivered, as bits; each lane looks at its own. */
-GX_DEV uint32_t nic_ready(const struct nic *n, struct ep_nic_state *s, uint32_t port, uint64_t now)
+/* What the back knows of one port, the same in all lanes. */
+struct nic_window {
+	uint32_t out, gone, room; /* puts that left it; bits of those delivered; puts in it */
+	uint32_t logged;
+	uint64_t now;
+};
+
+/* One lane: whether the put at k can be delivered; *job: a copy. */
+GX_DEV uint32_t nic_ready(const struct ep_nic_state *s, uint32_t port, const struct nic_window *w, uint32_t k,
+			  uint32_t *index, struct ep_nic_job *job)
 {
-	uint32_t out = s->out[port], gone = s->gone[port], ready = 0;
-	uint32_t room = gx_ld_acquire_u32(&s->in[port]) - out; /* A2 */
-
-	for (uint32_t b = 0; b < EP_NIC_WINDOW; b += GX_WARP) {
-		uint32_t k = b + gx_lane(), yes = 0;
-
-		if (k < EP_NIC_WINDOW && k < room && !(gone >> k & 1)) {
-			uint32_t i = s->fifo[port][(out + k) % EP_NIC_ENTRIES];
-
-			yes = gx_ld_acquire_u32(&s->copied[i % EP_NIC_ENTRIES]) == i + 1 && /* A3 */
-			      s->job[i % EP_NIC_ENTRIES].due <= now;
-		}
-		ready |= (uint32_t)gx_ballot(yes != 0) << b;
-	}
-	return n->a->unordered ? ready : ready & ~(ready + 1); /* ordered: up to the first that is not */
+	if (k >= w->room || (w->gone >> k & 1))
+		return 0;
+	*index = s->fifo[port][(w->out + k) % EP_NIC_ENTRIES];
+	if (gx_ld_acquire_u32(&s->copied[*index % EP_NIC_ENTRIES]) != *index + 1) /* A3 */
+		return 0;
+	*job = s->job[*index % EP_NIC_ENTRIES];
+	return job->due <= w->now;
 }
 
 /* The small puts among them, one after the other; unordered: the last first. */
-GX_DEV void nic_words(const struct nic *n, const struct ep_nic_state *s, uint32_t port, uint32_t picks)
+GX_DEV void nic_words(const struct nic *n, const struct ep_nic_job *job, uint64_t small)
 {
-	for (uint32_t j = 0; j < EP_NIC_WINDOW; j++) {
-		uint32_t k = n->a->unordered ? EP_NIC_WINDOW - 1 - j : j;
+	uint32_t unordered = n->a->unordered, strict = !unordered && !n->a->relaxed;
 
-		if (picks >> k & 1) {
-			uint32_t i = s->fifo[port][(s->out[port] + k) % EP_NIC_ENTRIES];
-			const struct ep_nic_job *job = &s->job[i % EP_NIC_ENTRIES];
+	if (!strict)
+		gx_fence_sys(); /* R4 */
+	for (uint32_t j = 0; small && j < GX_WARP; j++) {
+		uint32_t at = unordered ? GX_WARP - 1 - j : j;
 
-			if (job->bytes <= EP_NIC_SMALL) {
-				if (gx_lane() == k % GX_WARP)
-					nic_word(job);
-				gx_syncwarp();
-			}
-		}
+		if (!(small >> at & 1))
+			continue;
+		if (gx_lane() == at)
+			nic_word(job, strict);
+		gx_syncwarp();
 	}
 }
 
-GX_DEV void nic_log(const struct nic *n, uint32_t c, uint32_t port, uint32_t picks, uint64_t now)
+/* All lanes: delivers what can be of the puts from first on, as many as there are lanes; returns them as bits. */
+GX_DEV uint32_t nic_some(const struct nic *n, uint32_t c, uint32_t port, struct nic_window *w, uint32_t first)
 {
-	const struct ep_nic_state *s = &n->a->state[c];
-	struct ep_nic_queue *q = &n->a->queue[c];
+	uint32_t wide = GX_WARP < EP_NIC_WINDOW ? GX_WARP : EP_NIC_WINDOW, index = 0, yes = 0, at;
+	struct ep_nic_job job = { 0 };
+	uint64_t mask;
 
-	gx_fence_sys(); /* R4 */
-	for (uint32_t k = gx_lane(); k < EP_NIC_WINDOW; k += GX_WARP) {
-		uint32_t i = s->fifo[port][(s->out[port] + k) % EP_NIC_ENTRIES];
-		uint32_t at = s->logged + gx_popc(n->a->unordered ? picks >> k >> 1 : picks & ((1u << k) - 1));
-		uint64_t *record = &q->log[at % EP_NIC_ENTRIES].stamp;
-
-		if (picks >> k & 1)
-			gx_st_fenced_u64x2(record, (uint64_t)(at + 1) << 32 | i, now - s->job[i % EP_NIC_ENTRIES].due);
-	}
+	if (gx_lane() < wide)
+		yes = nic_ready(&n->a->state[c], port, w, first + gx_lane(), &index, &job);
+	mask = gx_ballot((int)yes);
+	mask &= n->a->unordered ? mask : ~(mask + 1); /* ordered: up to the first that is not */
+	yes = (uint32_t)(mask >> gx_lane() & 1);
+	if (mask == 0)
+		return 0;
+	nic_words(n, &job, gx_ballot(yes && job.bytes <= EP_NIC_SMALL));
+	if (n->a->unordered || !n->a->relaxed)
+		gx_fence_sys(); /* R4; the immediate must not come before a word */
+	at = w->logged + gx_popc(n->a->unordered ? mask >> gx_lane() >> 1 : mask & (((uint64_t)1 << gx_lane()) - 1));
+	if (yes)
+		gx_st_fenced_u64x2(&n->a->queue[c].log[at % EP_NIC_ENTRIES].stamp, (uint64_t)(at + 1) << 32 | index,
+				   w->now - job.due);
+	w->logged += gx_popc(mask);
 	gx_syncwarp();
+	return (uint32_t)mask << first;
 }
 
 /* All lanes; whether something was delivered. */
 GX_DEV uint32_t nic_deliver(const struct nic *n, uint32_t c, uint32_t port)
 {
+	uint32_t wide = GX_WARP < EP_NIC_WINDOW ? GX_WARP : EP_NIC_WINDOW, picks = 0, left;
 	struct ep_nic_state *s = &n->a->state[c];
-	uint64_t now = gx_shfl_u64(gx_clock_ns(), 0);
-	uint32_t picks = nic_ready(n, s, port, now);
+	struct nic_window w;
 
-	gx_syncwarp();
+	w.now = gx_shfl_u64(gx_clock_ns(), 0);
+	w.out = s->out[port];
+	w.gone = s->gone[port];
+	w.logged = s->logged;
+	w.room = gx_ld_acquire_u32(&s->in[port]) - w.out; /* A2 */
+	for (uint32_t b = 0; b < EP_NIC_WINDOW; b += wide) {
+		uint32_t first = n->a->unordered ? EP_NIC_WINDOW - wide - b : b, before = b ? (1u << b) - 1 : 0;
+
+		if (n->a->unordered || (picks & before) == before)
+			picks |= nic_some(n, c, port, &w, first);
+	}
 	if (picks == 0)
 		return 0;
-	nic_words(n, s, port, picks);
-	nic_log(n, c, port, picks, now);
+	w.gone |= picks;
+	left = gx_popc(w.gone & ~(w.gone + 1)); /* the oldest, all delivered */
 	if (gx_lane() == 0) {
-		uint32_t gone = s->gone[port] | picks;
-		uint32_t left = gx_popc(gone & ~(gone + 1)); /* the oldest, all delivered */
-
-		s->out[port] += left;
-		s->gone[port] = left < EP_NIC_WINDOW ? gone >> left : 0;
-		s->logged += gx_popc(picks);
-		gx_st_release_u32(&n->a->queue[c].delivered, s->logged);
+		s->out[port] = w.out + left;
+		s->gone[port] = left < EP_NIC_WINDOW ? w.gone >> left : 0;
+		s->logged = w.logged;
+		if (n->a->relaxed) /* after a fence for the bytes */
+			gx_st_relaxed_u32(&n->a->queue[c].delivered, w.logged);
+		else
+			gx_st_release_u32(&n->a->queue[c].delivered, w.logged);
 	}
 	gx_syncwarp();
 	return 1;
@@ -404,16 +483,16 @@ GX_DEV void nic_lead(struct nic *n)
 		gx_st_relaxed_u32(&a->common->stop, 1);
 }
 
-/* One role per warp: contexts' fronts, their backs, workers in turn. */
+/* One role per warp: contexts' fronts, their backs, workers. */
 GX_DEV uint32_t nic_step_own(struct nic *n)
 {
-	uint32_t contexts = n->a->contexts, k = n->self - 2 * contexts, c = k % contexts;
+	uint32_t contexts = n->a->contexts;
 
 	if (n->self < contexts)
 		return nic_front(n, n->self);
 	if (n->self < 2 * contexts)
 		return nic_back(n, n->self - contexts);
-	return nic_work(n, c, k / contexts, (n->warps - 2 * contexts - c + contexts - 1) / contexts);
+	return nic_roam(n, n->self % contexts);
 }
 
 GX_DEV uint32_t nic_step_all(struct nic *n)
@@ -422,7 +501,7 @@ GX_DEV uint32_t nic_step_all(struct nic *n)
 
 	for (uint32_t c = n->self; c < n->a->contexts; c += n->warps) {
 		did |= nic_front(n, c);
-		did |= nic_work(n, c, 0, 1);
+		did |= nic_work(n, c);
 		did |= nic_back(n, c);
 	}
 	return did;
@@ -431,27 +510,11 @@ GX_DEV uint32_t nic_step_all(struct nic *n)
 GX_DEV void nic_open(struct nic *n, const struct ep_nic_args *a, uint8_t *stage)
 {
 	n->a = a;
-	n->self = gx_warp() * gx_blocks() + gx_block();
+	n->self = gx_block() * gx_warps() + gx_warp();
 	n->warps = gx_warps() * gx_blocks();
 	n->last = n->next = gx_clock_ns();
 	n->sum = 0;
 	gx_bulk_open(&n->bulk, stage, a->stage);
-}
-
-/* The first job of the launch for each worker. */
-GX_DEV void nic_workers_open(const struct nic *n, uint32_t own)
-{
-	uint32_t contexts = n->a->contexts;
-
-	if (gx_lane() == 0 && own && n->self >= 2 * contexts) {
-		uint32_t k = n->self - 2 * contexts;
-		struct ep_nic_state *s = &n->a->state[k % contexts];
-
-		s->next[k / contexts] = s->begin + k / contexts;
-	}
-	for (uint32_t c = n->self; gx_lane() == 0 && !own && c < contexts; c += n->warps)
-		n->a->state[c].next[0] = n->a->state[c].begin;
-	gx_syncwarp();
 }
 
 GX_KERNEL(nic)(GX_ARGS(struct ep_nic_args) a)
@@ -463,7 +526,6 @@ GX_KERNEL(nic)(GX_ARGS(struct ep_nic_args) a)
 	nic_open(&n, &a, stage);
 	own = n.warps >= 3 * a.contexts;
 	leads = n.self == (own ? n.warps - 1 : 0);
-	nic_workers_open(&n, own);
 	for (uint32_t spin = 0; did & NIC_OPEN; spin = did & NIC_MOVED ? 0 : spin + 1) {
 		did = own ? nic_step_own(&n) : nic_step_all(&n);
 		if (leads && gx_lane() == 0)
@@ -474,7 +536,7 @@ GX_KERNEL(nic)(GX_ARGS(struct ep_nic_args) a)
 	if (!gx_op_leave(&a.common->left) || gx_tid() != 0)
 		return;
 	for (uint32_t c = 0; c < a.contexts; c++) {
-		a.state[c].begin = a.state[c].taken;
+		a.state[c].next = a.state[c].taken;
 		a.state[c].closed = 0;
 	}
 	a.common->stop = a.common->left = 0;

@@ -7,6 +7,8 @@
  *   rate=400	Gb/s of each rank's wire in each direction (0: no limit)
  *   latency=5000	ns from the end of the transfer to delivery (0)
  *   unordered=1	puts are delivered out of order (0)
+ *   relaxed=1	words and completions that are due at the same time become visible in any order (0): a NIC needs
+ *		no fence between two words, this one does, of 2 us
  *   sms=16	multiprocessors (8): ranks' own and these must fit on the GPU together
  *   warps=4	per multiprocessor (as many as its shared memory allows)
  *   idle=1000000	ns without a put after which the kernel ends (1 ms): freeing memory waits for it
@@ -34,12 +36,6 @@ struct net {
 	struct sm_fabric *fabric;
 };
 
-struct inbox {
-	pthread_mutex_t lock;
-	ncclEpNetImm_v1_t *imm;
-	size_t count, room;
-};
-
 /* Peers deliver immediates to it, so it lives until the last of them is closed. */
 struct comm {
 	struct net *net;
@@ -50,7 +46,7 @@ struct comm {
 	struct comm **peer;
 	bool *lost; /* atomic, [nranks] */
 	char (*why)[48];
-	struct inbox in[CONTEXTS];
+	struct sm_inbox in[CONTEXTS];
 };
 
 struct handle {
@@ -77,7 +73,7 @@ struct entry {
 	bool done, tested;
 	bool quiet, imm;
 	int peer;
-	uint32_t value;
+	uint32_t value, number;
 };
 
 struct ctx {
@@ -87,6 +83,7 @@ struct ctx {
 	int index;
 	uint32_t first, read, next; /* descriptors: oldest in use, records read, posted */
 	struct entry entry[EP_NIC_ENTRIES];
+	uint32_t *clear; /* [nranks]: all before this one to the peer are done */
 };
 
 static int sm_finalize(void *n)
@@ -103,9 +100,9 @@ static int sm_init(const ncclEpNetInit_v1_t *args, void **out)
 	struct sm_config c = { .sms = SM_SMS, .idle = 1000000 };
 	const struct ep_net_option table[] = {
 		{ "rate", &c.rate, 100000, NULL },	{ "latency", &c.latency, 1000000000, NULL },
-		{ "unordered", &c.unordered, 1, NULL }, { "sms", &c.sms, 1024, NULL },
-		{ "warps", &c.warps, 64, NULL },	{ "idle", &c.idle, 1000000000, NULL },
-		{ "host", &c.host, 1, NULL },
+		{ "unordered", &c.unordered, 1, NULL }, { "relaxed", &c.relaxed, 1, NULL },
+		{ "sms", &c.sms, 1024, NULL },		{ "warps", &c.warps, 64, NULL },
+		{ "idle", &c.idle, 1000000000, NULL },	{ "host", &c.host, 1, NULL },
 	};
 	struct net *net = calloc(1, sizeof(*net));
 	int count = 0, rc;
@@ -270,10 +267,14 @@ static int sm_createContext(void *c, int index, void **out)
 {
 	struct comm *comm = c;
 	struct ctx *ctx = calloc(1, sizeof(*ctx));
-	int rc = ctx ? sm_slot_get(comm->net->fabric, &ctx->number) : -ENOMEM;
+	int rc = -ENOMEM;
 
+	if (ctx && (ctx->clear = calloc((size_t)comm->nranks, sizeof(*ctx->clear))))
+		rc = sm_slot_get(comm->net->fabric, &ctx->number);
 	if (rc) {
-		comm->net->log(NCCL_EP_NET_WARN, "%s", ctx ? ep_last_error() : "out of memory");
+		comm->net->log(NCCL_EP_NET_WARN, "%s", rc == -ENOMEM ? "out of memory" : ep_last_error());
+		if (ctx)
+			free(ctx->clear);
 		free(ctx);
 		return rc;
 	}
@@ -282,6 +283,8 @@ static int sm_createContext(void *c, int index, void **out)
 	ctx->slot = &comm->net->fabric->slot[ctx->number];
 	/* The slot may have been another context's, whose puts were all delivered: its counters continue. */
 	ctx->first = ctx->read = ctx->next = ctx->slot->posted;
+	for (int r = 0; r < comm->nranks; r++)
+		ctx->clear[r] = ctx->first;
 	*out = ctx;
 	return 0;
 }
@@ -291,6 +294,7 @@ static int sm_destroyContext(void *c)
 	struct ctx *ctx = c;
 
 	sm_slot_put(ctx->comm->net->fabric, ctx->number);
+	free(ctx->clear);
 	free(ctx);
 	return 0;
 }
@@ -410,12 +414,14 @@ static void piece_post(struct ctx *ctx, const ncclEpNetPut_v1_t *put, uint64_t a
 		d->src = src->own.base + put->srcOffset + at;
 	else if (put->size)
 		memcpy(d->word, put->src, put->size);
-	ctx->entry[ctx->next++ % EP_NIC_ENTRIES] = (struct entry){
+	ctx->entry[ctx->next % EP_NIC_ENTRIES] = (struct entry){
 		.quiet = !last || put->flags & NCCL_EP_NET_QUIET,
 		.imm = last && put->flags & NCCL_EP_NET_IMM,
 		.peer = put->peer,
 		.value = put->imm,
+		.number = ctx->next,
 	};
+	ctx->next++;
 }
 
 static int sm_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
@@ -460,16 +466,18 @@ static int sm_iflush(void *c, void *mr, void **request)
 }
 
 /* Whether the put and all before it to the same peer are done: it completes quiet ones. */
-static bool covered(const struct ctx *ctx, const struct entry *e)
+static bool covered(struct ctx *ctx, const struct entry *e)
 {
-	uint32_t at = ctx->first;
+	uint32_t *at = &ctx->clear[e->peer];
 
 	if (!ctx->comm->net->fabric->config.unordered)
 		return e->done;
-	for (; &ctx->entry[at % EP_NIC_ENTRIES] != e; at++)
-		if (ctx->entry[at % EP_NIC_ENTRIES].peer == e->peer && !ctx->entry[at % EP_NIC_ENTRIES].done)
-			return false;
-	return e->done;
+	if ((int32_t)(*at - ctx->first) < 0)
+		*at = ctx->first;
+	while ((int32_t)(e->number - *at) > 0 &&
+	       (ctx->entry[*at % EP_NIC_ENTRIES].peer != e->peer || ctx->entry[*at % EP_NIC_ENTRIES].done))
+		++*at;
+	return (int32_t)(e->number - *at) <= 0 && e->done;
 }
 
 static void entries_free(struct ctx *ctx)
@@ -496,38 +504,13 @@ static int sm_test(void *c, void *request, int *done)
 	return 0;
 }
 
-static int imm_give(const struct ctx *ctx, const struct entry *e)
-{
-	struct inbox *in = &ctx->comm->peer[e->peer]->in[ctx->index];
-	int rc = 0;
-
-	pthread_mutex_lock(&in->lock);
-	if (in->count == in->room) {
-		size_t room = in->room ? 2 * in->room : 64;
-		ncclEpNetImm_v1_t *imm = realloc(in->imm, room * sizeof(*imm));
-
-		if (imm) {
-			in->imm = imm;
-			in->room = room;
-		} else {
-			rc = -ENOMEM;
-		}
-	}
-	if (!rc)
-		in->imm[in->count] = (ncclEpNetImm_v1_t){ .peer = ctx->comm->rank, .imm = e->value };
-	__atomic_store_n(&in->count, in->count + !rc, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&in->lock);
-	return rc;
-}
-
 /* How late, for the message at the end; the halves of a record may become visible one after the other, so the time may
  * be that of an older record. */
-static void late_count(struct sm_fabric *f, uint64_t ns)
+static void late_count(struct sm_slot *slot, uint64_t ns)
 {
-	__atomic_fetch_add(&f->puts, 1, __ATOMIC_RELAXED);
-	__atomic_fetch_add(&f->late_ns, ns, __ATOMIC_RELAXED);
-	if (ns > __atomic_load_n(&f->late_max_ns, __ATOMIC_RELAXED))
-		__atomic_store_n(&f->late_max_ns, ns, __ATOMIC_RELAXED);
+	slot->puts++;
+	slot->late_ns += ns;
+	slot->late_max_ns = ns > slot->late_max_ns ? ns : slot->late_max_ns;
 }
 
 static int records_read(struct ctx *ctx)
@@ -541,11 +524,11 @@ static int records_read(struct ctx *ctx)
 
 		if (stamp >> 32 != (uint32_t)(ctx->read + 1))
 			break;
-		late_count(ctx->comm->net->fabric, __atomic_load_n(&r->late_ns, __ATOMIC_RELAXED));
+		late_count(ctx->slot, __atomic_load_n(&r->late_ns, __ATOMIC_RELAXED));
 		ctx->read++;
 		e->done = true;
 		if (e->imm)
-			rc = imm_give(ctx, e);
+			rc = sm_inbox_add(&ctx->comm->peer[e->peer]->in[ctx->index], ctx->comm->rank, e->value);
 	}
 	entries_free(ctx);
 	return rc;
@@ -554,23 +537,14 @@ static int records_read(struct ctx *ctx)
 static int sm_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 {
 	struct ctx *ctx = c;
-	struct inbox *in = &ctx->comm->in[ctx->index];
 	int rc = ctx->read == ctx->next ? 0 : records_read(ctx);
-	size_t n;
 
 	*count = 0;
 	if (!rc && ctx->read != ctx->next && (rc = sm_kick(ctx->comm->net->fabric, ctx->number)))
 		ctx->comm->net->log(NCCL_EP_NET_WARN, "sm: rank %d: %s", ctx->comm->rank, ep_last_error());
-	if (rc || !max || !__atomic_load_n(&in->count, __ATOMIC_ACQUIRE))
-		return rc;
-	pthread_mutex_lock(&in->lock);
-	n = in->count < (size_t)max ? in->count : (size_t)max;
-	memcpy(imms, in->imm, n * sizeof(*imms));
-	memmove(in->imm, in->imm + n, (in->count - n) * sizeof(*imms));
-	__atomic_store_n(&in->count, in->count - n, __ATOMIC_RELEASE);
-	pthread_mutex_unlock(&in->lock);
-	*count = (int)n;
-	return 0;
+	if (!rc)
+		*count = sm_inbox_take(&ctx->comm->in[ctx->index], imms, max);
+	return rc;
 }
 
 static const ncclEpNetHot_v1_t hot = {

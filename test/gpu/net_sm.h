@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+#include "nccl_ep_net.h"
+
 #include "kernels/args.h"
 #include "kernels/dev.h"
 
@@ -19,7 +21,7 @@
 struct sm_config {
 	uint64_t rate;	  /* Gb/s; 0: no limit */
 	uint64_t latency; /* ns */
-	uint64_t unordered;
+	uint64_t unordered, relaxed;
 	uint64_t sms;
 	uint64_t warps; /* per SM; 0: as many as have shared memory */
 	uint64_t idle;	/* ns after which the kernel ends */
@@ -32,6 +34,15 @@ struct sm_slot {
 	struct ep_nic_queue *queue;
 	uint32_t posted;
 	bool used;
+	uint64_t puts, late_ns, late_max_ns; /* by the context's thread: delivered, and how late */
+	uint8_t pad[64];		     /* another thread's is not in the same line */
+};
+
+/* Immediates that peers have delivered to a context. */
+struct sm_inbox {
+	pthread_mutex_t lock;
+	ncclEpNetImm_v1_t *imm;
+	size_t count, room; /* count: atomic */
 };
 
 struct sm_fabric {
@@ -52,7 +63,6 @@ struct sm_fabric {
 	uint64_t region[SM_REGIONS]; /* atomic: serial of a registration, or 0 */
 	uint64_t serial;
 	struct sm_slot slot[SM_CONTEXTS];
-	uint64_t puts, late_ns, late_max_ns; /* atomic: delivered, and how late */
 };
 
 /* The first caller's configuration counts; -EINVAL for another. */
@@ -66,6 +76,10 @@ void sm_slot_put(struct sm_fabric *f, uint32_t slot);
 int sm_region_get(struct sm_fabric *f, uint32_t *region, uint64_t *serial);
 /* Waits for the puts that are under way, whoever made them. */
 int sm_region_put(struct sm_fabric *f, uint32_t region);
+
+int sm_inbox_add(struct sm_inbox *in, int from, uint32_t value);
+/* How many. */
+int sm_inbox_take(struct sm_inbox *in, ncclEpNetImm_v1_t *imms, int max);
 
 /*
  * Launches the kernel unless it runs and serves this slot. Called after a put, and again by progress while puts are in

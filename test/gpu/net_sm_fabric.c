@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,10 +116,17 @@ int sm_fabric_get(const struct sm_config *config, struct sm_fabric **out)
 /* Memory of a kernel that does not end is not freed. */
 static void fabric_end(struct sm_fabric *f)
 {
+	uint64_t puts = 0, late = 0, most = 0;
+
+	for (uint32_t i = 0; i < SM_CONTEXTS; i++) {
+		puts += f->slot[i].puts;
+		late += f->slot[i].late_ns;
+		most = f->slot[i].late_max_ns > most ? f->slot[i].late_max_ns : most;
+	}
 	__atomic_store_n(&f->board->quit, f->launched, __ATOMIC_RELAXED);
 	EP_INFO(EP_NET, "sm: %llu puts, %u launches, delivered %llu ns late on average, %llu at most",
-		(unsigned long long)f->puts, f->launched, (unsigned long long)(f->puts ? f->late_ns / f->puts : 0),
-		(unsigned long long)f->late_max_ns);
+		(unsigned long long)puts, f->launched, (unsigned long long)(puts ? late / puts : 0),
+		(unsigned long long)most);
 	if (!f->dev->ops->sync(f->dev, f->stream, ep_deadline_ms(WAIT_MS)))
 		fabric_free(f);
 }
@@ -194,6 +202,7 @@ static int launch(struct sm_fabric *f)
 		.ports = f->wanted_ports,
 		.number = f->launched + 1,
 		.unordered = f->config.unordered != 0,
+		.relaxed = f->config.relaxed != 0,
 		.stage = (uint32_t)f->stage,
 	};
 	struct ep_launch l = {
@@ -298,4 +307,44 @@ int sm_region_put(struct sm_fabric *f, uint32_t region)
 	for (uint32_t i = 0; i < SM_CONTEXTS && !rc; i++)
 		rc = slot_drain(f, i);
 	return rc;
+}
+
+/* ---- immediates ---- */
+
+int sm_inbox_add(struct sm_inbox *in, int from, uint32_t value)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&in->lock);
+	if (in->count == in->room) {
+		size_t room = in->room ? 2 * in->room : 64;
+		ncclEpNetImm_v1_t *imm = realloc(in->imm, room * sizeof(*imm));
+
+		if (imm) {
+			in->imm = imm;
+			in->room = room;
+		} else {
+			rc = -ENOMEM;
+		}
+	}
+	if (!rc)
+		in->imm[in->count] = (ncclEpNetImm_v1_t){ .peer = from, .imm = value };
+	__atomic_store_n(&in->count, in->count + !rc, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&in->lock);
+	return rc;
+}
+
+int sm_inbox_take(struct sm_inbox *in, ncclEpNetImm_v1_t *imms, int max)
+{
+	size_t n;
+
+	if (!max || !__atomic_load_n(&in->count, __ATOMIC_ACQUIRE))
+		return 0;
+	pthread_mutex_lock(&in->lock);
+	n = in->count < (size_t)max ? in->count : (size_t)max;
+	memcpy(imms, in->imm, n * sizeof(*imms));
+	memmove(in->imm, in->imm + n, (in->count - n) * sizeof(*imms));
+	__atomic_store_n(&in->count, in->count - n, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&in->lock);
+	return (int)n;
 }
