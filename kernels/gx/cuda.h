@@ -147,7 +147,7 @@ GX_DEV void gx_fence_sys(void)
 GX_DEV void gx_pause(uint32_t spin)
 {
 	if (spin >= 64)
-		__nanosleep(40);
+		__nanosleep(spin == GX_REST ? 600 : 40);
 }
 
 /* Orders later stores only: an acquire would invalidate the L1 cache at every poll. */

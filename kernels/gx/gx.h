@@ -30,7 +30,8 @@
  *   gx_fence_sys
  *   gx_end					the last block says which launch has ended, for the host
  *   gx_bell					after a push: wakes the engine's thread (host only); NULL: no engine
- *   gx_pause(spin), gx_clock_ns		every spin loop calls gx_pause, with its iteration count
+ *   gx_pause(spin), gx_clock_ns		every spin loop calls gx_pause, with its iteration count; GX_REST:
+ *						another warp looks for what it waits for, and must not be held up
  *   gx_ld_look_u64				a polled load that only stores depend on
  *   gx_u4, gx_ld_u4, gx_st_u4			16 bytes, aligned
  *   gx_ld_u4_a2				16 bytes, aligned to 2
@@ -48,6 +49,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
+#define GX_REST UINT32_MAX
 
 #if defined(__HIP__)
 #include "kernels/gx/hip.h"

@@ -146,8 +146,9 @@ GX_DEV void gx_fence_sys(void)
 
 GX_DEV void gx_pause(uint32_t spin)
 {
-	(void)spin;
 	__builtin_amdgcn_s_sleep(1); /* 64 cycles, 30 ns: short enough for the first poll too */
+	if (spin == GX_REST)
+		__builtin_amdgcn_s_sleep(18);
 }
 
 /* Orders later stores only: an acquire would invalidate the L1 cache at every poll. */

@@ -15,14 +15,17 @@
 
 #include "kernels/ht/ht.h"
 
-#define HT_LOOK (GX_WARP < 4 ? GX_WARP : 4u) /* words of a channel that are read at once */
+#define HT_LOOK 4u			  /* words of a channel that are read at once, if the warp has as many lanes */
+#define HT_LOOKS (GX_WARP > 1 ? 16u : 1u) /* times that an idle warp looks before it tries to work again */
 
 /* A step of a channel, and its number within the operation. */
 struct ht_step {
 	uint32_t channel, number;
 };
 
-#define HT_NO_STEP UINT32_MAX /* as channel */
+/* As channel. */
+#define HT_NO_STEP UINT32_MAX
+#define HT_NO_MORE (UINT32_MAX - 1) /* all are taken */
 
 /* ---- sizes and addresses ---- */
 
@@ -172,14 +175,24 @@ GX_DEV void ht_step_free(struct ht *ht, struct ht_step step)
 
 /* ---- from other nodes ---- */
 
-/* All lanes of the warp that holds the lock. Steps beyond this operation are not looked for. */
-GX_DEV void ht_look_flow(const struct ht *ht, const struct ht_flow *f)
+/* How many words of a channel are read at once: all lanes together read those of all channels, if they can. */
+GX_DEV uint32_t ht_look_words(uint32_t n)
+{
+	uint32_t words = GX_WARP < HT_LOOK ? GX_WARP : HT_LOOK;
+
+	while (2 * words * n <= GX_WARP && words < 32)
+		words *= 2;
+	return words;
+}
+
+/* All lanes of the warp that holds the lock. Steps beyond this operation are not looked for. Whether any was found. */
+GX_DEV uint32_t ht_look_flow(const struct ht *ht, const struct ht_flow *f)
 {
 	const struct ep_ht_span *s = &ht->a->across.span;
-	uint32_t word = gx_lane() % HT_LOOK, low = gx_lane() - word;
+	uint32_t words = ht_look_words(f->n), word = gx_lane() % words, low = gx_lane() - word, found = 0;
 
-	for (uint32_t c0 = 0; c0 < f->n; c0 += GX_WARP / HT_LOOK) {
-		uint32_t c = c0 + gx_lane() / HT_LOOK, came = 0;
+	for (uint32_t c0 = 0; c0 < f->n; c0 += GX_WARP / words) {
+		uint32_t c = c0 + gx_lane() / words, came = 0;
 		struct ep_ht_channel *channel = &f->channel[c < f->n ? c : 0];
 		uint64_t seen = gx_ld_relaxed_u64(&channel->seen), next = seen + word, mask;
 		/* A slot that is free at the beginning was so before the operation: the steps of it need no more. */
@@ -190,29 +203,40 @@ GX_DEV void ht_look_flow(const struct ht *ht, const struct ht_flow *f)
 
 			came = gx_ld_acquire_u64((const uint64_t *)(ht->op.far->control + at)) > next; /* A7 */
 		}
-		mask = ~(gx_ballot((int)came) >> low);
+		mask = gx_ballot((int)came);
+		found |= mask != 0;
+		mask = ~(mask >> low);
 		gx_syncwarp(); /* the ballot orders nothing: what other lanes acquired comes before R8 */
 		if (word == 0 && came)
 			gx_st_release_u64(&channel->seen, /* R8 */
-					  seen + gx_popc(((mask & -mask) - 1) & (((uint64_t)1 << HT_LOOK) - 1)));
+					  seen + gx_popc(((mask & -mask) - 1) & (((uint64_t)1 << words) - 1)));
 	}
+	return found;
 }
 
-/* All lanes: reads the words that the net writes, unless another warp does: they may be across PCIe. */
-GX_DEV void ht_look(const struct ht *ht)
+/* All lanes: reads the words that the net writes, unless another warp does: they may be across PCIe. times: until
+ * something has come. 0: another warp does. */
+GX_DEV uint32_t ht_look(const struct ht *ht, uint32_t times)
 {
 	uint32_t *lock = &ht->a->state->looking, taken = 0;
 
 	if (gx_lane() == 0)
 		taken = gx_ld_relaxed_u32(lock) == 0 && gx_dev_cas_acquire_u32(lock, 0, 1) == 0;
 	if (!gx_shfl_u32(taken, 0))
-		return;
+		return 0;
 	gx_syncwarp();
-	ht_look_flow(ht, &ht->x.in);
-	ht_look_flow(ht, &ht->x.out);
+	for (uint32_t i = 0; i < times; i++) {
+		uint32_t found = ht_look_flow(ht, &ht->x.in);
+
+		if (found | ht_look_flow(ht, &ht->x.out))
+			break;
+		if (i + 1 < times)
+			gx_pause(i);
+	}
 	gx_syncwarp();
 	if (gx_lane() == 0)
 		gx_dev_st_release_u32(lock, 0);
+	return 1;
 }
 
 /* One thread. Steps of this operation that may be done now: that have arrived, or whose slot is free. */
@@ -226,26 +250,57 @@ GX_DEV uint32_t ht_steps_ready(const struct ht *ht, const struct ht_flow *f, uin
 	return ready < 0 ? 0 : ready < (int64_t)all ? (uint32_t)ready : all;
 }
 
-/* All lanes: takes a step that may be done, of any channel, starting with a different one in each warp. */
+/* One thread: the next step of a channel, if it may be done. */
+GX_DEV uint32_t ht_step_take_of(const struct ht *ht, const struct ht_flow *f, uint32_t channel, uint32_t *number)
+{
+	uint32_t *at = &f->channel[channel].taken, ready = ht_steps_ready(ht, f, channel), taken;
+
+	while ((taken = gx_ld_relaxed_u32(at)) < ready)
+		if (gx_dev_cas_acquire_u32(at, taken, taken + 1) == taken) {
+			*number = taken;
+			return 1;
+		}
+	return 0;
+}
+
+/* All lanes: takes a step that may be done, of any channel, starting with a different one in each warp. The lanes look
+ * at the channels side by side, without the atomic. */
 GX_DEV struct ht_step ht_step_take(const struct ht *ht, const struct ht_flow *f)
 {
-	struct ht_step got = { HT_NO_STEP, 0 };
+	struct ht_step got = { HT_NO_MORE, 0 };
 	uint32_t first = f->n ? (gx_block() * gx_warps() + gx_warp()) % f->n : 0;
 
-	for (uint32_t i = 0; gx_lane() == 0 && i < f->n && got.channel == HT_NO_STEP; i++) {
-		uint32_t c = (first + i) % f->n, ready = ht_steps_ready(ht, f, c), taken;
+	for (uint32_t i0 = 0; i0 < f->n; i0 += GX_WARP) {
+		uint32_t i = i0 + gx_lane(), c = (first + i) % f->n, taken = 0, more = 0, yes = 0;
+		uint64_t mask;
 
-		while ((taken = gx_ld_relaxed_u32(&f->channel[c].taken)) < ready)
-			if (gx_dev_cas_acquire_u32(&f->channel[c].taken, taken, taken + 1) == taken) {
-				got.channel = c;
-				got.number = taken;
-				break;
-			}
+		if (i < f->n) {
+			taken = gx_ld_relaxed_u32(&f->channel[c].taken);
+			more = taken < ht_steps(ht, f, c);
+			yes = more && taken < ht_steps_ready(ht, f, c);
+		}
+		if (gx_ballot((int)more) && got.channel == HT_NO_MORE)
+			got.channel = HT_NO_STEP;
+		for (mask = gx_ballot((int)yes); mask; mask &= mask - 1) {
+			uint32_t at = gx_popc((mask & -mask) - 1), won = 0;
+
+			if (gx_lane() == at)
+				won = ht_step_take_of(ht, f, c, &got.number);
+			if (!gx_shfl_u32(won, at))
+				continue;
+			got.channel = gx_shfl_u32(c, at);
+			got.number = gx_shfl_u32(got.number, at);
+			gx_syncwarp();
+			return got;
+		}
 	}
-	got.channel = gx_shfl_u32(got.channel, 0);
-	got.number = gx_shfl_u32(got.number, 0);
 	gx_syncwarp();
 	return got;
+}
+
+GX_DEV uint32_t ht_step_is(struct ht_step step)
+{
+	return step.channel < HT_NO_MORE;
 }
 
 /* One thread: a channel with steps that nobody has taken; f->n: none. */
@@ -269,32 +324,36 @@ GX_DEV uint64_t ht_steps_of(const struct ht *ht, const struct ht_flow *f)
 
 /* ---- idle ---- */
 
+/* What a warp that looked for work has found. */
+enum ht_found { HT_DONE_SOME, HT_NOTHING_YET, HT_NOTHING_LEFT };
+
 /* Of a warp that found nothing to do. */
 struct ht_idle {
 	uint32_t spin;
 	uint64_t next;
 };
 
-/*
- * All lanes: looks for what has come, and whether to go on. awaited: a rank of another node that has to send something,
- * in lane 0. 0: the operation has failed.
- */
-GX_DEV uint32_t ht_idle(const struct ht *ht, struct ht_idle *idle, uint32_t awaited, uint32_t phase)
+/* All lanes: looks for what has come, or leaves that to the warp that does, and whether to go on. */
+GX_DEV enum gx_wait_result ht_idle(const struct ht *ht, struct ht_idle *idle)
 {
 	struct gx_limit limit = ht_limit_later(ht, 1);
 	uint32_t result = GX_ARRIVED;
 
-	if (idle->spin % 4 == 0)
-		ht_look(ht);
-	gx_pause(idle->spin);
+	gx_pause(ht_look(ht, HT_LOOKS) ? idle->spin : GX_REST);
 	if (gx_lane() == 0)
 		result = (uint32_t)gx_limit_reached(&limit, idle->spin, &idle->next);
 	if (gx_lane() == 0 && result == GX_ARRIVED && idle->spin % 64 == 63 && gx_ld_relaxed_u32(ht->op.errors) != 0)
-		result = GX_FAILED; /* by another warp, which has reported it */
-	else if (gx_lane() == 0 && result != GX_ARRIVED)
-		gx_op_fail_wait(&ht->op, result, awaited, awaited, phase);
+		result = GX_FAILED; /* another warp has reported it */
 	idle->spin++;
-	return gx_shfl_u32(result, 0) == GX_ARRIVED;
+	return (enum gx_wait_result)gx_shfl_u32(result, 0);
+}
+
+/* One thread, when ht_idle says that the operation has failed. awaited: a rank of another node that has to send
+ * something. */
+GX_DEV void ht_idle_fail(const struct ht *ht, enum gx_wait_result why, uint32_t awaited)
+{
+	if (gx_ld_relaxed_u32(ht->op.errors) == 0)
+		gx_op_fail_wait(&ht->op, why, awaited, awaited, EP_KPHASE_RECV);
 }
 
 #endif

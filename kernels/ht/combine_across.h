@@ -134,27 +134,32 @@ GX_DEV void ht_home_free(struct ht *ht, uint32_t token)
 /* The token that a warp has taken and not summed yet. */
 struct ht_home {
 	uint32_t token;
-	uint32_t held; /* token is valid, */
-	uint32_t more; /* or there may be another */
+	uint32_t held;	  /* token is valid, */
+	uint32_t more;	  /* or there may be another */
+	uint32_t loaded;  /* the list has its routing */
+	uint32_t awaited; /* a relay that has not sent its sum; else EP_HT_NONE */
 };
 
-/* All lanes: sums a token if it can. awaited: a relay that has not sent its sum; else EP_HT_NONE. */
-GX_DEV uint32_t ht_home_some(struct ht *ht, struct ht_home *home, uint32_t *awaited, uint32_t *bad)
+/* All lanes: sums a token if it can. */
+GX_DEV uint32_t ht_home_some(struct ht *ht, struct ht_home *home, uint32_t *bad)
 {
 	uint32_t tokens = ht->a->tokens;
 
-	*awaited = EP_HT_NONE;
+	home->awaited = EP_HT_NONE;
 	if (!home->held && home->more) {
 		home->token = ht_take(ht, HT_WORK);
 		home->more = home->token <= tokens; /* one more: a rank without tokens signals too */
 		home->held = home->more;
+		home->loaded = 0;
 	}
 	if (!home->held)
 		return 0;
 	if (home->token < tokens) {
-		ht_list_load(ht, home->token);
-		*awaited = ht_missing(ht, home->token);
-		if (*awaited != EP_HT_NONE)
+		if (!home->loaded)
+			ht_list_load(ht, home->token);
+		home->loaded = 1;
+		home->awaited = ht_missing(ht, home->token);
+		if (home->awaited != EP_HT_NONE)
 			return 0;
 		*bad = !ht_home_alike(ht, home->token);
 		if (*bad)
@@ -167,40 +172,54 @@ GX_DEV uint32_t ht_home_some(struct ht *ht, struct ht_home *home, uint32_t *awai
 	return 1;
 }
 
-GX_DEV uint32_t ht_combine_some(struct ht *ht, struct ht_home *home, uint32_t *awaited, uint32_t *bad)
+/* All lanes: does one piece of work. */
+GX_DEV enum ht_found ht_combine_some(struct ht *ht, struct ht_home *home, uint32_t *bad)
 {
-	struct ht_step step = ht_step_take(ht, &ht->x.out);
+	struct ht_step out = ht_step_take(ht, &ht->x.out);
 
-	if (step.channel != HT_NO_STEP) {
-		ht_relay_step(ht, step);
-		return 1;
+	if (ht_step_is(out)) {
+		ht_relay_step(ht, out);
+		home->loaded = 0;
+		return HT_DONE_SOME;
 	}
-	return ht_home_some(ht, home, awaited, bad);
+	if (ht_home_some(ht, home, bad)) {
+		if (gx_warp() == 0) /* as in a dispatch */
+			ht_look(ht, 1);
+		return HT_DONE_SOME;
+	}
+	return out.channel == HT_NO_MORE && !home->held ? HT_NOTHING_LEFT : HT_NOTHING_YET;
+}
+
+/* One thread: the rank of another node for which this warp waits. */
+GX_DEV uint32_t ht_combine_awaited(const struct ht *ht, const struct ht_home *home)
+{
+	uint32_t out = ht_untaken(ht, &ht->x.out);
+
+	if (home->awaited != EP_HT_NONE || out >= ht->x.out.n)
+		return home->awaited;
+	return ht->x.out.peer[out].rank;
 }
 
 GX_DEV void ht_combine_across(struct ht *ht)
 {
-	uint32_t items = ht->a->tokens + 1 + (uint32_t)ht_steps_of(ht, &ht->x.out), n = 0, awaited = EP_HT_NONE;
+	uint32_t items = ht->a->tokens + 1 + (uint32_t)ht_steps_of(ht, &ht->x.out), n = 0;
 	uint32_t bad = !ht_served(ht);
-	struct ht_home home = { 0, 0, 1 };
+	struct ht_home home = { 0, 0, 1, 0, EP_HT_NONE };
 	struct ht_idle idle = { 0, 0 };
+	enum ht_found found;
 
-	while (!bad) {
-		uint32_t out = 0;
+	while (!bad && (found = ht_combine_some(ht, &home, &bad)) != HT_NOTHING_LEFT) {
+		enum gx_wait_result result;
 
-		if (ht_combine_some(ht, &home, &awaited, &bad)) {
+		if (found == HT_DONE_SOME) {
 			idle.spin = 0;
 			n++;
 			continue;
 		}
-		if (gx_lane() == 0 && awaited == EP_HT_NONE) {
-			out = ht_untaken(ht, &ht->x.out);
-			awaited = out < ht->x.out.n ? ht->x.out.peer[out].rank : EP_HT_NONE;
-		}
-		awaited = gx_shfl_u32(awaited, 0);
-		if (awaited == EP_HT_NONE)
-			break;
-		bad = !ht_idle(ht, &idle, awaited, EP_KPHASE_RECV);
+		result = ht_idle(ht, &idle);
+		bad = result != GX_ARRIVED;
+		if (bad && gx_lane() == 0)
+			ht_idle_fail(ht, result, ht_combine_awaited(ht, &home));
 	}
 	if (!bad && ht_finished(ht, HT_WORK, n, items))
 		HT_TELL_ALL(ht, done);

@@ -43,15 +43,16 @@ GX_DEV void ht_pack_head(struct ht *ht, uint32_t token, uint32_t node, uint8_t *
 	}
 }
 
-/* From this rank's tensor to its memory for the net. */
-GX_DEV void ht_pack_row(struct ht *ht, const uint8_t *src, uint8_t *dst, uint32_t bytes)
+/* From this rank's tensor to its memory for the net. loaded: the first part's load is in flight. */
+GX_DEV void ht_pack_row(struct ht *ht, const uint8_t *src, uint8_t *dst, uint32_t bytes, uint32_t loaded)
 {
 	uint32_t room = gx_bulk_room(&ht->bulk);
 
 	for (uint32_t at = 0; at < bytes; at += room) {
 		uint32_t n = bytes - at < room ? bytes - at : room;
 
-		gx_bulk_load_own(&ht->bulk, src + at, n);
+		if (at > 0 || !loaded)
+			gx_bulk_load_own(&ht->bulk, src + at, n);
 		gx_bulk_store(&ht->bulk, dst + at, 0, n);
 	}
 }
@@ -66,12 +67,12 @@ GX_DEV void ht_fill_step(struct ht *ht, struct ht_step step)
 	for (uint32_t i = 0; i < rows; i++, to += ht->x.pitch) {
 		uint32_t token = tokens[i];
 
-		ht_list_load(ht, token);
+		ht_fetch(ht, token);
 		ht_pack_head(ht, token, step.channel, to);
-		ht_pack_row(ht, a->in + (uint64_t)token * a->row_bytes, to + ht->x.head, a->row_bytes);
+		ht_pack_row(ht, a->in + (uint64_t)token * a->row_bytes, to + ht->x.head, a->row_bytes, 1);
 		if (a->scale_bytes)
 			ht_pack_row(ht, a->in_scales + (uint64_t)token * a->scale_bytes,
-				    to + ht->x.head + ht_pad(a->row_bytes), a->scale_bytes);
+				    to + ht->x.head + ht_pad(a->row_bytes), a->scale_bytes, 0);
 	}
 	ht_step_send(ht, step);
 }
@@ -115,14 +116,15 @@ GX_DEV uint32_t ht_unpack_head(struct ht *ht, uint32_t client, uint32_t row, con
 }
 
 /* As ht_send_row, from what the net wrote. */
-GX_DEV void ht_forward_row(struct ht *ht, const uint8_t *src, uint32_t bytes)
+GX_DEV void ht_forward_row(struct ht *ht, const uint8_t *src, uint32_t bytes, uint32_t loaded)
 {
 	uint32_t room = gx_bulk_room(&ht->bulk);
 
 	for (uint32_t at = 0; at < bytes; at += room) {
 		uint32_t n = bytes - at < room ? bytes - at : room;
 
-		gx_bulk_load(&ht->bulk, src + at, n);
+		if (at > 0 || !loaded)
+			gx_bulk_load(&ht->bulk, src + at, n);
 		gx_bulk_scatter(&ht->bulk, ht->list.dst, ht->topk, at, n);
 	}
 }
@@ -140,17 +142,21 @@ GX_DEV uint32_t ht_forward_step(struct ht *ht, struct ht_step step)
 	const struct ep_ht_args *a = ht->a;
 	uint32_t first = step.number * ht->x.step_rows, rows = ht_step_rows(ht, &ht->x.in, step);
 	const uint8_t *from = ht_step_at(ht, &ht->x.in, step);
+	uint32_t room = gx_bulk_room(&ht->bulk);
 
 	for (uint32_t i = 0; i < rows; i++, from += ht->x.pitch) {
 		const uint8_t *row = from + ht->x.head;
 
-		if (!ht_unpack_head(ht, step.channel, first + i, from))
+		gx_bulk_load(&ht->bulk, row, a->row_bytes < room ? a->row_bytes : room); /* while the head is read */
+		if (!ht_unpack_head(ht, step.channel, first + i, from)) {
+			gx_bulk_row(&ht->bulk); /* no load is in flight when the block ends */
 			return 0;
+		}
 		ht_aim(ht, 0);
-		ht_forward_row(ht, row, a->row_bytes);
+		ht_forward_row(ht, row, a->row_bytes, 1);
 		if (a->scale_bytes) {
 			ht_aim(ht, 1);
-			ht_forward_row(ht, row + ht_pad(a->row_bytes), a->scale_bytes);
+			ht_forward_row(ht, row + ht_pad(a->row_bytes), a->scale_bytes, 0);
 		}
 		if (ht_is(ht, EP_HT_EXPERT_MAJOR))
 			ht_heads(ht);
@@ -191,19 +197,20 @@ GX_DEV uint32_t ht_awaited(const struct ht *ht)
 	return c < ht->x.out.n ? ht->x.out.peer[c].rank : EP_HT_NONE;
 }
 
-/* All lanes: does one piece of work. 0: nothing can be done now; *here becomes 0 when no more tokens are left. */
-GX_DEV uint32_t ht_dispatch_some(struct ht *ht, uint32_t *here, uint32_t *bad)
+/* All lanes: does one piece of work; *here becomes 0 when no more tokens are left. One warp of a block keeps an eye on
+ * what comes while tokens are left: the others would look only when they have nothing else to do. */
+GX_DEV enum ht_found ht_dispatch_some(struct ht *ht, uint32_t *here, uint32_t *bad)
 {
-	struct ht_step step = ht_step_take(ht, &ht->x.in);
+	struct ht_step in = ht_step_take(ht, &ht->x.in), out;
 
-	if (step.channel != HT_NO_STEP) {
-		*bad = !ht_forward_step(ht, step);
-		return 1;
+	if (ht_step_is(in)) {
+		*bad = !ht_forward_step(ht, in);
+		return HT_DONE_SOME;
 	}
-	step = ht_step_take(ht, &ht->x.out);
-	if (step.channel != HT_NO_STEP) {
-		ht_fill_step(ht, step);
-		return 1;
+	out = ht_step_take(ht, &ht->x.out);
+	if (ht_step_is(out)) {
+		ht_fill_step(ht, out);
+		return HT_DONE_SOME;
 	}
 	if (*here) {
 		uint32_t item = ht_take(ht, HT_WORK);
@@ -211,30 +218,35 @@ GX_DEV uint32_t ht_dispatch_some(struct ht *ht, uint32_t *here, uint32_t *bad)
 		*here = item <= ht->a->tokens; /* one more: a rank without tokens signals too */
 		if (item < ht->a->tokens)
 			ht_send_here(ht, item);
+		if (*here && gx_warp() == 0)
+			ht_look(ht, 1);
 	}
-	return *here;
+	if (*here)
+		return HT_DONE_SOME;
+	return in.channel == HT_NO_MORE && out.channel == HT_NO_MORE ? HT_NOTHING_LEFT : HT_NOTHING_YET;
 }
 
 GX_DEV void ht_dispatch_across(struct ht *ht)
 {
-	uint32_t forward = !ht_is(ht, EP_HT_BACKWARD), here = 1, bad = 0, awaited = 0;
+	uint32_t forward = !ht_is(ht, EP_HT_BACKWARD), here = 1, bad = 0;
 	uint32_t items = ht->a->tokens + 1 + forward + (uint32_t)ht_steps_of(ht, &ht->x.in) +
 			 (uint32_t)ht_steps_of(ht, &ht->x.out);
 	uint32_t n = forward ? ht_send_meta(ht) : 0;
 	struct ht_idle idle = { 0, 0 };
+	enum ht_found found;
 
-	while (!bad) {
-		if (ht_dispatch_some(ht, &here, &bad)) {
+	while (!bad && (found = ht_dispatch_some(ht, &here, &bad)) != HT_NOTHING_LEFT) {
+		enum gx_wait_result result;
+
+		if (found == HT_DONE_SOME) {
 			idle.spin = 0;
 			n++;
 			continue;
 		}
-		if (gx_lane() == 0)
-			awaited = ht_awaited(ht);
-		awaited = gx_shfl_u32(awaited, 0);
-		if (awaited == EP_HT_NONE)
-			break;
-		bad = !ht_idle(ht, &idle, awaited, EP_KPHASE_RECV);
+		result = ht_idle(ht, &idle);
+		bad = result != GX_ARRIVED;
+		if (bad && gx_lane() == 0)
+			ht_idle_fail(ht, result, ht_awaited(ht));
 	}
 	if (!bad && ht_finished(ht, HT_WORK, n, items)) {
 		HT_TELL_ALL(ht, meta);
