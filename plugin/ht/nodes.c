@@ -8,15 +8,17 @@
 
 #define RINGS_BYTES (32u << 20) /* of all channels of a direction together */
 #define SLOTS_MIN 8u		/* of a channel: some for the net's latency */
+#define STEP_MIN 65536u		/* bytes; shorter ones only where all of the group's tokens need no more */
 
 /*
- * A step is a put that a NIC sends at its full rate, and a GPU has many in flight. On the CPU, engines and ranks share
- * the cores, and every step costs the engines five messages, with the slot's return and the acknowledgements: steps of
- * 64, 128, 256 KiB make dispatch over tcp 2.0, 1.65, 1.45 times as long as bare puts.
+ * A step is a put that a NIC sends at its full rate, and a GPU has many in flight: filling a slot, the way there,
+ * emptying it and the way back take some 60 us and more. On the CPU, engines and ranks share the cores, and every step
+ * costs the engines five messages, with the slot's return and the acknowledgements: steps of 64, 128, 256 KiB make
+ * dispatch over tcp 2.0, 1.65, 1.45 times as long as bare puts.
  */
 static const struct {
 	uint32_t bytes, rows, slots;
-} steps_gpu = { 65536, 32, EP_HT_STEPS }, steps_cpu = { 262144, 64, 16 };
+} steps_gpu = { 131072, 32, EP_HT_STEPS }, steps_cpu = { 262144, 64, 16 };
 
 /* All ranks by node. */
 struct map {
@@ -134,7 +136,7 @@ static void steps_find(const struct ncclEpGroup *group, struct ep_ht_nodes *out)
 			out->step_rows = steps_gpu.rows;
 			most = steps_gpu.slots;
 		}
-	while (out->step_bytes > steps_gpu.bytes && (size_t)others * SLOTS_MIN * out->step_bytes > RINGS_BYTES)
+	while (out->step_bytes > STEP_MIN && (size_t)others * SLOTS_MIN * out->step_bytes > RINGS_BYTES)
 		out->step_bytes /= 2;
 	slots = RINGS_BYTES / out->step_bytes / others;
 	slots = slots < most ? slots : most;
