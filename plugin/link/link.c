@@ -10,8 +10,9 @@
 #include "util/error.h"
 #include "util/param.h"
 
-#define WINDOW 512u /* puts of a channel on the way, of an unordered net */
-#define LANES_GPU 4 /* rings per port: warps that push at once do not queue up for one counter */
+#define WINDOW 512u   /* puts of a channel on the way, of an unordered net; where rows cross in large puts, more: */
+#define WINDOWS 4096u /* of all channels together: a net's latency is many puts */
+#define LANES_GPU 4   /* rings per port: warps that push at once do not queue up for one counter */
 #define ENTRIES_GPU 2048u
 #define ENTRIES_HOST 1024u
 #define DETACH_MS 10000 /* a turn takes microseconds */
@@ -125,6 +126,13 @@ static int device_flush(void *arg)
 	return link->ctx.dev->ops->flush(link->ctx.dev);
 }
 
+static uint32_t link_window(const struct ep_link *link)
+{
+	uint32_t want = link->ctx.throughput ? WINDOWS / (uint32_t)link->far : WINDOW;
+
+	return ep_port_window((uint32_t)link->far, want > WINDOW ? want : WINDOW);
+}
+
 static int port_open(struct ep_link *link, int i, const uint32_t *mail, const struct ep_port_peer *peer)
 {
 	struct ep_ring *ring[EP_LINK_LANES];
@@ -140,7 +148,7 @@ static int port_open(struct ep_link *link, int i, const uint32_t *mail, const st
 		.peer = peer,
 		.peers = link->peers,
 		.seats = link->far,
-		.window = ep_port_window(link->far, WINDOW),
+		.window = link_window(link),
 		.regions = &link->regions,
 		.mail = mail[i],
 		.ring = ring,
@@ -219,8 +227,7 @@ static int link_furnish(struct ep_link *link)
 		return rc;
 	link->lanes = on_cpu(link) ? 1 : LANES_GPU;
 	for (int i = 0; !rc && i < link->ports; i++)
-		rc = ep_link_region(link, ep_port_mail_size(link->far, ep_port_window(link->far, WINDOW)), EP_LINK_MAIL,
-				    &mail[i]);
+		rc = ep_link_region(link, ep_port_mail_size(link->far, link_window(link)), EP_LINK_MAIL, &mail[i]);
 	if (rc || (rc = ep_link_region(link, ctx->far_size, EP_LINK_SIGNALS, &link->control)))
 		return rc;
 	if (!(rc = engines_take(link)) && !(rc = rings_make(link)))
