@@ -92,7 +92,10 @@ static void print_param(enum ep_param_id id, bool help)
 		printf("#     Where it is not set: %s\n", p->fallbacks);
 }
 
-static bool is_param(const char *name, size_t n)
+/* Not the library's: by it the Python package and TransformerEngine find the library. */
+static const char home[] = "NCCL_EP_HOME";
+
+static bool is_known(const char *name, size_t n)
 {
 	for (int i = 0; i < EP_PARAMS; i++) {
 		const char *known = ep_param_info((enum ep_param_id)i)->name;
@@ -100,7 +103,7 @@ static bool is_param(const char *name, size_t n)
 		if (strlen(known) == n && !memcmp(known, name, n))
 			return true;
 	}
-	return false;
+	return strlen(home) == n && !memcmp(home, name, n);
 }
 
 /* All parameters with descriptions, or only those that are set; then unknown NCCL_EP_ names. */
@@ -114,7 +117,7 @@ static void print_params(bool all)
 	for (char **e = environ; *e; e++) {
 		size_t n = strcspn(*e, "=");
 
-		if (!strncmp(*e, "NCCL_EP_", 8) && !is_param(*e, n))
+		if (!strncmp(*e, "NCCL_EP_", 8) && !is_known(*e, n))
 			printf("# %.*s is set, but no parameter has that name\n", (int)n, *e);
 	}
 }

@@ -210,6 +210,13 @@ class Info(Case):
             self.assertEqual(got, want)
             self.assertIn('NCCL_EP_TIMEOUT_MS' if option == '-e' else 'mlx5', got)
 
+    def test_foreign_names(self):
+        """A name that nobody reads is told; NCCL_EP_HOME is read by those who search for the library."""
+        said = subprocess.run([EP_INFO], capture_output=True, text=True, check=True,
+                              env={**os.environ, 'NCCL_EP_HOME': HOME, 'NCCL_EP_HOMES': HOME}).stdout
+        told = [line for line in said.splitlines() if 'no parameter has that name' in line]
+        self.assertEqual(told, ['# NCCL_EP_HOMES is set, but no parameter has that name'])
+
     def test_library(self):
         said = self.python("import runpy, sys; sys.argv = ['info', '-l']; runpy.run_module('nccl_ep.info', run_name='__main__')",
                            NCCL_EP_HOME=HOME)
