@@ -39,6 +39,9 @@ nvidia_fetch() {
 		nccl4py==0.6.0 'cuda-core~=1.0' 'cuda-bindings~=13.0' cuda-pathfinder packaging
 }
 
+# Its dependencies are here already, and must stay what they are.
+megatron_fetch() { "$dir/torch/bin/pip" install -q --no-deps megatron-core==0.16.1; }
+
 # setuptools builds beside the sources, so from a copy.
 pure_wheel() { # FOLDER
 	rm -rf "${dir:?}/$1" && cp -r "python/$1" "$dir/$1"
@@ -65,6 +68,8 @@ pure_wheel nccl && names=$(ls "$dir"/nccl/wheel/*.whl) && "$dir/clean/bin/pip" i
 stage 'wheel: nccl.ep' "$dir/clean/bin/python" $tests/nccl_names.py "$names"
 "$dir/torch/bin/pip" install -q --no-deps --force-reinstall "$wheel"
 stage 'torch' "$dir/torch/bin/python" $tests/with_torch.py
+stage 'training' "$dir/torch/bin/python" doc/train.py
+stage 'training: two nodes of two' env NCCL_EP_RANKS_PER_NODE=2 "$dir/torch/bin/python" doc/train.py
 pure_wheel deep && deep=$(ls "$dir"/deep/wheel/*.whl) &&
 	"$dir/torch/bin/pip" install -q --no-deps --force-reinstall "$deep" ||
 	{ echo 'the wheel of deep_ep could not be built or installed' >&2 && exit 1; }
@@ -78,7 +83,15 @@ stage 'numpy: surface' "$dir/torch/bin/python" $tests/surface.py meson.build
 if nvidia_fetch; then
 	stage "NVIDIA's names" "$dir/torch/bin/python" $tests/against_nvidia.py "$dir/nvidia"
 else
-	skipped=1 && echo "NVIDIA's nccl.ep could not be had: not compared with ours"
+	skipped=$((skipped + 1)) && echo "NVIDIA's nccl.ep could not be had: not compared with ours"
+fi
+for name in primus sglang vllm; do
+	stage "calls of $name" "$dir/torch/bin/python" $tests/pattern_$name.py
+done
+if megatron_fetch; then
+	stage 'Megatron' "$dir/torch/bin/python" $tests/megatron_layer.py
+else
+	skipped=$((skipped + 1)) && echo 'megatron-core could not be had: its layer was not run'
 fi
 stage 'types' "$dir/torch/bin/mypy" --python-version 3.10 --ignore-missing-imports --cache-dir="$dir/mypy" python/nccl_ep \
 	python/deep/deep_ep
