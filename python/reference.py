@@ -27,7 +27,8 @@ they concern communicators; those with `+` exist here only.
 THEIRS = set('''Algorithm AllocConfig AllocFn CombineConfig CombineInputs CombineOutputs CombineQuantizationRecipe DispatchConfig
 DispatchInputs DispatchOutputs DispatchQuantizationRecipe ExpertIdKind FreeFn get_lib_path get_lib_version Group GroupConfig
 Handle HandleConfig Layout LayoutInfo OverflowPolicy PassDir Tensor ZeroCopyMode Communicator UniqueId get_unique_id mem_alloc
-NcclDataType NcclInvalid RegisteredWindowHandle get_nccl_comm_from_group NCCLEpError FunctionNotFoundError
+NcclDataType NcclInvalid RegisteredWindowHandle get_version LibraryInfo VersionInfo get_nccl_comm_from_group
+NCCLEpError FunctionNotFoundError
 Group.create Group.create_handle Group.destroy Group.ptr Handle.update Handle.dispatch Handle.combine Handle.complete
 Handle.destroy Handle.ptr'''.split())
 OWN = {'Group', 'Handle'}  # classes whose members are marked one by one

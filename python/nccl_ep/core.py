@@ -7,18 +7,21 @@ communicator of NCCL or RCCL that exists already is wrapped: Communicator(ptr=..
 from __future__ import annotations
 
 import ctypes
+import pathlib
 import sys
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_void_p
+from dataclasses import dataclass
 from typing import Any
 
 from . import _load, bindings
 from ._buffers import resolve
 from ._config import ptr_of
+from ._version import __version__, version_of
 from .enums import NcclDataType
 from .errors import FunctionNotFoundError, NCCLError, NcclInvalid
 
-__all__ = ['Communicator', 'Memory', 'NcclDataType', 'NcclInvalid', 'RegisteredWindowHandle', 'UniqueId', 'get_unique_id',
-           'mem_alloc', 'mem_free', 'standin_version']
+__all__ = ['Communicator', 'LibraryInfo', 'Memory', 'NcclDataType', 'NcclInvalid', 'RegisteredWindowHandle', 'UniqueId',
+           'VersionInfo', 'get_unique_id', 'get_version', 'mem_alloc', 'mem_free', 'standin_version']
 
 WIN_COLL_SYMMETRIC = 1
 
@@ -84,6 +87,38 @@ def standin_version() -> int:
     out = c_int()
     _call(_standin.get(), 'ncclGetVersion', byref(out))
     return out.value
+
+
+@dataclass(frozen=True)
+class LibraryInfo:
+    """version: packaging.version.Version, a tuple without packaging. cuda_variant: None, the libraries need no CUDA."""
+    version: Any
+    cuda_variant: Any
+    path: pathlib.Path | None
+
+
+@dataclass(frozen=True)
+class VersionInfo:
+    """The fields of nccl4py 0.6 (nccl4py, nccl_bindings, libnccl) and those of 0.3 (nccl, nccl_ep). nccl4py is this package's
+    release; libnccl and nccl are the stand-in with the NCCL version that it offers."""
+    nccl4py: Any
+    nccl_bindings: Any
+    libnccl: LibraryInfo
+    nccl: LibraryInfo
+    nccl_ep: LibraryInfo
+
+
+def get_version() -> VersionInfo:
+    """Versions and files of the libraries, which this call opens."""
+    standin = LibraryInfo(version_of(standin_version()), None, _path(_standin.get().path))
+    ep = LibraryInfo(version_of(bindings.get_version()), None, _path(bindings.get_library_path()))
+    major, minor, micro = (int(part) for part in __version__.split('.'))
+    return VersionInfo(nccl4py=version_of(10000 * major + 100 * minor + micro), nccl_bindings=standin.version, libnccl=standin,
+                       nccl=standin, nccl_ep=ep)
+
+
+def _path(name: str | None) -> pathlib.Path | None:
+    return pathlib.Path(name) if name else None
 
 
 class UniqueId:

@@ -46,6 +46,14 @@ class Against(unittest.TestCase):
             self.assertEqual({m.name: int(m) for m in our if m.name in their.__members__},
                              {m.name: int(m) for m in their}, name)
 
+    def test_versions(self):
+        """Their fields first; the others are those of nccl4py 0.3."""
+        from nccl.core.utils import LibraryInfo, VersionInfo
+        for their, our in ((LibraryInfo, core.LibraryInfo), (VersionInfo, core.VersionInfo)):
+            names = [f.name for f in dataclasses.fields(their)]
+            self.assertEqual([f.name for f in dataclasses.fields(our)][:len(names)], names)
+        self.assertIn('get_version', dir(nccl.core))
+
     def test_dataclasses(self):
         found = self.classes(dataclasses.is_dataclass)
         self.assertEqual(len(found), 10)

@@ -48,6 +48,15 @@ class Names(unittest.TestCase):
         group.destroy()
         comm.destroy()
 
+    def test_versions(self):
+        """What TensorRT-LLM asks (nccl4py 0.3), and what others ask (0.6); without packaging versions are tuples."""
+        import nccl.ep
+        import nccl.core
+        self.assertGreaterEqual(tuple(nccl.get_version().nccl.version), (2, 30, 4))
+        self.assertGreaterEqual(tuple(nccl.get_version().nccl_ep.version), (0, 2))
+        self.assertEqual(nccl.core.get_version().libnccl.path.name, 'libnccl_ep_standin.so')
+        self.assertEqual(nccl.get_version().nccl_ep.path, nccl.ep.get_lib_path())
+
     def test_nccl4py(self):
         """A nccl.core that is installed is the one that is found (a model: a module of that name)."""
         with tempfile.TemporaryDirectory() as tmp:
