@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every rank sends and what it must receive, computed on each rank from all ranks' data, in plain torch.
+
+Tokens are small integers, weights and the experts' factors powers of two, so that every sum is exact in bf16 in whatever
+order it is taken: results are compared by torch.equal.
+"""
+import torch
+
+
+def factor(expert):
+    """Expert e multiplies its rows by this."""
+    return 2.0 ** (expert % 3)
+
+
+class Batch:
+    """The tokens of all ranks: counts[r] tokens of rank r, topk experts each, one of them -1 in every fourth token."""
+
+    def __init__(self, counts, topk, hidden, experts, seed=0):
+        self.counts, self.topk, self.hidden, self.experts = counts, topk, hidden, experts
+        self.ranks, self.local = len(counts), experts // len(counts)
+        self.x, self.idx, self.weights = [], [], []
+        for rank, count in enumerate(counts):
+            g = torch.Generator().manual_seed(1000 * seed + rank)
+            self.x.append(torch.randint(-8, 9, (count, hidden), generator=g).bfloat16())
+            order = [torch.randperm(experts, generator=g)[:topk] for _ in range(count)]
+            idx = torch.stack(order) if order else torch.empty(0, topk, dtype=torch.int64)
+            idx[::4, topk - 1] = -1
+            self.idx.append(idx)
+            self.weights.append(torch.tensor([0.5] + [0.25] * (topk - 1)).repeat(count, 1))
+
+    def rows_of(self, rank, source):
+        """Which tokens of a source go to a rank."""
+        return (self.idx[source] >= 0).logical_and(self.idx[source] // self.local == rank).any(1)
+
+    def received(self, rank):
+        """Rows, local ids and weights of a rank in HT: one row for each token and rank, by source, then by token."""
+        picked = [self.rows_of(rank, source) for source in range(self.ranks)]
+        x = torch.cat([self.x[s][m] for s, m in enumerate(picked)])
+        idx = torch.cat([self.idx[s][m] for s, m in enumerate(picked)])
+        weights = torch.cat([self.weights[s][m] for s, m in enumerate(picked)])
+        here = (idx >= 0).logical_and(idx // self.local == rank)
+        return x, torch.where(here, idx - rank * self.local, -1), torch.where(here, weights, 0.0)
+
+    def expert_counts(self, rank):
+        """Rows of each local expert."""
+        return [sum(int((idx == rank * self.local + e).sum()) for idx in self.idx) for e in range(self.local)]
+
+    def expert_rows(self, expert, handle):
+        """Rows of an expert in LL, in the order that the handle tells: src_info has the index of each at its source,
+        layout_range where the rows of a source begin and how many they are."""
+        src_info, layout_range = handle[0][expert % self.local], handle[1][expert % self.local].tolist()
+        rows = self.x[0].new_empty(sum(packed & 0xffffffff for packed in layout_range), self.hidden)
+        for source, packed in enumerate(layout_range):
+            begin, count = packed >> 32, packed & 0xffffffff
+            tokens = src_info[begin:begin + count].tolist()
+            assert sorted(tokens) == (self.idx[source] == expert).any(1).nonzero()[:, 0].tolist(), \
+                f'expert {expert}: {tokens} of rank {source}'
+            rows[begin:begin + count] = self.x[source][tokens]
+        return rows
+
+    def combined(self, rank):
+        """The layer's output: every token times the sum of its weights and its experts' factors."""
+        idx = self.idx[rank]
+        scale = torch.tensor([[factor(e) if e >= 0 else 0.0 for e in row] for row in idx.tolist()]).reshape(idx.shape)
+        return (self.x[rank].float() * (scale * self.weights[rank]).sum(1, keepdim=True)).bfloat16()
+
+
+def run_experts(x, idx, weights, first):
+    """The experts of a rank on rows as HT delivers them, weighted: what a framework gives to combine. first: the first of
+    its experts."""
+    scale = torch.tensor([[factor(first + e) if e >= 0 else 0.0 for e in row] for row in idx.tolist()]).reshape(idx.shape)
+    return (x.float() * (scale * weights).sum(1, keepdim=True)).bfloat16()
+
+
+def same(what, got, want):
+    assert got.shape == want.shape and got.dtype == want.dtype, \
+        f'{what}: {got.dtype} {list(got.shape)}, must be {want.dtype} {list(want.shape)}'
+    wrong = (got.float() != want.float()).reshape(len(got), -1).any(1).nonzero()[:, 0].tolist() if got.numel() else []
+    assert not wrong, f'{what}: {len(wrong)} of {len(got)} rows are wrong, the first is {wrong[0]}'
