@@ -45,18 +45,13 @@ class Batch:
         """Rows of each local expert."""
         return [sum(int((idx == rank * self.local + e).sum()) for idx in self.idx) for e in range(self.local)]
 
-    def expert_rows(self, expert, handle):
-        """Rows of an expert in LL, in the order that the handle tells: src_info has the index of each at its source,
-        layout_range where the rows of a source begin and how many they are."""
-        src_info, layout_range = handle[0][expert % self.local], handle[1][expert % self.local].tolist()
-        rows = self.x[0].new_empty(sum(packed & 0xffffffff for packed in layout_range), self.hidden)
-        for source, packed in enumerate(layout_range):
-            begin, count = packed >> 32, packed & 0xffffffff
-            tokens = src_info[begin:begin + count].tolist()
-            assert sorted(tokens) == (self.idx[source] == expert).any(1).nonzero()[:, 0].tolist(), \
-                f'expert {expert}: {tokens} of rank {source}'
-            rows[begin:begin + count] = self.x[source][tokens]
-        return rows
+    def expert_rows(self, expert, arrived):
+        """The rows of an expert in LL, whose order is free: in that of what has arrived, each found as the nearest."""
+        want = torch.cat([x[(idx == expert).any(1)] for x, idx in zip(self.x, self.idx)])
+        assert len(arrived) == len(want), f'expert {expert}: {len(arrived)} rows, must be {len(want)}'
+        order = torch.cdist(arrived.float(), want.float()).argmin(1) if len(want) else torch.empty(0, dtype=torch.int64)
+        assert sorted(order.tolist()) == list(range(len(want))), f'expert {expert}: rows are wrong'
+        return want[order]
 
     def combined(self, rank):
         """The layer's output: every token times the sum of its weights and its experts' factors."""
