@@ -104,7 +104,8 @@ def rank_main(me):
 
 class Layer(unittest.TestCase):
     def run_layer(self, ranks, **env):
-        as_processes(rank_main, ranks, counted=False, PYTHONWARNINGS='ignore', **env)  # the other dispatchers use gloo
+        # The other dispatchers use gloo, which has no tensors of a GPU.
+        as_processes(rank_main, ranks, counted=False, CUDA_VISIBLE_DEVICES='', PYTHONWARNINGS='ignore', **env)
 
     def test_two_ranks(self):
         self.run_layer(2)

@@ -7,6 +7,13 @@ order it is taken: results are compared by torch.equal.
 import torch
 
 
+def use_gpu():
+    """Tensors are made on a GPU where torch has one, which the ranks share."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(0)
+        torch.set_default_device('cuda')
+
+
 def factor(expert):
     """Expert e multiplies its rows by this."""
     return 2.0 ** (expert % 3)
@@ -20,12 +27,12 @@ class Batch:
         self.ranks, self.local = len(counts), experts // len(counts)
         self.x, self.idx, self.weights = [], [], []
         for rank, count in enumerate(counts):
-            g = torch.Generator().manual_seed(1000 * seed + rank)
-            self.x.append(torch.randint(-8, 9, (count, hidden), generator=g).bfloat16())
-            order = [torch.randperm(experts, generator=g)[:topk] for _ in range(count)]
-            idx = torch.stack(order) if order else torch.empty(0, topk, dtype=torch.int64)
+            g = torch.Generator('cpu').manual_seed(1000 * seed + rank)
+            x = torch.randint(-8, 9, (count, hidden), generator=g, device='cpu').bfloat16()
+            idx = torch.rand(count, experts, generator=g, device='cpu').argsort(1)[:, :topk].contiguous()
             idx[::4, topk - 1] = -1
-            self.idx.append(idx)
+            self.x.append(x.to(torch.get_default_device()))
+            self.idx.append(idx.to(torch.get_default_device()))
             self.weights.append(torch.tensor([0.5] + [0.25] * (topk - 1)).repeat(count, 1))
 
     def rows_of(self, rank, source):

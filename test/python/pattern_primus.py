@@ -13,7 +13,7 @@ import torch.distributed as dist
 import deep_ep
 
 from deep_ranks import as_processes
-from pattern_model import Batch, run_experts, same
+from pattern_model import Batch, run_experts, same, use_gpu
 from ranks import main
 
 TOPK, EXPERTS, HIDDEN = 4, 8, 256
@@ -31,6 +31,7 @@ def make_buffer(group, ranks):
 
 
 def rank_main(me):
+    use_gpu()
     buffer = make_buffer(dist.group.WORLD, me.ranks)
     me.buffers += 1
     for step in range(3):

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from deep_ep import Buffer, Config
 
 from deep_ranks import as_processes
-from pattern_model import Batch, factor, run_experts, same
+from pattern_model import Batch, factor, run_experts, same, use_gpu
 from ranks import main
 
 TOPK, EXPERTS, HIDDEN, MOST = 3, 8, 2048, 16
@@ -28,6 +28,7 @@ def make_buffer(ranks):
 
 
 def rank_main(me):
+    use_gpu()
     rank, ranks = me.rank, me.ranks
     buffer = make_buffer(ranks)
     me.buffers += 1

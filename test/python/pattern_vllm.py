@@ -10,13 +10,14 @@ import torch.distributed as dist
 
 import deep_ep
 from deep_ranks import as_processes
-from pattern_model import Batch, factor, run_experts, same
+from pattern_model import Batch, factor, run_experts, same, use_gpu
 from ranks import main
 
 TOPK, EXPERTS = 3, 8
 
 
 def high_throughput(me, nodes):
+    use_gpu()
     size = 1024 << 20  # VLLM_DEEPEP_BUFFER_SIZE_MB
     buffer = deep_ep.Buffer(group=dist.new_group(backend='gloo'), num_nvl_bytes=size, num_rdma_bytes=size if nodes > 1 else 0,
                             low_latency_mode=False, num_qps_per_rank=10 if nodes > 1 else 1, explicitly_destroy=True)
@@ -73,6 +74,7 @@ def ht_dispatch(rank, buffer, batch, dbo, kind, config):
 
 
 def low_latency(me):
+    use_gpu()
     rank, ranks = me.rank, me.ranks
     most, hidden, local = 16, 2048, EXPERTS // ranks
     size = deep_ep.Buffer.get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank=most, hidden=hidden,
