@@ -17,6 +17,7 @@ from pattern_model import Batch, run_experts, same, use_gpu
 from ranks import main
 
 TOPK, EXPERTS, HIDDEN = 4, 8, 256
+LATER = {'async_finish': True, 'allocate_on_comm_stream': True}  # Primus-Turbo's defaults
 
 
 def make_buffer(group, ranks):
@@ -34,9 +35,13 @@ def rank_main(me):
     use_gpu()
     buffer = make_buffer(dist.group.WORLD, me.ranks)
     me.buffers += 1
-    for step in range(3):
-        for worst in (False, True):
-            step_of(me.rank, me.ranks, buffer, step, worst)
+    for worst in (False, True):
+        # Three layers go forward before the first goes backward. Without a bound, ranks may have any number of tokens.
+        layers = [Batch([n if worst or r else 8 * step for r in range(me.ranks)], TOPK, HIDDEN, EXPERTS, step)
+                  for step, n in enumerate((8, 70, 24))]
+        handles = [forward(me.rank, buffer, batch, worst) for batch in layers]
+        for batch, (handle, rows) in reversed(list(zip(layers, handles))):
+            backward(me.rank, buffer, batch, handle, rows)
 
 
 def event():
@@ -44,20 +49,18 @@ def event():
     return deep_ep.utils.EventOverlap(deep_ep.utils.EventHandle())
 
 
-def step_of(rank, ranks, buffer, step, worst):
-    tokens = 8 * (step + 1)
-    batch = Batch([tokens] * ranks, TOPK, HIDDEN, EXPERTS, step)
-    later = {'async_finish': True, 'allocate_on_comm_stream': True}
+def forward(rank, buffer, batch, worst):
+    most = batch.counts[rank] * batch.ranks if worst else 0
     per_rank, per_node, per_expert, in_rank, previous = buffer.get_dispatch_layout(batch.idx[rank], EXPERTS,
-                                                                                   previous_event=event(), **later)
+                                                                                   previous_event=event(), **LATER)
     x, idx, weights, counts, handle, after = buffer.dispatch(
         batch.x[rank], topk_idx=batch.idx[rank], topk_weights=batch.weights[rank], num_tokens_per_rank=per_rank,
         num_tokens_per_rdma_rank=per_node, is_token_in_rank=in_rank, num_tokens_per_expert=per_expert,
-        num_worst_tokens=tokens * ranks if worst else 0, previous_event=previous, **later)
+        num_worst_tokens=most, previous_event=previous, **LATER)
     after.current_stream_wait()
     want, want_idx, want_weights = batch.received(rank)
-    n, who = len(want), f'rank {rank}, step {step}, worst {worst}'
-    assert len(x) == len(idx) == len(weights) == (tokens * ranks if worst else n), f'{who}: {len(x)} rows'
+    n, who = len(want), f'rank {rank}, tokens {batch.counts}, worst {most}'
+    assert len(x) == len(idx) == len(weights) == (most or n), f'{who}: {len(x)} rows'
     assert torch.tensor(counts).tolist() == ([] if worst else batch.expert_counts(rank)), f'{who}: {counts}'
     same(f'{who}: rows', x[:n], want)
     same(f'{who}: ids', idx[:n], want_idx)
@@ -65,17 +68,17 @@ def step_of(rank, ranks, buffer, step, worst):
     assert (idx[n:] == -1).all(), f'{who}: ids after the last row'
     y = torch.full_like(x, float('nan'))  # what was not received must not be read
     y[:n] = run_experts(x[:n], idx[:n], weights[:n], rank * batch.local)
-    out, none, after = buffer.combine(y, handle=handle, topk_weights=None, previous_event=event(), **later)
+    out, none, after = buffer.combine(y, handle=handle, topk_weights=None, previous_event=event(), **LATER)
     after.current_stream_wait()
     assert none is None
     same(f'{who}: combined', out, batch.combined(rank))
-    backward(rank, buffer, batch, handle, later, len(x))
+    return handle, len(x)
 
 
-def backward(rank, buffer, batch, handle, later, rows):
+def backward(rank, buffer, batch, handle, rows):
     """combine's backward pass is a dispatch by the handle, dispatch's a combine with gradients of the weights."""
     dy = batch.x[rank] * 0.5
-    got, *none, after = buffer.dispatch(dy, handle=handle, previous_event=event(), **later)
+    got, *none, after = buffer.dispatch(dy, handle=handle, previous_event=event(), **LATER)
     after.current_stream_wait()
     want, want_idx, _ = batch.received(rank)
     n = len(want)
@@ -83,7 +86,7 @@ def backward(rank, buffer, batch, handle, later, rows):
     same(f'rank {rank}: gradients of rows', got[:n], want * 0.5)
     grads = torch.full((rows, batch.topk), float('nan'))
     grads[:n] = torch.where(want_idx >= 0, want_idx + rank * batch.local + 1.0, 0.0)
-    dx, dw, after = buffer.combine(got, handle, topk_weights=grads, previous_event=event(), **later)
+    dx, dw, after = buffer.combine(got, handle, topk_weights=grads, previous_event=event(), **LATER)
     after.current_stream_wait()
     idx = batch.idx[rank]
     owners = sum((batch.rows_of(r, rank)).float() for r in range(batch.ranks))
