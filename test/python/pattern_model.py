@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank sends and what it must receive, computed on each rank from all ranks' data, in plain torch.
+"""A layer of a framework in plain torch: what every rank sends and must get, computed on each rank from all ranks' data.
 
 Tokens are small integers, weights and the experts' factors powers of two, so that every sum is exact in bf16 in whatever
-order it is taken: results are compared by torch.equal.
+order it is taken: results are compared exactly.
 """
 import torch
 
-
-def use_gpu():
-    """Tensors are made on a GPU where torch has one, which the ranks share."""
-    if torch.cuda.is_available():
-        torch.cuda.set_device(0)
-        torch.set_default_device('cuda')
+from deep_model import Input, Model
+from deep_ranks import DEVICE
 
 
 def factor(expert):
@@ -19,38 +15,28 @@ def factor(expert):
     return 2.0 ** (expert % 3)
 
 
+def scaled(x, idx, weights, first=0):
+    """Rows times the sum of their experts' factors, weighted; idx counts from expert `first`, -1 is none."""
+    scale = torch.tensor([[factor(first + e) if e >= 0 else 0.0 for e in row] for row in idx.tolist()]).reshape(idx.shape)
+    return (x.float() * (scale * weights).sum(1, keepdim=True)).bfloat16()
+
+
 class Batch:
-    """The tokens of all ranks: counts[r] tokens of rank r, topk experts each, one of them -1 in every fourth token."""
+    """counts[r] tokens of rank r, topk experts each, some of them -1. Lists have one tensor per rank."""
 
     def __init__(self, counts, topk, hidden, experts, seed=0):
-        self.counts, self.topk, self.hidden, self.experts = counts, topk, hidden, experts
-        self.ranks, self.local = len(counts), experts // len(counts)
-        self.x, self.idx, self.weights = [], [], []
-        for rank, count in enumerate(counts):
-            g = torch.Generator('cpu').manual_seed(1000 * seed + rank)
-            x = torch.randint(-8, 9, (count, hidden), generator=g, device='cpu').bfloat16()
-            idx = torch.rand(count, experts, generator=g, device='cpu').argsort(1)[:, :topk].contiguous()
-            idx[::4, topk - 1] = -1
-            self.x.append(x.to(torch.get_default_device()))
-            self.idx.append(idx.to(torch.get_default_device()))
-            self.weights.append(torch.tensor([0.5] + [0.25] * (topk - 1)).repeat(count, 1))
-
-    def rows_of(self, rank, source):
-        """Which tokens of a source go to a rank."""
-        return (self.idx[source] >= 0).logical_and(self.idx[source] // self.local == rank).any(1)
+        self.counts, self.topk, self.ranks, self.local = counts, topk, len(counts), experts // len(counts)
+        with torch.device('cpu'):
+            everyone = [Input(rank, count, experts, topk, hidden, seed, whole=True) for rank, count in enumerate(counts)]
+        for one in everyone:
+            one.x, one.idx = one.x.to(DEVICE), one.idx.to(DEVICE)
+            one.weights = torch.tensor([0.5] + [0.25] * (topk - 1)).repeat(len(one.x), 1)
+        self.x, self.idx, self.weights = ([getattr(one, name) for one in everyone] for name in ('x', 'idx', 'weights'))
+        self.model = Model(everyone, experts)
 
     def received(self, rank):
-        """Rows, local ids and weights of a rank in HT: one row for each token and rank, by source, then by token."""
-        picked = [self.rows_of(rank, source) for source in range(self.ranks)]
-        x = torch.cat([self.x[s][m] for s, m in enumerate(picked)])
-        idx = torch.cat([self.idx[s][m] for s, m in enumerate(picked)])
-        weights = torch.cat([self.weights[s][m] for s, m in enumerate(picked)])
-        here = (idx >= 0).logical_and(idx // self.local == rank)
-        return x, torch.where(here, idx - rank * self.local, -1), torch.where(here, weights, 0.0)
-
-    def expert_counts(self, rank):
-        """Rows of each local expert."""
-        return [sum(int((idx == rank * self.local + e).sum()) for idx in self.idx) for e in range(self.local)]
+        """Rows, local ids and weights of a rank in HT."""
+        return self.model.rows(rank, self.x), *self.model.topk(rank)
 
     def expert_rows(self, expert, arrived):
         """The rows of an expert in LL, whose order is free: in that of what has arrived, each found as the nearest."""
@@ -61,17 +47,8 @@ class Batch:
         return want[order]
 
     def combined(self, rank):
-        """The layer's output: every token times the sum of its weights and its experts' factors."""
-        idx = self.idx[rank]
-        scale = torch.tensor([[factor(e) if e >= 0 else 0.0 for e in row] for row in idx.tolist()]).reshape(idx.shape)
-        return (self.x[rank].float() * (scale * self.weights[rank]).sum(1, keepdim=True)).bfloat16()
-
-
-def run_experts(x, idx, weights, first):
-    """The experts of a rank on rows as HT delivers them, weighted: what a framework gives to combine. first: the first of
-    its experts."""
-    scale = torch.tensor([[factor(first + e) if e >= 0 else 0.0 for e in row] for row in idx.tolist()]).reshape(idx.shape)
-    return (x.float() * (scale * weights).sum(1, keepdim=True)).bfloat16()
+        """The layer's output."""
+        return scaled(self.x[rank], self.idx[rank], self.weights[rank])
 
 
 def same(what, got, want):

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 import deep_ep
 
-from deep_ranks import as_processes
-from pattern_model import Batch, run_experts, same, use_gpu
+from deep_ranks import DEVICE, as_processes
+from pattern_model import Batch, same, scaled
 from ranks import main
 
 TOPK, EXPERTS, HIDDEN = 4, 8, 256
@@ -32,7 +32,7 @@ def make_buffer(group, ranks):
 
 
 def rank_main(me):
-    use_gpu()
+    torch.set_default_device(DEVICE)
     buffer = make_buffer(dist.group.WORLD, me.ranks)
     me.buffers += 1
     for worst in (False, True):
@@ -61,13 +61,13 @@ def forward(rank, buffer, batch, worst):
     want, want_idx, want_weights = batch.received(rank)
     n, who = len(want), f'rank {rank}, tokens {batch.counts}, worst {most}'
     assert len(x) == len(idx) == len(weights) == (most or n), f'{who}: {len(x)} rows'
-    assert torch.tensor(counts).tolist() == ([] if worst else batch.expert_counts(rank)), f'{who}: {counts}'
+    assert torch.tensor(counts).tolist() == ([] if worst else batch.model.counts(rank)), f'{who}: {counts}'
     same(f'{who}: rows', x[:n], want)
     same(f'{who}: ids', idx[:n], want_idx)
     same(f'{who}: weights', weights[:n], want_weights)
     assert (idx[n:] == -1).all(), f'{who}: ids after the last row'
     y = torch.full_like(x, float('nan'))  # what was not received must not be read
-    y[:n] = run_experts(x[:n], idx[:n], weights[:n], rank * batch.local)
+    y[:n] = scaled(x[:n], idx[:n], weights[:n], rank * batch.local)
     out, none, after = buffer.combine(y, handle=handle, topk_weights=None, previous_event=event(), **LATER)
     after.current_stream_wait()
     assert none is None
@@ -89,7 +89,7 @@ def backward(rank, buffer, batch, handle, rows):
     dx, dw, after = buffer.combine(got, handle, topk_weights=grads, previous_event=event(), **LATER)
     after.current_stream_wait()
     idx = batch.idx[rank]
-    owners = sum((batch.rows_of(r, rank)).float() for r in range(batch.ranks))
+    owners = batch.model.owned[rank].sum(1)
     same(f'rank {rank}: gradients of tokens', dx, (dy.float() * owners[:, None]).bfloat16())
     same(f'rank {rank}: gradients of weights', dw, torch.where(idx >= 0, idx + 1.0, 0.0))
 

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from deep_ep import Buffer, Config
 
-from deep_ranks import as_processes
-from pattern_model import Batch, factor, run_experts, same, use_gpu
+from deep_ranks import DEVICE, as_processes
+from pattern_model import Batch, factor, same, scaled
 from ranks import main
 
 TOPK, EXPERTS, HIDDEN, MOST = 3, 8, 2048, 16
@@ -28,7 +28,7 @@ def make_buffer(ranks):
 
 
 def rank_main(me):
-    use_gpu()
+    torch.set_default_device(DEVICE)
     rank, ranks = me.rank, me.ranks
     buffer = make_buffer(ranks)
     me.buffers += 1
@@ -67,16 +67,16 @@ def normal(rank, ranks, buffer, kind, concurrent, seed):
     want, want_idx, want_weights = batch.received(rank)
     if kind != 'bf16':
         got, scales = got
-        everyone = [quantized(batch.x[s], kind, s)[1][batch.rows_of(rank, s)] for s in range(ranks)]
-        same(f'rank {rank}: scales by {kind}', scales, torch.cat(everyone))
+        everyone = [quantized(batch.x[s], kind, s)[1] for s in range(ranks)]
+        same(f'rank {rank}: scales by {kind}', scales, batch.model.rows(rank, everyone))
         got = got.bfloat16()
     unit = 1 if kind == 'bf16' else 128  # SGLang takes the sum of this list for the rows of its GEMM
-    assert counts == [-(-n // unit) * unit for n in batch.expert_counts(rank)], f'rank {rank}: {counts}'
+    assert counts == batch.model.counts(rank, unit), f'rank {rank}: {counts}'
     same(f'rank {rank}: rows, {kind}', got, want)
     same(f'rank {rank}: ids', got_idx, want_idx)
     same(f'rank {rank}: weights', got_weights, want_weights)
     previous = Buffer.capture() if concurrent else None
-    out, _, event = buffer.combine(run_experts(got, got_idx, got_weights, rank * batch.local), handle,
+    out, _, event = buffer.combine(scaled(got, got_idx, got_weights, rank * batch.local), handle,
                                    async_finish=concurrent, previous_event=previous,
                                    allocate_on_comm_stream=previous is not None, config=Config(**CONFIG))
     if concurrent:
@@ -93,7 +93,7 @@ def two_batches(rank, ranks, buffer, seed, hooks):
     sums = []
     for b, (rows, counts, handle, event, hook) in zip(batches, sent):
         hook() if hooks else event.current_stream_wait()
-        assert counts.tolist() == b.expert_counts(rank), f'rank {rank}: {counts.tolist()}, must be {b.expert_counts(rank)}'
+        assert counts.tolist() == b.model.counts(rank), f'rank {rank}: {counts.tolist()}, must be {b.model.counts(rank)}'
         for e in range(b.local):
             n, expert = int(counts[e]), rank * b.local + e
             same(f'rank {rank}: expert {expert}', rows[e, :n], b.expert_rows(expert, rows[e, :n]))

@@ -9,15 +9,15 @@ import torch
 import torch.distributed as dist
 
 import deep_ep
-from deep_ranks import as_processes
-from pattern_model import Batch, factor, run_experts, same, use_gpu
+from deep_ranks import DEVICE, as_processes
+from pattern_model import Batch, factor, same, scaled
 from ranks import main
 
 TOPK, EXPERTS = 3, 8
 
 
 def high_throughput(me, nodes):
-    use_gpu()
+    torch.set_default_device(DEVICE)
     size = 1024 << 20  # VLLM_DEEPEP_BUFFER_SIZE_MB
     buffer = deep_ep.Buffer(group=dist.new_group(backend='gloo'), num_nvl_bytes=size, num_rdma_bytes=size if nodes > 1 else 0,
                             low_latency_mode=False, num_qps_per_rank=10 if nodes > 1 else 1, explicitly_destroy=True)
@@ -37,7 +37,7 @@ def two_batches(rank, ranks, buffer, dbo, kind):
     received = [ht_dispatch(rank, buffer, batch, dbo, kind, config) for batch in batches]
     for batch, (x, idx, weights, handle) in zip(batches, received):
         event = buffer.capture() if dbo else None
-        y = run_experts(x, idx, weights, rank * batch.local)
+        y = scaled(x, idx, weights, rank * batch.local)
         out, none, event = buffer.combine(x=y, handle=handle, topk_weights=None, config=buffer.get_combine_config(ranks),
                                           previous_event=event, async_finish=not dbo, allocate_on_comm_stream=False)
         assert none is None and (event.event is None) == dbo
@@ -48,8 +48,8 @@ def two_batches(rank, ranks, buffer, dbo, kind):
 
 def ht_dispatch(rank, buffer, batch, dbo, kind, config):
     x, idx, weights = batch.x[rank], batch.idx[rank], batch.weights[rank]
-    tokens = x if kind == 'bf16' else \
-        (x.to(torch.float8_e4m3fn), torch.full((len(x), 2 if kind == 'blocks' else 1), 2.0 + rank))
+    scales = [torch.full((n, 2 if kind == 'blocks' else 1), 2.0 + source) for source, n in enumerate(batch.counts)]
+    tokens = x if kind == 'bf16' else (x.to(torch.float8_e4m3fn), scales[rank])
     event = buffer.capture() if dbo else None
     a, b, c, d, event = buffer.get_dispatch_layout(topk_idx=idx, num_experts=EXPERTS, previous_event=event, async_finish=False,
                                                    allocate_on_comm_stream=False)
@@ -61,20 +61,19 @@ def ht_dispatch(rank, buffer, batch, dbo, kind, config):
         event.current_stream_wait()
     want, want_idx, want_weights = batch.received(rank)
     if kind != 'bf16':
-        got, scales = got
-        sources = [2.0 + s for s in range(batch.ranks) for _ in range(int(batch.rows_of(rank, s).sum()))]
-        same(f'rank {rank}: scales', scales, torch.tensor(sources)[:, None].expand(-1, tokens[1].shape[1]))
+        got, got_scales = got
+        same(f'rank {rank}: scales', got_scales, batch.model.rows(rank, scales))
         assert got.dtype == torch.float8_e4m3fn
         got = got.bfloat16()
     same(f'rank {rank}: rows, {kind}', got, want)
     same(f'rank {rank}: ids', got_idx, want_idx)
     same(f'rank {rank}: weights', got_weights, want_weights)
-    assert counts == batch.expert_counts(rank), f'rank {rank}: {counts}, must be {batch.expert_counts(rank)}'
+    assert counts == batch.model.counts(rank), f'rank {rank}: {counts}, must be {batch.model.counts(rank)}'
     return got, got_idx, got_weights, handle
 
 
 def low_latency(me):
-    use_gpu()
+    torch.set_default_device(DEVICE)
     rank, ranks = me.rank, me.ranks
     most, hidden, local = 16, 2048, EXPERTS // ranks
     size = deep_ep.Buffer.get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank=most, hidden=hidden,
@@ -103,7 +102,7 @@ def ll_layer(rank, ranks, buffer, most, hidden, layer, use_fp8=False, **fp8):
         **(fp8 or {'round_scale': False, 'use_ue8m0': False}))
     hook()
     who = f'rank {rank}, layer {layer}, {"fp8" if use_fp8 else "bf16"}'
-    assert counts.tolist() == batch.expert_counts(rank), f'{who}: {counts.tolist()}, must be {batch.expert_counts(rank)}'
+    assert counts.tolist() == batch.model.counts(rank), f'{who}: {counts.tolist()}, must be {batch.model.counts(rank)}'
     rows = values_of(*got) if use_fp8 else got
     assert rows.shape == (batch.local, ranks * most, hidden)
     y = torch.full_like(rows, float('nan'), dtype=torch.bfloat16)
