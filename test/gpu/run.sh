@@ -201,9 +201,16 @@ rows=(
 	'memcheck-procs|flashinfer-memcheck|180|memcheck-mps|t_flashinfer_pattern -g -n 2 @../plugin/libnccl_ep.so'
 	'callers|nccl-extensions|120|plain|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2'
 	'callers|nccl-extensions-mps|180|mps|nccl_extensions.py run build-wheels @../plugin/libnccl_ep.so @../plugin/libnccl.so.2 --ranks 2'
+	'python|python-torch|120|mps|torch.sh @../python with_torch'
+	'python|deep-ht|180|mps|torch.sh @../python deep_ht'
+	'python|deep-ll|180|mps|torch.sh @../python deep_ll'
+	'python|deep-cost|120|table-mps|torch.sh @../python deep_cost'
+	'python|calls-vllm|180|mps|torch.sh @../python pattern_vllm'
+	'python|calls-sglang|180|mps|torch.sh @../python pattern_sglang'
+	'python|calls-primus|180|mps|torch.sh @../python pattern_primus'
 	'cpu|cpu-suite|600|suite|cpu'
 )
-default=(cpu dev threads nccl procs mps ll ll-procs ll-nodes net-sm ht ht-procs ht-nodes callers torch perf perf-sm perf-ht-sm memcheck memcheck-procs racecheck)
+default=(cpu dev threads nccl procs mps ll ll-procs ll-nodes net-sm ht ht-procs ht-nodes callers torch python perf perf-sm perf-ht-sm memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
