@@ -11,10 +11,10 @@
 #define STEP_MIN 65536u		/* bytes; shorter ones only where all of the group's tokens need no more */
 
 /*
- * A step is a put that a NIC sends at its full rate, and a GPU has many in flight: filling a slot, the way there,
- * emptying it and the way back take some 60 us and more. On the CPU, engines and ranks share the cores, and every step
- * costs the engines five messages, with the slot's return and the acknowledgements: steps of 64, 128, 256 KiB make
- * dispatch over tcp 2.0, 1.65, 1.45 times as long as bare puts.
+ * A step is a put that a NIC sends at its full rate, and a GPU has many in flight: slots are filled, cross, are emptied
+ * and come back (doc/performance.md). On the CPU, engines and ranks share the cores, and every step costs the engines
+ * five messages, with the slot's return and the acknowledgements: with steps of 128 and 256 KiB a dispatch over tcp
+ * takes 0.83 and 0.73 of the time that it takes with 64.
  */
 static const struct {
 	uint32_t bytes, rows, slots;
