@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """summary.py [--label NAME] LOG.json...: the results in meson's log, and one line "N passed, N failed, N skipped" ("NAME: N passed, ...").
+summary.py --failed LOG.json...: the tests that failed, each with the end of what it printed; nothing where none did.
 
 A Criterion program counts with each of its cases, every other program as one. A program that meson calls failed
 although no case of it failed (a leak at exit, a crash of the runner, a timeout) adds one failure. No test at all is
@@ -57,6 +58,27 @@ def count(test):
     return own
 
 
+def read(path):
+    try:
+        tests = [json.loads(line) for line in open(path)]
+    except FileNotFoundError:
+        tests = []
+    for t in tests:
+        t['name'] = re.split(r'[:/] ?', t['name'])[-1]  # without project and suites, whose format differs between versions of meson
+    return sorted(tests, key=lambda t: t['name'])
+
+
+def failed(tests, lines=40):
+    """What to print of those that failed: a log of an hour is cut from above, so this goes to its end."""
+    out = []
+    for t in tests:
+        if count(t)[1]:
+            out.append(f"---- {t['name']}: {t['result']} after {t['duration']:.1f} s")
+            told = [line for line in output(t).splitlines() if not line.startswith('ok ')]
+            out += told[-lines:]
+    return out
+
+
 def self_test():
     crit = '[====] Synthesis: Tested: 9 | Passing: 7 | Failing: 1 | Crashing: 1 \n'
     blue = '[====] Synthesis: Tested: \x1b[0;34m3\x1b[0m | Passing: \x1b[0;32m3\x1b[0m | Failing: 0 | Crashing: 0 \n'
@@ -69,26 +91,28 @@ def self_test():
         got = count({'result': result, 'stdout': text})
         if got != want:
             sys.exit(f'summary.py: {result} {text!r}: {got}, not {want}')
+    told = failed([{'name': 'a', 'result': 'OK', 'duration': 1, 'stdout': 'x'},
+                   {'name': 'b', 'result': 'FAIL', 'duration': 1, 'stdout': 'TAP version 13\nok - c\nnot ok - d\nwhy\n'}])
+    if told != ['---- b: FAIL after 1.0 s', 'TAP version 13', 'not ok - d', 'why']:
+        sys.exit(f'summary.py: --failed says {told}')
     print('summary.py: self-test passed')
 
 
 def main():
     if sys.argv[1:] == ['--self-test']:
         return self_test()
+    if sys.argv[1:2] == ['--failed']:
+        print('\n'.join(f'{path}\n' + '\n'.join(told) for path in sys.argv[2:] if (told := failed(read(path)))))
+        return 0
     paths, label = sys.argv[1:], ''
     if paths[:1] == ['--label']:
         label, paths = paths[1] + ': ', paths[2:]
     total = [0, 0, 0]
     seconds = 0.0
     for path in paths:
-        try:
-            tests = [json.loads(line) for line in open(path)]
-        except FileNotFoundError:
-            tests = []
-        for t in tests:
-            t['name'] = re.split(r'[:/] ?', t['name'])[-1]  # without project and suites, whose format differs between versions of meson
+        tests = read(path)
         width = max((len(t['name']) for t in tests), default=0)
-        for t in sorted(tests, key=lambda t: t['name']):
+        for t in tests:
             n = count(t)
             total = [a + b for a, b in zip(total, n)]
             seconds += t['duration']
