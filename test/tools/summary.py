@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """summary.py [--label NAME] LOG.json...: the results in meson's log, and one line "N passed, N failed, N skipped" ("NAME: N passed, ...").
 summary.py --failed LOG.json...: the tests that failed, each with the end of what it printed; nothing where none did.
+summary.py --names LOG.json...: their names.
+--again LOG.json: what a second run of some of the tests says counts instead, and the table and the line before the last say so.
 
 A Criterion program counts with each of its cases, every other program as one. A program that meson calls failed
 although no case of it failed (a leak at exit, a crash of the runner, a timeout) adds one failure. No test at all is
@@ -101,23 +103,35 @@ def self_test():
 def main():
     if sys.argv[1:] == ['--self-test']:
         return self_test()
+    if sys.argv[1:2] == ['--names']:
+        print('\n'.join(t['name'] for path in sys.argv[2:] for t in read(path) if count(t)[1]))
+        return 0
     if sys.argv[1:2] == ['--failed']:
         print('\n'.join(f'{path}\n' + '\n'.join(told) for path in sys.argv[2:] if (told := failed(read(path)))))
         return 0
     paths, label = sys.argv[1:], ''
     if paths[:1] == ['--label']:
         label, paths = paths[1] + ': ', paths[2:]
+    second = {}
+    if '--again' in paths:
+        at = paths.index('--again')
+        second = {t['name']: t for t in read(paths[at + 1])}
+        del paths[at:at + 2]
     total = [0, 0, 0]
     seconds = 0.0
     for path in paths:
         tests = read(path)
         width = max((len(t['name']) for t in tests), default=0)
         for t in tests:
+            word = ', at the second run' if t['name'] in second else ''
+            t = second.get(t['name'], t)
             n = count(t)
             total = [a + b for a, b in zip(total, n)]
             seconds += t['duration']
-            print(f"{t['name']:{width}}  {t['result']:8} {t['duration']:7.2f}s  {said(t)}".rstrip())
+            print(f"{t['name']:{width}}  {t['result']:8} {t['duration']:7.2f}s  {said(t)}".rstrip() + word)
     print(f'# {seconds:.0f} s of tests')
+    if second:
+        print('# failed at the first run: ' + ' '.join(sorted(second)))
     print(label + '%d passed, %d failed, %d skipped' % tuple(total))
     if total[0] + total[1] == 0:
         sys.exit('summary.py: no test ran')
