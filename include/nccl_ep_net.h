@@ -17,33 +17,31 @@
  * What a net promises
  *  P1 A put of 8 bytes to an 8-byte aligned address is seen whole: all old or all new.
  *  P2 When a put has completed, its source may be reused, and the bytes will arrive or the peer is reported as lost.
- *     The receiver learns of the arrival by order (P3), by a signal (P4) or by immediate data (P5).
+ *     The receiver learns of the arrival by order (P3) or by immediate data (P4).
  *  P3 Property `ordered`: of two puts on one context to one peer the later never becomes visible before the earlier to
  *     the processor or device that owns the memory and polls it. A NIC that orders its writes on the wire but not into
  *     device memory is not ordered.
  *     Ordered or not: after a failed put nothing later to that peer on that context arrives. A put has failed when iput
- *     or iputSignal returned an error or its request completed with one; it may have arrived, whole or in part. From
- *     then on every put to that peer on that context fails, for good. Excepted are -EINVAL, an invalid put, and -ENOMEM
- *     of iput and iputSignal: such a put was never made, and it is the caller that stops (C4).
+ *     returned an error or its request completed with one; it may have arrived, whole or in part. From then on every
+ *     put to that peer on that context fails, for good. Excepted are -EINVAL, an invalid put, and -ENOMEM of iput: such
+ *     a put was never made, and it is the caller that stops (C4).
  *     - An ordered net includes what it accepted before the error was known: at any time a prefix of the puts has
  *       arrived, and if a request completes with an error, those of all later puts do.
  *     - Of an unordered net puts that it accepted before it returned the error may arrive: the receiver sees by their
  *       immediate data that an earlier one is missing, and uses none of them.
- *     - A weak signal fails with its put, a strong one with any earlier put on its context to that peer.
  *     - A net may retry, repair or reconnect before it reports an error, in order; never after it.
  *     - The context is the caller's: of several queues or devices per peer (rails) one that fails stops the peer on all
  *       of them, unless its puts are repeated on another.
- *  P4 A weak signal becomes visible after its own put, a strong one after all earlier puts on its context to that peer.
- *     Its value is stored, not added.
- *  P5 When progress returns immediate data, the bytes of that put have arrived as far as the net is concerned; before a
- *     device reads them, iflush must complete. Immediates of different puts arrive in any order unless the net is
- *     `ordered`, each exactly once. An unordered net can carry 32 bits of immediate data with every put.
+ *  P4 When progress returns immediate data, the bytes of that put have arrived as far as the net is concerned (P5).
+ *     Immediates of different puts arrive in any order unless the net is `ordered`, each exactly once. An unordered net
+ *     can carry 32 bits of immediate data with every put.
+ *  P5 When iflush has completed, the bytes in that registration of all puts whose immediate data was returned on this
+ *     context before the call are visible to the device that owns the memory.
  *  P6 A failure concerns one peer, not the comm: puts to other peers continue. Requests to a lost peer complete with an
  *     error in finite time, provided that progress is called.
  * What the caller promises
  *  C1 progress is called repeatedly on every context, including those that only receive.
- *  C2 No rank closes its comm before all have connected, and none deregisters memory that a peer may still put to or
- *     get from.
+ *  C2 No rank closes its comm before all have connected, and none deregisters memory that a peer may still put to.
  *  C3 Every request is tested until it is done, except those of quiet puts.
  *  C4 After a failed put the caller puts nothing more to that peer on that context.
  * What the library notices when a net breaks P3
@@ -73,15 +71,11 @@
 #define NCCL_EP_NET_MEM_CUDA 2u
 #define NCCL_EP_NET_MEM_HIP 4u
 
-/* Signals, as bits of signals. */
-#define NCCL_EP_NET_SIGNAL_WEAK 1u
-#define NCCL_EP_NET_SIGNAL_STRONG 2u
-
 /* Flags of a put. */
 #define NCCL_EP_NET_IMM 1u    /* imm is delivered to the receiver */
 #define NCCL_EP_NET_INLINE 2u /* src is read before the call returns and needs no registration; <= maxInline bytes */
 #define NCCL_EP_NET_MORE 4u   /* another put follows at once: the doorbell may be deferred */
-#define NCCL_EP_NET_QUIET 8u  /* completes with the next put or get to this peer that is not quiet */
+#define NCCL_EP_NET_QUIET 8u  /* completes with the next put to this peer that is not quiet */
 
 typedef enum { NCCL_EP_NET_WARN = 0, NCCL_EP_NET_INFO = 1 } ncclEpNetLogLevel_t;
 /* Arguments as printf. A WARN message is also what the user gets when the call then fails. */
@@ -107,14 +101,12 @@ typedef struct {
 	const char *name;    /* the device, as its driver calls it; valid until finalize */
 	const char *pciPath; /* in sysfs, to find the nearest device; NULL if unknown */
 	int ordered;	     /* P3 */
-	int signals;
 	uint32_t memKinds;
 	uint32_t immBits;     /* 0 or 32 */
 	uint32_t maxInline;   /* bytes */
 	uint32_t maxPuts;     /* requests a context accepts before it has no room; 0: no limit */
 	uint32_t maxContexts; /* per comm */
 	uint32_t dmaBuf;      /* regMrDmaBuf works */
-	uint32_t gets;	      /* iget works */
 	uint32_t flushes;     /* iflush works; otherwise the device must flush itself */
 	uint64_t maxPutSize;  /* bytes */
 	uint64_t maxRegSize;  /* bytes */
@@ -135,7 +127,7 @@ typedef struct {
 
 /*
  * A put copies size bytes from src (with NCCL_EP_NET_INLINE) or from srcOffset of the local registration srcMr to
- * dstOffset of the peer's registration that shareMr associated with the local one, dstMr. A get copies the other way.
+ * dstOffset of the peer's registration that shareMr associated with the local one, dstMr.
  */
 typedef struct {
 	int peer;
@@ -145,30 +137,16 @@ typedef struct {
 	uint64_t srcOffset, dstOffset, size;
 } ncclEpNetPut_v1_t;
 
-typedef struct {
-	void *mr; /* shared, like dstMr */
-	uint64_t offset, value;
-	uint32_t strength; /* one of NCCL_EP_NET_SIGNAL_* */
-	uint32_t reserved;
-} ncclEpNetSignal_v1_t;
-
-typedef struct {
-	int peer;
-	uint32_t imm;
-} ncclEpNetImm_v1_t;
-
 /* The hot path: called millions of times per second. */
 typedef struct {
 	/* *request NULL: no room, nothing was queued; call progress and try again. */
 	int (*iput)(void *ctx, const ncclEpNetPut_v1_t *put, void **request);
-	int (*iputSignal)(void *ctx, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request);
-	int (*iget)(void *ctx, const ncclEpNetPut_v1_t *get, void **request);
 	/* Done when all that arrived in this registration before the call is visible to the device that owns it. */
 	int (*iflush)(void *ctx, void *mr, void **request);
 	/* *done 1: the request is freed, and the return value is its result. */
 	int (*test)(void *ctx, void *request, int *done);
-	/* Advances transfers and returns up to max immediates. */
-	int (*progress)(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count);
+	/* Advances transfers and returns up to max immediates. Who sent them is the caller's to encode. */
+	int (*progress)(void *ctx, uint32_t *imms, int max, int *count);
 } ncclEpNetHot_v1_t;
 
 struct ncclEpNet_v1 {

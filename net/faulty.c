@@ -7,7 +7,7 @@
  *   dup=M      M of a million puts arrive twice, with their immediate
  *   fail=M     M of a million puts complete with -EIO; half of these are not even sent. Later ones to that peer on that
  *              context fail too and are not sent (P3 of nccl_ep_net.h)
- *   drop=R     rank R is lost: puts to it fail, and its immediates are discarded
+ *   drop=R     rank R is lost: puts to it fail, and its own arrive without their immediates
  *   stall=MS   one put per context blocks for MS milliseconds
  *   after=N    fail, drop and stall begin after N puts on a context
  *   refuse=N   the N-th registration of a comm fails, counted from 1
@@ -53,18 +53,15 @@ struct faulty_comm {
 	char why[64];
 };
 
-enum slot_kind { SLOT_PUT, SLOT_SIGNAL, SLOT_GET, SLOT_FLUSH };
 enum slot_state { SLOT_FREE, SLOT_HELD, SLOT_SENT, SLOT_DONE };
 
 struct slot {
-	enum slot_kind kind;
 	enum slot_state state;
 	ncclEpNetPut_v1_t put;
-	ncclEpNetSignal_v1_t signal;
 	uint64_t serial, due; /* due: a count of calls of progress */
 	void *request[2];     /* of the inner net; NULL: done, or not yet sent */
 	int copies, sent;
-	bool quiet;
+	bool quiet, flush;
 	int rc, fate; /* its result, and the injected result */
 	uint8_t data[INLINE_MAX];
 };
@@ -146,10 +143,8 @@ static int faulty_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *prop
 
 	if (rc)
 		return rc;
-	if (net->faults.reorder) {
+	if (net->faults.reorder)
 		props->ordered = 0;
-		props->signals &= (int)~NCCL_EP_NET_SIGNAL_STRONG;
-	}
 	if (!props->maxPuts || props->maxPuts > SLOTS)
 		props->maxPuts = SLOTS;
 	if (props->maxInline > INLINE_MAX)
@@ -332,12 +327,7 @@ static bool slot_send(struct faulty_ctx *ctx, struct slot *slot)
 	while (slot->sent < slot->copies && !slot->rc) {
 		void **request = &slot->request[slot->sent];
 
-		if (slot->kind == SLOT_SIGNAL)
-			slot->rc = ctx->hot->iputSignal(ctx->inner, &slot->put, &slot->signal, request);
-		else if (slot->kind == SLOT_GET)
-			slot->rc = ctx->hot->iget(ctx->inner, &slot->put, request);
-		else
-			slot->rc = ctx->hot->iput(ctx->inner, &slot->put, request);
+		slot->rc = ctx->hot->iput(ctx->inner, &slot->put, request);
 		if (!slot->rc && !*request)
 			return false;
 		slot->sent++;
@@ -360,7 +350,7 @@ static void slot_poll(struct faulty_ctx *ctx, struct slot *slot)
 		slot->request[i] = NULL;
 		slot->rc = slot->rc ? slot->rc : rc;
 	}
-	if (slot->kind != SLOT_FLUSH)
+	if (!slot->flush)
 		conn_fail(ctx, slot, slot->rc);
 	slot->rc = slot->rc ? slot->rc : slot->fate;
 	slot->state = SLOT_DONE;
@@ -442,14 +432,16 @@ static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 		slot->copies = 0;
 	}
 	conn_fail(ctx, slot, slot->fate);
+	if ((uint64_t)ctx->comm->rank == f->drop && ctx->puts >= f->after)
+		slot->put.flags &= ~NCCL_EP_NET_IMM;
 	if (f->stall && ctx->puts == f->after && ctx->comm->struck)
 		stall(f->stall);
 	ctx->puts++;
 }
 
-static int slot_take(struct faulty_ctx *ctx, enum slot_kind kind, const ncclEpNetPut_v1_t *put,
-		     const ncclEpNetSignal_v1_t *signal, void **request)
+static int faulty_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 {
+	struct faulty_ctx *ctx = c;
 	int i = slot_find(ctx);
 	struct slot *slot = &ctx->slots[i < 0 ? 0 : i];
 
@@ -461,12 +453,10 @@ static int slot_take(struct faulty_ctx *ctx, enum slot_kind kind, const ncclEpNe
 			       (unsigned long long)put->size, INLINE_MAX);
 	if (i < 0)
 		return 0;
-	*slot = (struct slot){ .kind = kind, .state = SLOT_HELD, .put = *put, .serial = ctx->serial++ };
+	*slot = (struct slot){ .state = SLOT_HELD, .put = *put, .serial = ctx->serial++ };
 	slot->quiet = put->flags & NCCL_EP_NET_QUIET;
 	/* Every held put completes by itself, and the next one may not follow it. */
 	slot->put.flags &= ~(NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE);
-	if (signal)
-		slot->signal = *signal;
 	if (put->flags & NCCL_EP_NET_INLINE) {
 		memcpy(slot->data, put->src, put->size);
 		slot->put.src = slot->data;
@@ -478,26 +468,6 @@ static int slot_take(struct faulty_ctx *ctx, enum slot_kind kind, const ncclEpNe
 	return 0;
 }
 
-static int faulty_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
-{
-	return slot_take(ctx, SLOT_PUT, put, NULL, request);
-}
-
-static int faulty_iputSignal(void *c, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
-{
-	struct faulty_ctx *ctx = c;
-
-	*request = NULL;
-	if (signal->strength == NCCL_EP_NET_SIGNAL_STRONG && ctx->comm->net->faults.reorder)
-		return EP_FAIL(EP_NET, ENOTSUP, "faulty: no strong signals with reorder=");
-	return slot_take(ctx, SLOT_SIGNAL, put, signal, request);
-}
-
-static int faulty_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request)
-{
-	return slot_take(ctx, SLOT_GET, get, NULL, request);
-}
-
 static int faulty_iflush(void *c, void *mr, void **request)
 {
 	struct faulty_ctx *ctx = c;
@@ -507,7 +477,7 @@ static int faulty_iflush(void *c, void *mr, void **request)
 	*request = NULL;
 	if (i < 0)
 		return 0;
-	*slot = (struct slot){ .kind = SLOT_FLUSH, .put.peer = -1, .copies = 1, .sent = 1 };
+	*slot = (struct slot){ .flush = true, .put.peer = -1, .copies = 1, .sent = 1 };
 	rc = ctx->hot->iflush(ctx->inner, mr, &slot->request[0]);
 	if (rc || !slot->request[0])
 		return rc;
@@ -537,10 +507,10 @@ static int faulty_test(void *c, void *request, int *done)
 	*done = 0;
 	if (slot->state == SLOT_SENT)
 		slot_poll(ctx, slot);
-	if (slot->state != SLOT_DONE || (slot->kind != SLOT_FLUSH && is_uncovered(ctx, slot)))
+	if (slot->state != SLOT_DONE || (!slot->flush && is_uncovered(ctx, slot)))
 		return 0;
 	rc = slot->rc;
-	if (slot->kind != SLOT_FLUSH) {
+	if (!slot->flush) {
 		rc = rc ? rc : ctx->conns[slot->put.peer].quiet_rc;
 		ctx->conns[slot->put.peer].quiet_rc = 0;
 	}
@@ -565,23 +535,17 @@ static void quiet_reap(struct faulty_ctx *ctx)
 	}
 }
 
-static int faulty_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int faulty_progress(void *c, uint32_t *imms, int max, int *count)
 {
 	struct faulty_ctx *ctx = c;
-	int n = 0, kept = 0, rc;
 
 	ctx->tick++;
 	held_send(ctx, 0);
 	quiet_reap(ctx);
-	rc = ctx->hot->progress(ctx->inner, imms, max, &n);
-	for (int i = 0; i < n; i++)
-		if (!is_dropped(ctx, imms[i].peer))
-			imms[kept++] = imms[i];
-	*count = kept;
-	return rc;
+	return ctx->hot->progress(ctx->inner, imms, max, count);
 }
 
-static const ncclEpNetHot_v1_t faulty_hot = { EP_NET_HOT_OPS(faulty), .iputSignal = faulty_iputSignal };
+static const ncclEpNetHot_v1_t faulty_hot = { EP_NET_HOT_OPS(faulty) };
 
 const ncclEpNet_v1_t ep_net_faulty = {
 	EP_NET_OPS("faulty", faulty),

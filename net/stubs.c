@@ -118,23 +118,6 @@ static int no_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
 	return MISSING("put");
 }
 
-static int no_iputSignal(void *ctx, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
-{
-	(void)ctx;
-	(void)put;
-	(void)signal;
-	*request = NULL;
-	return MISSING("put with a signal; use immediate data");
-}
-
-static int no_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request)
-{
-	(void)ctx;
-	(void)get;
-	*request = NULL;
-	return MISSING("get");
-}
-
 static int no_iflush(void *ctx, void *mr, void **request)
 {
 	(void)ctx;
@@ -151,7 +134,7 @@ static int no_test(void *ctx, void *request, int *done)
 	return MISSING("report completions");
 }
 
-static int no_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int no_progress(void *ctx, uint32_t *imms, int max, int *count)
 {
 	(void)ctx;
 	(void)imms;
@@ -184,8 +167,6 @@ void ep_net_fill(ncclEpNet_v1_t *ops, ncclEpNetHot_v1_t *hot)
 	FILL(ops, deregMr, no_deregMr);
 	FILL(ops, queryLastError, no_queryLastError);
 	FILL(hot, iput, no_iput);
-	FILL(hot, iputSignal, no_iputSignal);
-	FILL(hot, iget, no_iget);
 	FILL(hot, iflush, no_iflush);
 	FILL(hot, test, no_test);
 	FILL(hot, progress, no_progress);

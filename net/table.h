@@ -22,9 +22,8 @@ extern const ncclEpNet_v1_t ep_net_verbs;
 	.closeComm = prefix##_closeComm, .createContext = prefix##_createContext,                              \
 	.destroyContext = prefix##_destroyContext, .regMr = prefix##_regMr, .shareMr = prefix##_shareMr,       \
 	.deregMr = prefix##_deregMr
-#define EP_NET_HOT_OPS(prefix)                                                                          \
-	.iput = prefix##_iput, .iget = prefix##_iget, .iflush = prefix##_iflush, .test = prefix##_test, \
-	.progress = prefix##_progress
+#define EP_NET_HOT_OPS(prefix) \
+	.iput = prefix##_iput, .iflush = prefix##_iflush, .test = prefix##_test, .progress = prefix##_progress
 
 /* Replaces NULL operations by stubs that answer -ENOTSUP. hot is a copy of *ops->hot, which is not changed. */
 void ep_net_fill(ncclEpNet_v1_t *ops, ncclEpNetHot_v1_t *hot);

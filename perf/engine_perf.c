@@ -53,7 +53,7 @@ static double raw_run(struct eng_rank *me, const struct row *r)
 	const struct ep_region *region = me->regions.region;
 	void *ctx = me->port[0].probe.ctx, *request;
 	uint64_t start = ep_now_ns();
-	ncclEpNetImm_v1_t none[16];
+	uint32_t none[16];
 	int done, count;
 
 	for (unsigned long i = 0; i < r->n; i++) {

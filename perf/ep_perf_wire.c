@@ -102,7 +102,7 @@ static int requests_test(struct wire *w, struct wire_turn *t)
 
 static int imms_take(struct wire *w)
 {
-	ncclEpNetImm_v1_t imms[BATCH];
+	uint32_t imms[BATCH];
 	int n = 0;
 
 	if (w->net->hot.progress(w->ctx, imms, BATCH, &n))

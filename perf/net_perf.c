@@ -52,7 +52,7 @@ static uint8_t byte_of(size_t size, size_t i)
 	return (uint8_t)(size * 131 + i * 7 + 3);
 }
 
-static void imm_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+static void imm_take(struct net_rank *me, uint32_t imm, void *arg)
 {
 	unsigned long *got = arg;
 

@@ -80,7 +80,7 @@ static bool channel_take(struct ep_port *p, struct port_channel *ch, bool *flush
 	return true;
 }
 
-/* The channel whose prefix has advanced, or NULL. The immediate names the sender, which the net may not know. */
+/* The channel whose prefix has advanced, or NULL. The immediate names the sender. */
 static struct port_channel *imm_take(struct ep_port *p, uint32_t imm)
 {
 	struct ep_order_put put = ep_order_unpack(&p->order, imm);
@@ -100,14 +100,14 @@ static struct port_channel *imm_take(struct ep_port *p, uint32_t imm)
 }
 
 /* n <= PORT_BATCH. */
-static void imms_take(struct ep_port *p, const ncclEpNetImm_v1_t *imm, int n)
+static void imms_take(struct ep_port *p, const uint32_t *imm, int n)
 {
 	struct port_channel *moved[PORT_BATCH], *ch;
 	bool flushed = false, whole = true;
 	int count = 0;
 
 	for (int i = 0; i < n; i++) {
-		ch = imm_take(p, imm[i].imm);
+		ch = imm_take(p, imm[i]);
 		if (ch && !ch->moved) {
 			ch->moved = true;
 			moved[count++] = ch;
@@ -121,7 +121,7 @@ static void imms_take(struct ep_port *p, const ncclEpNetImm_v1_t *imm, int n)
 
 int port_take(struct ep_port *p)
 {
-	ncclEpNetImm_v1_t imm[PORT_BATCH];
+	uint32_t imm[PORT_BATCH];
 	int n = 0, rc;
 
 	port_error_clear();

@@ -20,9 +20,8 @@
 
 /* The wire format; all processes are on one host, so the byte order does not matter. */
 struct frame {
-	uint32_t rank, flags, imm, mr;
-	uint64_t offset, size, signal, signal_offset;
-	uint32_t signal_mr, signal_set;
+	uint32_t flags, imm, mr, reserved;
+	uint64_t offset, size;
 };
 
 struct net {
@@ -83,7 +82,6 @@ static int dgram_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *pro
 	*props = (ncclEpNetProperties_v1_t){
 		.name = "dgram",
 		.ordered = 1,
-		.signals = NCCL_EP_NET_SIGNAL_WEAK | NCCL_EP_NET_SIGNAL_STRONG,
 		.memKinds = NCCL_EP_NET_MEM_HOST,
 		.immBits = 32,
 		.maxInline = PUT_MAX,
@@ -296,11 +294,12 @@ static int peer_fail(struct ctx *ctx, int peer, int error)
 	return -EREMOTEIO;
 }
 
-static int put_send(struct ctx *ctx, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
+static int dgram_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 {
+	struct ctx *ctx = c;
 	const struct mr *src = put->srcMr, *dst = put->dstMr;
 	const void *from = put->flags & NCCL_EP_NET_INLINE ? put->src : NULL;
-	struct frame f = { .rank = (uint32_t)ctx->comm->rank, .flags = put->flags, .imm = put->imm };
+	struct frame f = { .flags = put->flags, .imm = put->imm };
 	struct iovec iov[2] = { { &f, sizeof(f) }, { NULL, 0 } };
 	struct msghdr msg = { .msg_iov = iov, .msg_iovlen = 2 };
 	struct sockaddr_un name;
@@ -314,12 +313,6 @@ static int put_send(struct ctx *ctx, const ncclEpNetPut_v1_t *put, const ncclEpN
 	f.mr = dst->index;
 	f.offset = put->dstOffset;
 	f.size = put->size;
-	if (signal) {
-		f.signal_set = 1;
-		f.signal_mr = ((const struct mr *)signal->mr)->index;
-		f.signal = signal->value;
-		f.signal_offset = signal->offset;
-	}
 	iov[1].iov_base = from ? (void *)(uintptr_t)from : src->base + put->srcOffset;
 	iov[1].iov_len = put->size;
 	name = ctx->comm->names[put->peer];
@@ -330,16 +323,6 @@ static int put_send(struct ctx *ctx, const ncclEpNetPut_v1_t *put, const ncclEpN
 		return errno == EAGAIN || errno == EINTR || errno == ENOBUFS ? 0 : peer_fail(ctx, put->peer, errno);
 	*request = put->flags & NCCL_EP_NET_QUIET ? NCCL_EP_NET_QUIET_REQUEST : &done_request;
 	return 0;
-}
-
-static int dgram_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
-{
-	return put_send(ctx, put, NULL, request);
-}
-
-static int dgram_iputSignal(void *ctx, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
-{
-	return put_send(ctx, put, signal, request);
 }
 
 static int dgram_iflush(void *ctx, void *mr, void **request)
@@ -379,7 +362,7 @@ static void bytes_store(uint8_t *to, const void *from, uint64_t size)
 	}
 }
 
-static int dgram_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int dgram_progress(void *c, uint32_t *imms, int max, int *count)
 {
 	struct ctx *ctx = c;
 	struct {
@@ -391,22 +374,18 @@ static int dgram_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 	/* Datagrams without immediate data take no entry of imms: max also limits the work of one call. */
 	for (int i = 0; i < max && n < max; i++) {
 		ssize_t got = recv(ctx->fd, &in, sizeof(in), MSG_DONTWAIT);
-		uint8_t *to, *signal;
+		uint8_t *to;
 
 		if (got < (ssize_t)sizeof(in.f))
 			break;
 		to = place_of(ctx->comm, in.f.mr, in.f.offset, in.f.size);
-		signal = place_of(ctx->comm, in.f.signal_mr, in.f.signal_offset, 8);
-		if (!to || (size_t)got != sizeof(in.f) + in.f.size || in.f.rank >= (uint32_t)ctx->comm->nranks ||
-		    (in.f.signal_set && !signal)) {
+		if (!to || (size_t)got != sizeof(in.f) + in.f.size) {
 			ctx->comm->net->log(NCCL_EP_NET_WARN, "dgram: dropped a malformed put");
 			continue;
 		}
 		bytes_store(to, in.data, in.f.size);
-		if (in.f.signal_set)
-			bytes_store(signal, &in.f.signal, 8);
 		if (in.f.flags & NCCL_EP_NET_IMM)
-			imms[n++] = (ncclEpNetImm_v1_t){ .peer = (int)in.f.rank, .imm = in.f.imm };
+			imms[n++] = in.f.imm;
 	}
 	*count = n;
 	return 0;
@@ -414,8 +393,7 @@ static int dgram_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 
 static const ncclEpNetHot_v1_t hot = {
 	.iput = dgram_iput,
-	.iputSignal = dgram_iputSignal,
-	.iflush = dgram_iflush, /* no iget: the library answers -ENOTSUP */
+	.iflush = dgram_iflush,
 	.test = dgram_test,
 	.progress = dgram_progress,
 };

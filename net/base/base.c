@@ -211,8 +211,3 @@ int ep_base_put_refuse(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t 
 	return EP_FAIL(EP_NET, EP_EARG, "%s: %llu bytes at offset %llu are outside the source's registration",
 		       comm->name, size, (unsigned long long)put->srcOffset);
 }
-
-int ep_base_get_refuse(const struct ep_base_comm *comm)
-{
-	return EP_FAIL(EP_NET, EP_EARG, "%s: a get takes neither immediate data nor the inline flag", comm->name);
-}

@@ -129,10 +129,9 @@ static inline bool ep_base_mr_holds(const struct ep_base_mr *mr, uint64_t offset
 
 int ep_base_put_refuse(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put, uint64_t max_inline)
 	__attribute__((cold));
-int ep_base_get_refuse(const struct ep_base_comm *comm) __attribute__((cold));
 
 /*
- * Whether both ends of a put or get lie in registrations. Call ep_base_peer_check first. dst and src are put->dstMr and
+ * Whether both ends of a put lie in registrations. Call ep_base_peer_check first. dst and src are put->dstMr and
  * put->srcMr, passed so that they are not loaded again behind an acquire of the caller.
  */
 static inline int ep_base_put_check(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *put,
@@ -145,11 +144,6 @@ static inline int ep_base_put_check(const struct ep_base_comm *comm, const ncclE
 	if (__builtin_expect(ep_base_mr_holds(src, put->srcOffset, put->size), 1))
 		return 0;
 	return ep_base_put_refuse(comm, put, max_inline);
-}
-
-static inline int ep_base_get_check(const struct ep_base_comm *comm, const ncclEpNetPut_v1_t *get)
-{
-	return get->flags & (NCCL_EP_NET_INLINE | NCCL_EP_NET_IMM) ? ep_base_get_refuse(comm) : 0;
 }
 
 #endif

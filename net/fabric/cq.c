@@ -25,28 +25,34 @@ static void op_complete(struct fab_ctx *ctx, struct fab_slot *slot, int rc)
 		fab_slot_give(ctx, request);
 }
 
-static void imm_take(struct fab_ctx *ctx, uint64_t data, uint64_t from)
+/* While connecting. True: it was a hello; other ranks may have connected already, and put. */
+static bool hello_take(struct fab_ctx *ctx, uint64_t data, uint64_t from)
 {
 	uint64_t peer = ctx->dev->wide ? (data & ~FAB_HELLO) >> 32 : UINT64_MAX;
-	bool hello;
 
+	if (ctx->dev->wide && !(data & FAB_HELLO))
+		return false;
 	if (!ctx->dev->wide && from < (uint64_t)ctx->senders)
 		peer = (uint64_t)ctx->sender[from];
-	if (__builtin_expect(peer >= (uint64_t)ctx->comm->base.nranks, 0)) {
+	if (peer >= (uint64_t)ctx->comm->base.nranks) {
 		EP_INFO(EP_NET, "fabric: dropped immediate data %#llx from unknown sender %#llx",
 			(unsigned long long)data, (unsigned long long)from);
-		return;
+		return true;
 	}
 	/*
 	 * Without a bit for it: a rank puts nothing before its hello is delivered, so the first immediate is the hello.
 	 */
-	hello = ctx->dev->wide ? data & FAB_HELLO : ctx->heard && !ctx->heard[peer];
-	if (__builtin_expect(hello, 0)) {
-		if (ctx->heard)
-			ctx->heard[peer] = true;
+	if (!ctx->dev->wide && ctx->heard[peer])
+		return false;
+	ctx->heard[peer] = true;
+	return true;
+}
+
+static void imm_take(struct fab_ctx *ctx, uint64_t data, uint64_t from)
+{
+	if (__builtin_expect(ctx->heard != NULL, 0) && hello_take(ctx, data, from))
 		return;
-	}
-	ctx->imms[ctx->tail++ % FAB_IMMS] = (ncclEpNetImm_v1_t){ .peer = (int)peer, .imm = (uint32_t)data };
+	ctx->imms[ctx->tail++ % FAB_IMMS] = (uint32_t)data;
 }
 
 static void entry_take(struct fab_ctx *ctx, const struct ofi_cq_data_entry *e, uint64_t from)
@@ -106,10 +112,11 @@ static void error_take(struct fab_ctx *ctx)
 static int queue_read(struct fab_ctx *ctx)
 {
 	struct ofi_cq_data_entry entries[FAB_BATCH];
+	bool source = ctx->heard && !ctx->dev->wide; /* only hellos need it */
 	uint64_t from[FAB_BATCH];
 	ssize_t n;
 
-	if (ctx->dev->wide)
+	if (!source)
 		n = ctx->cq->ops->read(ctx->cq, entries, FAB_BATCH);
 	else
 		n = ctx->cq->ops->readfrom(ctx->cq, entries, FAB_BATCH, from);
@@ -122,11 +129,11 @@ static int queue_read(struct fab_ctx *ctx)
 	if (n < 0)
 		return fab_fail(ctx->dev, n, "fi_cq_read");
 	for (ssize_t i = 0; i < n; i++)
-		entry_take(ctx, &entries[i], ctx->dev->wide ? 0 : from[i]);
+		entry_take(ctx, &entries[i], source ? from[i] : 0);
 	return 0;
 }
 
-int fab_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+int fab_progress(void *c, uint32_t *imms, int max, int *count)
 {
 	struct fab_ctx *ctx = c;
 	int n = 0, rc = 0;

@@ -80,7 +80,6 @@ static int fab_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 		.maxPuts = FAB_PUTS,
 		.maxContexts = (uint32_t)net->contexts,
 		.dmaBuf = dev->hmem,
-		.gets = 1,
 		.flushes = 1,
 		.maxPutSize = dev->info->ep_attr->max_msg_size,
 		.maxRegSize = SIZE_MAX,

@@ -39,7 +39,7 @@ struct fab_profile {
 struct fab_dev {
 	struct ofi_info *info; /* in the net's list */
 	const struct fab_profile *profile;
-	bool wide;     /* the sender's rank fits in the immediate data; otherwise the provider reports the source */
+	bool wide;     /* a hello's immediate data has room for the rank; otherwise the provider reports the source */
 	bool receives; /* an immediate consumes a posted receive */
 	bool hmem;
 	uint64_t delivery; /* OFI_DELIVERY_COMPLETE or 0: flag of puts that are not quiet */
@@ -141,7 +141,7 @@ struct fab_ctx {
 	uint32_t calls;
 	uint64_t clock, looked; /* ns; the clock stops while progress is not called */
 	bool *heard;		/* by rank, while connecting: only hellos are put then */
-	ncclEpNetImm_v1_t *imms;
+	uint32_t *imms;
 	uint32_t head, tail;
 };
 
@@ -199,7 +199,7 @@ void fab_conn_drop(struct fab_ctx *ctx, int peer);
 /* Checks for lost peers; called by progress now and then. */
 void fab_peers_look(struct fab_ctx *ctx);
 
-int fab_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count);
+int fab_progress(void *ctx, uint32_t *imms, int max, int *count);
 int fab_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request);
 int fab_test(void *ctx, void *request, int *done);
 

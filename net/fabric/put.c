@@ -56,8 +56,8 @@ static ssize_t op_post(struct fab_ctx *ctx, struct fab_slot *slot, const ncclEpN
 
 	if (put->flags & NCCL_EP_NET_IMM) {
 		flags |= OFI_REMOTE_CQ_DATA;
-		if (ctx->dev->wide)
-			msg.data |= (uint64_t)ctx->comm->base.rank << 32 | (ctx->heard ? FAB_HELLO : 0);
+		if (ctx->heard && ctx->dev->wide)
+			msg.data |= (uint64_t)ctx->comm->base.rank << 32 | FAB_HELLO;
 	}
 	return post(ctx->ep, &msg, flags);
 }
@@ -128,15 +128,6 @@ int fab_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 	struct fab_ctx *ctx = c;
 
 	return op_check_start(ctx, put, ctx->ep->rma->writemsg, request);
-}
-
-static int fab_iget(void *c, const ncclEpNetPut_v1_t *get, void **request)
-{
-	struct fab_ctx *ctx = c;
-	int rc = ep_base_get_check(&ctx->comm->base, get);
-
-	*request = NULL;
-	return rc ? rc : op_check_start(ctx, get, ctx->ep->rma->readmsg, request);
 }
 
 /* A read by the NIC from device memory pushes its earlier writes. Host memory needs no flush. */

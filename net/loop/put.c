@@ -23,7 +23,7 @@ static inline int peer_check(struct loop_comm *comm, int peer)
 	return 0;
 }
 
-/* The addresses of both ends of a put or get. A copy has no inline limit. */
+/* The addresses of both ends of a put. A copy has no inline limit. */
 static inline int ends_find(struct loop_ctx *ctx, const ncclEpNetPut_v1_t *put, uint8_t **near, uint8_t **far)
 {
 	const struct loop_mr *dst = put->dstMr, *src = put->srcMr;
@@ -71,7 +71,7 @@ static void conn_give(struct loop_conn *conn, uint32_t imm)
 	__atomic_store_n(&conn->to->tail, ++conn->tail, __ATOMIC_RELEASE);
 }
 
-static int conn_take(struct loop_conn *conn, int peer, ncclEpNetImm_v1_t *imms, int max)
+static int conn_take(struct loop_conn *conn, uint32_t *imms, int max)
 {
 	/* A5: pairs with R5 in conn_give. */
 	uint32_t ready = __atomic_load_n(&conn->from->tail, __ATOMIC_ACQUIRE) - conn->head;
@@ -83,7 +83,7 @@ static int conn_take(struct loop_conn *conn, int peer, ncclEpNetImm_v1_t *imms, 
 		ready = LOOP_RING;
 	n = ready < (uint32_t)max ? (int)ready : max;
 	for (int i = 0; i < n; i++)
-		imms[i] = (ncclEpNetImm_v1_t){ .peer = peer, .imm = conn->from->imm[conn->head++ % LOOP_RING] };
+		imms[i] = conn->from->imm[conn->head++ % LOOP_RING];
 	/* R4: pairs with A4 in conn_room. */
 	__atomic_store_n(&conn->from->head, conn->head, __ATOMIC_RELEASE);
 	return n;
@@ -111,37 +111,6 @@ static int loop_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 	return 0;
 }
 
-static int loop_iputSignal(void *c, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
-{
-	struct loop_mr *mr = signal->mr;
-	int rc;
-
-	*request = NULL;
-	if (!mr || !ep_base_mr_holds(&mr->base, signal->offset, 8) || !mr->base.shared || signal->offset % 8)
-		return EP_FAIL(EP_NET, EP_EARG,
-			       "loop: signal at offset %llu: not an aligned word of a shared registration",
-			       (unsigned long long)signal->offset);
-	rc = loop_iput(c, put, request);
-	if (*request)
-		bytes_move(mr->views[put->peer].base + signal->offset, (const uint8_t *)&signal->value, 8);
-	return rc;
-}
-
-static int loop_iget(void *c, const ncclEpNetPut_v1_t *get, void **request)
-{
-	struct loop_ctx *ctx = c;
-	uint8_t *near = NULL, *far = NULL;
-	int rc = ep_base_get_check(&ctx->comm->base, get);
-
-	*request = NULL;
-	rc = rc ? rc : ends_find(ctx, get, &near, &far);
-	if (rc)
-		return rc;
-	bytes_move(near, far, get->size);
-	*request = get->flags & NCCL_EP_NET_QUIET ? NCCL_EP_NET_QUIET_REQUEST : &loop_done;
-	return 0;
-}
-
 /* CPU stores to host memory need no flush. */
 static int loop_iflush(void *ctx, void *mr, void **request)
 {
@@ -164,7 +133,7 @@ static void process_gone(void *comm, int rank)
 	ep_base_peer_lost(comm, rank, "its process ended");
 }
 
-static int loop_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int loop_progress(void *c, uint32_t *imms, int max, int *count)
 {
 	struct loop_ctx *ctx = c;
 	int n = 0, r = ctx->next;
@@ -176,7 +145,7 @@ static int loop_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 		return 0;
 	}
 	do {
-		n += conn_take(&ctx->conns[r], r, n ? imms + n : imms, max - n); /* imms may be NULL */
+		n += conn_take(&ctx->conns[r], n ? imms + n : imms, max - n); /* imms may be NULL */
 		r = ctx->conns[r].next < 0 ? ctx->first : ctx->conns[r].next;
 	} while (r != ctx->next && n < max);
 	ctx->next = ctx->conns[ctx->next].next < 0 ? ctx->first : ctx->conns[ctx->next].next;
@@ -184,4 +153,4 @@ static int loop_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 	return 0;
 }
 
-const ncclEpNetHot_v1_t loop_hot = { EP_NET_HOT_OPS(loop), .iputSignal = loop_iputSignal };
+const ncclEpNetHot_v1_t loop_hot = { EP_NET_HOT_OPS(loop) };

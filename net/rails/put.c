@@ -14,8 +14,6 @@
 #define BURST 32768u /* four rows of 7 KiB share a doorbell, and eight rows already use two rails */
 #define SLAB 64
 
-enum kind { OP_PUT, OP_SIGNAL, OP_GET };
-
 struct slab {
 	struct rails_op ops[SLAB];
 	struct rails_req reqs[SLAB];
@@ -126,44 +124,35 @@ static void *inner_mr(void *mr, int rail)
 	return mr ? ((struct rails_mr *)mr)->inner[rail] : NULL;
 }
 
-static int rail_give(struct rails_ctx *ctx, int rail, enum kind kind, const ncclEpNetPut_v1_t *put,
-		     const ncclEpNetSignal_v1_t *signal, void **request)
+static int rail_give(struct rails_ctx *ctx, int rail, const ncclEpNetPut_v1_t *put, void **request)
 {
 	ncclEpNetPut_v1_t inner = *put;
-	ncclEpNetSignal_v1_t inner_signal;
 
 	inner.srcMr = put->flags & NCCL_EP_NET_INLINE ? NULL : inner_mr(put->srcMr, rail);
 	inner.dstMr = inner_mr(put->dstMr, rail);
 	*request = NULL;
-	if (kind == OP_GET)
-		return ctx->hot->iget(ctx->inner[rail], &inner, request);
-	if (kind == OP_PUT)
-		return ctx->hot->iput(ctx->inner[rail], &inner, request);
-	inner_signal = *signal;
-	inner_signal.mr = inner_mr(signal->mr, rail);
-	return ctx->hot->iputSignal(ctx->inner[rail], &inner, &inner_signal, request);
+	return ctx->hot->iput(ctx->inner[rail], &inner, request);
 }
 
 /* On the current rail or, at the start of a burst, on the next one that has room. */
-static int conn_give(struct rails_ctx *ctx, struct rails_conn *conn, enum kind kind, const ncclEpNetPut_v1_t *put,
-		     const ncclEpNetSignal_v1_t *signal, void **request)
+static int conn_give(struct rails_ctx *ctx, struct rails_conn *conn, const ncclEpNetPut_v1_t *put, void **request)
 {
-	int rc = rail_give(ctx, conn->rail, kind, put, signal, request);
+	int rc = rail_give(ctx, conn->rail, put, request);
 
 	for (int i = 1; i < ctx->n && !rc && !*request && !conn->open; i++) {
 		int rail = (conn->rail + i) % ctx->n;
 
-		rc = rail_give(ctx, rail, kind, put, signal, request);
+		rc = rail_give(ctx, rail, put, request);
 		if (*request)
 			conn->rail = rail;
 	}
 	return rc;
 }
 
-static int op_start(struct rails_ctx *ctx, enum kind kind, const ncclEpNetPut_v1_t *put,
-		    const ncclEpNetSignal_v1_t *signal, void **request)
+static int rails_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 {
 	const uint32_t more = NCCL_EP_NET_QUIET | NCCL_EP_NET_MORE;
+	struct rails_ctx *ctx = c;
 	struct rails_conn *conn;
 	ncclEpNetPut_v1_t inner = *put;
 	struct rails_req *req;
@@ -182,7 +171,7 @@ static int op_start(struct rails_ctx *ctx, enum kind kind, const ncclEpNetPut_v1
 	last = (put->flags & more) != more || put->size >= BURST - conn->bytes;
 	if (last)
 		inner.flags &= ~more;
-	rc = conn_give(ctx, conn, kind, &inner, signal, request);
+	rc = conn_give(ctx, conn, &inner, request);
 	if (rc)
 		conn_fail(conn, rc);
 	if (rc || !*request)
@@ -206,24 +195,6 @@ static int op_start(struct rails_ctx *ctx, enum kind kind, const ncclEpNetPut_v1
 	conn->end = &conn->first;
 	*request = req;
 	return 0;
-}
-
-static int rails_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
-{
-	return op_start(ctx, OP_PUT, put, NULL, request);
-}
-
-static int rails_iputSignal(void *ctx, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
-{
-	*request = NULL;
-	if (signal->strength != NCCL_EP_NET_SIGNAL_WEAK)
-		return EP_FAIL(EP_NET, ENOTSUP, "rails: no strong signals: rails are unordered");
-	return op_start(ctx, OP_SIGNAL, put, signal, request);
-}
-
-static int rails_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request)
-{
-	return op_start(ctx, OP_GET, get, NULL, request);
 }
 
 /* Flushes every rail. */
@@ -276,7 +247,7 @@ static int rails_test(void *c, void *request, int *done)
 }
 
 /* All rails, even when max is reached: a rail without progress stalls its peers. */
-static int rails_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int rails_progress(void *c, uint32_t *imms, int max, int *count)
 {
 	struct rails_ctx *ctx = c;
 	int n = 0, got, rc = 0, one;
@@ -294,4 +265,4 @@ static int rails_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
 	return rc;
 }
 
-const ncclEpNetHot_v1_t rails_hot = { EP_NET_HOT_OPS(rails), .iputSignal = rails_iputSignal };
+const ncclEpNetHot_v1_t rails_hot = { EP_NET_HOT_OPS(rails) };

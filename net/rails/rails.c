@@ -217,10 +217,8 @@ static void flow_add(ncclEpNetFlow_v1_t *to, const ncclEpNetFlow_v1_t *flow)
 /* The common capabilities of all rails, and the sum of their limits. */
 static void props_join(ncclEpNetProperties_v1_t *to, const ncclEpNetProperties_v1_t *p)
 {
-	to->signals &= p->signals;
 	to->memKinds &= p->memKinds;
 	to->dmaBuf = to->dmaBuf && p->dmaBuf;
-	to->gets = to->gets && p->gets;
 	to->flushes = to->flushes && p->flushes;
 	to->maxPuts = to->maxPuts && p->maxPuts ? to->maxPuts + p->maxPuts : 0;
 	LEAST(maxInline);
@@ -249,7 +247,6 @@ static int rails_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *props
 		return rc;
 	all.name = net->devs[dev].name;
 	all.ordered = 0;
-	all.signals &= (int)NCCL_EP_NET_SIGNAL_WEAK;
 	*props = all;
 	return 0;
 }

@@ -48,27 +48,9 @@ struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer)
 	return attr;
 }
 
-/* Upper bits of a product: queue pair numbers may have a stride. */
-static uint32_t sender_place(const struct vb_ctx *ctx, uint32_t qpn)
-{
-	return (uint32_t)(qpn * 0x9e3779b97f4a7c15ull >> 32) & ctx->senders_mask;
-}
-
-struct vb_conn *vb_conn_of(struct vb_ctx *ctx, uint32_t qpn)
-{
-	uint32_t i = sender_place(ctx, qpn);
-
-	for (; ctx->senders[i].conn; i = (i + 1) & ctx->senders_mask)
-		if (ctx->senders[i].qpn == qpn)
-			return ctx->senders[i].conn;
-	return NULL;
-}
-
-/* Enters it by index, for completions, and by queue pair number, for received immediates. */
+/* Enters it by index, for completions. */
 static int qp_enter(struct vb_ctx *ctx, struct vb_qp *qp)
 {
-	uint32_t i = sender_place(ctx, qp->qp->qp_num);
-
 	if (ctx->qps_count == ctx->qps_room) {
 		uint32_t room = ctx->qps_room ? 2 * ctx->qps_room : 16;
 		struct vb_qp **qps = realloc(ctx->qps, room * sizeof(*qps));
@@ -80,10 +62,6 @@ static int qp_enter(struct vb_ctx *ctx, struct vb_qp *qp)
 	}
 	qp->index = ctx->qps_count++;
 	ctx->qps[qp->index] = qp;
-	while (ctx->senders[i].conn)
-		i = (i + 1) & ctx->senders_mask;
-	ctx->senders[i].qpn = qp->qp->qp_num;
-	ctx->senders[i].conn = qp->conn;
 	return 0;
 }
 

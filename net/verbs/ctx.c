@@ -79,18 +79,6 @@ static int queues_open(struct vb_ctx *ctx)
 	return rc ? rc : vb_ud_open(ctx);
 }
 
-/* At most half full, to keep probes short. */
-static int senders_make(struct vb_ctx *ctx)
-{
-	uint64_t want = 2ull * (uint64_t)ctx->comm->base.nranks * ctx->comm->qps, n = 16;
-
-	while (n < want)
-		n *= 2;
-	ctx->senders = EP_CALLOC(EP_NET, n, sizeof(*ctx->senders), "the hash of queue pairs");
-	ctx->senders_mask = (uint32_t)(n - 1);
-	return ctx->senders ? 0 : -ENOMEM;
-}
-
 int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out)
 {
 	struct vb_ctx *ctx = EP_CALLOC(EP_NET, 1, sizeof(*ctx), "a context");
@@ -104,7 +92,7 @@ int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out)
 	ctx->limit = VB_PUTS;
 	ctx->conns = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->conns), "the peers of a context");
 	ctx->imms = EP_CALLOC(EP_NET, comm->srq, sizeof(*ctx->imms), "immediate data");
-	rc = ctx->conns && ctx->imms ? senders_make(ctx) : -ENOMEM;
+	rc = ctx->conns && ctx->imms ? 0 : -ENOMEM;
 	for (int r = 0; !rc && r < comm->base.nranks; r++)
 		ctx->conns[r] = (struct vb_conn){ .ctx = ctx, .peer = r };
 	rc = rc ? rc : queues_open(ctx);
@@ -131,7 +119,6 @@ void vb_ctx_close(struct vb_ctx *ctx)
 		free(ctx->slabs[i]);
 	free(ctx->slabs);
 	free(ctx->qps);
-	free(ctx->senders);
 	free(ctx->imms);
 	free(ctx->conns);
 	free(ctx);

@@ -181,16 +181,6 @@ int vb_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 	return rc ? rc : op_start(ctx, put, IB_WR_RDMA_WRITE, request);
 }
 
-int vb_iget(void *c, const ncclEpNetPut_v1_t *get, void **request)
-{
-	struct vb_ctx *ctx = c;
-	int rc = ep_base_get_check(&ctx->comm->base, get);
-
-	*request = NULL;
-	rc = rc ? rc : ends_check(ctx, get);
-	return rc ? rc : op_start(ctx, get, IB_WR_RDMA_READ, request);
-}
-
 /* A read by the NIC from device memory pushes its earlier writes. Host memory needs no flush. */
 int vb_iflush(void *c, void *m, void **request)
 {

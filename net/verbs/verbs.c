@@ -108,7 +108,6 @@ static int vb_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 		.maxPuts = VB_PUTS,
 		.maxContexts = (uint32_t)net->contexts,
 		.dmaBuf = dev->dmabuf,
-		.gets = 1,
 		.flushes = 1,
 		.maxPutSize = dev->link.max_msg_sz,
 		.maxRegSize = dev->attr.max_mr_size,

@@ -158,16 +158,11 @@ struct vb_ctx {
 	struct vb_conn *conns, *asking;
 	struct vb_qp **qps; /* by index; qps_count of qps_room are used */
 	uint32_t qps_count, qps_room;
-	struct {
-		uint32_t qpn;
-		struct vb_conn *conn;
-	} *senders; /* hash table by the number of our queue pair */
-	uint32_t senders_mask;
 	struct vb_slot *free;
 	void **slabs;
 	uint32_t slabs_count;
 	struct vb_chain chain;
-	ncclEpNetImm_v1_t *imms; /* [receives] ring: arrived and not yet returned */
+	uint32_t *imms; /* [receives] ring: arrived and not yet returned */
 	uint32_t head, tail, waiting;
 };
 
@@ -239,7 +234,6 @@ void vb_conn_close(struct vb_conn *conn);
 /* Connects them to the peer's queue pairs. */
 int vb_conn_aim(struct vb_conn *conn, const uint32_t *qpn, const uint32_t *psn);
 void vb_conn_drop(struct vb_conn *conn);
-struct vb_conn *vb_conn_of(struct vb_ctx *ctx, uint32_t qpn);
 struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer);
 
 int vb_ud_open(struct vb_ctx *ctx);
@@ -271,9 +265,8 @@ int vb_look(struct vb_ctx *ctx);
 
 void vb_chain_post(struct vb_ctx *ctx);
 int vb_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request);
-int vb_iget(void *ctx, const ncclEpNetPut_v1_t *get, void **request);
 int vb_iflush(void *ctx, void *mr, void **request);
 int vb_test(void *ctx, void *request, int *done);
-int vb_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count);
+int vb_progress(void *ctx, uint32_t *imms, int max, int *count);
 
 #endif

@@ -47,7 +47,7 @@ struct net {
 
 struct inbox {
 	pthread_mutex_t lock;
-	ncclEpNetImm_v1_t *imm;
+	uint32_t *imm;
 	size_t count, room;
 };
 
@@ -344,7 +344,7 @@ static int imm_give(struct ctx *ctx, int peer, uint32_t value)
 	pthread_mutex_lock(&in->lock);
 	if (in->count == in->room) {
 		size_t room = in->room ? 2 * in->room : 64;
-		ncclEpNetImm_v1_t *imm = realloc(in->imm, room * sizeof(*imm));
+		uint32_t *imm = realloc(in->imm, room * sizeof(*imm));
 
 		if (imm) {
 			in->imm = imm;
@@ -354,7 +354,7 @@ static int imm_give(struct ctx *ctx, int peer, uint32_t value)
 		}
 	}
 	if (!rc)
-		in->imm[in->count++] = (ncclEpNetImm_v1_t){ .peer = ctx->comm->rank, .imm = value };
+		in->imm[in->count++] = value;
 	pthread_mutex_unlock(&in->lock);
 	return rc;
 }
@@ -472,7 +472,7 @@ static int entries_reach(struct ctx *ctx)
 	return 0;
 }
 
-static int copy_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int copy_progress(void *c, uint32_t *imms, int max, int *count)
 {
 	struct ctx *ctx = c;
 	struct inbox *in = &ctx->comm->in[ctx->index];

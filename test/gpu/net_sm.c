@@ -528,13 +528,13 @@ static int records_read(struct ctx *ctx)
 		ctx->read++;
 		e->done = true;
 		if (e->imm)
-			rc = sm_inbox_add(&ctx->comm->peer[e->peer]->in[ctx->index], ctx->comm->rank, e->value);
+			rc = sm_inbox_add(&ctx->comm->peer[e->peer]->in[ctx->index], e->value);
 	}
 	entries_free(ctx);
 	return rc;
 }
 
-static int sm_progress(void *c, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int sm_progress(void *c, uint32_t *imms, int max, int *count)
 {
 	struct ctx *ctx = c;
 	int rc = ctx->read == ctx->next ? 0 : records_read(ctx);

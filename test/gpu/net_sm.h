@@ -41,7 +41,7 @@ struct sm_slot {
 /* Immediates that peers have delivered to a context. */
 struct sm_inbox {
 	pthread_mutex_t lock;
-	ncclEpNetImm_v1_t *imm;
+	uint32_t *imm;
 	size_t count, room; /* count: atomic */
 };
 
@@ -77,9 +77,9 @@ int sm_region_get(struct sm_fabric *f, uint32_t *region, uint64_t *serial);
 /* Waits for the puts that are under way, whoever made them. */
 int sm_region_put(struct sm_fabric *f, uint32_t region);
 
-int sm_inbox_add(struct sm_inbox *in, int from, uint32_t value);
+int sm_inbox_add(struct sm_inbox *in, uint32_t value);
 /* How many. */
-int sm_inbox_take(struct sm_inbox *in, ncclEpNetImm_v1_t *imms, int max);
+int sm_inbox_take(struct sm_inbox *in, uint32_t *imms, int max);
 
 /*
  * Launches the kernel unless it runs and serves this slot. Called after a put, and again by progress while puts are in

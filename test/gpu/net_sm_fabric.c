@@ -311,14 +311,14 @@ int sm_region_put(struct sm_fabric *f, uint32_t region)
 
 /* ---- immediates ---- */
 
-int sm_inbox_add(struct sm_inbox *in, int from, uint32_t value)
+int sm_inbox_add(struct sm_inbox *in, uint32_t value)
 {
 	int rc = 0;
 
 	pthread_mutex_lock(&in->lock);
 	if (in->count == in->room) {
 		size_t room = in->room ? 2 * in->room : 64;
-		ncclEpNetImm_v1_t *imm = realloc(in->imm, room * sizeof(*imm));
+		uint32_t *imm = realloc(in->imm, room * sizeof(*imm));
 
 		if (imm) {
 			in->imm = imm;
@@ -328,13 +328,13 @@ int sm_inbox_add(struct sm_inbox *in, int from, uint32_t value)
 		}
 	}
 	if (!rc)
-		in->imm[in->count] = (ncclEpNetImm_v1_t){ .peer = from, .imm = value };
+		in->imm[in->count] = value;
 	__atomic_store_n(&in->count, in->count + !rc, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&in->lock);
 	return rc;
 }
 
-int sm_inbox_take(struct sm_inbox *in, ncclEpNetImm_v1_t *imms, int max)
+int sm_inbox_take(struct sm_inbox *in, uint32_t *imms, int max)
 {
 	size_t n;
 

@@ -22,13 +22,13 @@ struct arrivals {
 	unsigned total, next, overtaken;
 };
 
-static void arrived(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+static void arrived(struct net_rank *me, uint32_t imm, void *arg)
 {
 	struct arrivals *in = arg;
 
 	(void)me;
-	in->overtaken += imm.imm < in->next;
-	in->next = imm.imm;
+	in->overtaken += imm < in->next;
+	in->next = imm;
 	in->total++;
 }
 

@@ -19,7 +19,7 @@ struct tale {
 
 static struct tale tale; /* of the only rank */
 
-static void tale_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+static void tale_take(struct net_rank *me, uint32_t imm, void *arg)
 {
 	uint32_t word;
 
@@ -27,9 +27,9 @@ static void tale_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
 	EXPECT(me, tale.count < 2 * PUTS);
 	if (tale.count >= 2 * PUTS)
 		return;
-	memcpy(&word, me->mem + 64 * (size_t)(imm.imm & MASK), sizeof(word));
-	EXPECT(me, (word & MASK) == (imm.imm & MASK));
-	tale.imm[tale.count++] = imm.imm;
+	memcpy(&word, me->mem + 64 * (size_t)(imm & MASK), sizeof(word));
+	EXPECT(me, (word & MASK) == (imm & MASK));
+	tale.imm[tale.count++] = imm;
 }
 
 /* In the order of the puts. */
@@ -144,15 +144,15 @@ static int ends(const char *options)
 	return errors + expect(options, arrived > 2 && lost > 2);
 }
 
-static void none_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+static void none_take(struct net_rank *me, uint32_t imm, void *arg)
 {
 	unsigned *from = arg;
 
 	(void)me;
-	from[imm.peer]++;
+	from[imm]++;
 }
 
-/* Rank 1 is lost after 10 puts: none reaches it or hears from it, and the others are not affected. */
+/* Rank 1 is lost after 10 puts: none reaches it, no immediate of it arrives, and the others are not affected. */
 static void dropped(struct net_rank *me)
 {
 	unsigned from[3] = { 0 };
@@ -162,6 +162,7 @@ static void dropped(struct net_rank *me)
 		ncclEpNetPut_v1_t put = {
 			.peer = (int)(i % 3),
 			.flags = NCCL_EP_NET_IMM,
+			.imm = (uint32_t)me->rank,
 			.srcMr = me->mr,
 			.dstMr = me->mr,
 			.dstOffset = 4096 + 64 * (uint64_t)me->rank,
@@ -189,12 +190,12 @@ static void covered(struct net_rank *me)
 	}
 }
 
-static void some_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+static void some_take(struct net_rank *me, uint32_t imm, void *arg)
 {
 	bool *told = arg;
 
 	(void)me;
-	*told |= imm.imm == UINT32_MAX;
+	*told |= imm == UINT32_MAX;
 }
 
 /* Rank 1 does not poll: its queue fills up, puts to it are held, and rank 2 still receives its own. */

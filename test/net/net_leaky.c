@@ -107,7 +107,7 @@ static int leaky_test(void *ctx, void *request, int *done)
 	return -EIO;
 }
 
-static int leaky_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int leaky_progress(void *ctx, uint32_t *imms, int max, int *count)
 {
 	return inner->hot->progress(ctx, imms, max, count);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * net_moves [-s] [-g ranks] SPEC...: conformance to nccl_ep_net.h, according to the net's properties: bytes,
- * immediates, contexts, order, signals, quiet puts, gets, invalid arguments. Ranks are threads of one process, or with
+ * immediates, contexts, order, quiet puts, flushes, invalid arguments. Ranks are threads of one process, or with
  * -g of several. -s: skipped when the first net has no device.
  */
 #include <errno.h>
@@ -27,21 +27,22 @@ struct inbox {
 };
 
 /* The bytes of a put have arrived when its immediate has. */
-static void row_check(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+static void row_check(struct net_rank *me, uint32_t imm, void *arg)
 {
+	uint32_t from = imm / ROUNDS, round = imm % ROUNDS;
 	struct inbox *in = arg;
 	const uint8_t *row;
 
-	EXPECT(me, imm.peer >= 0 && imm.peer < me->nranks && imm.imm < ROUNDS);
-	if (imm.peer < 0 || imm.peer >= me->nranks || imm.imm >= ROUNDS)
+	EXPECT(me, from < (uint32_t)me->nranks);
+	if (from >= (uint32_t)me->nranks)
 		return;
-	EXPECT(me, !in->seen[imm.peer][imm.imm]);
-	in->seen[imm.peer][imm.imm] = true;
-	in->overtaken += imm.imm != in->next[imm.peer]++;
+	EXPECT(me, !in->seen[from][round]);
+	in->seen[from][round] = true;
+	in->overtaken += round != in->next[from]++;
 	in->total++;
-	row = me->mem + (size_t)imm.peer * AREA + (size_t)imm.imm * ROW;
+	row = me->mem + (size_t)from * AREA + (size_t)round * ROW;
 	for (unsigned i = 0; i < ROW; i++)
-		EXPECT(me, row[i] == byte_of(imm.peer, me->rank, imm.imm, i));
+		EXPECT(me, row[i] == byte_of((int)from, me->rank, round, i));
 }
 
 /* All to all, including itself. Seven puts are quiet and the eighth covers them; then their sources are reused. */
@@ -56,7 +57,7 @@ static void rows(struct net_rank *me)
 			ncclEpNetPut_v1_t put = {
 				.peer = to,
 				.flags = NCCL_EP_NET_IMM | (round % 8 == 7 ? 0 : NCCL_EP_NET_QUIET),
-				.imm = round,
+				.imm = (uint32_t)me->rank * ROUNDS + round,
 				.srcMr = me->mr,
 				.dstMr = me->mr,
 				.srcOffset = from,
@@ -123,8 +124,8 @@ static void values(struct net_rank *me)
 		NET_UNTIL(me, word_get(me, i * sizeof(value)) == i + 1, NULL, NULL);
 }
 
-/* Blocks 1 to 3, then the word: as a put of its own (ordered), or as the signal of a put to block 4. */
-static void round_send(struct net_rank *me, unsigned round, uint32_t strength)
+/* Blocks 1 to 3, then the word. */
+static void round_send(struct net_rank *me, unsigned round)
 {
 	ncclEpNetPut_v1_t put = {
 		.peer = 1,
@@ -134,56 +135,33 @@ static void round_send(struct net_rank *me, unsigned round, uint32_t strength)
 		.dstOffset = 256,
 		.size = 200,
 	};
-	ncclEpNetSignal_v1_t signal = { .mr = me->mr, .offset = WORDS, .value = round, .strength = strength };
-	void *request = NULL;
-	int rc = 0;
 
 	memset(me->mem, (int)round, 200);
 	for (int i = 0; i < 3; i++, put.dstOffset += 256)
-		EXPECT(me, strength == NCCL_EP_NET_SIGNAL_WEAK || net_put(me, &put, NULL, NULL) == 0);
-	if (!strength) {
-		EXPECT(me, word_put(me, 1, WORDS, round) == 0);
-		return;
-	}
-	put.flags = 0;
-	for (uint64_t end = ep_deadline_ms(NET_WAIT_MS); !request && !rc && ep_now_ns() < end;) {
-		rc = me->hot->iputSignal(me->ctx, &put, &signal, &request);
-		if (!request)
-			net_step(me, NULL, NULL);
-	}
-	EXPECT(me, !rc && request && net_end(me, request, NULL, NULL) == 0);
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+	EXPECT(me, word_put(me, 1, WORDS, round) == 0);
 }
 
-/* Rank 1 polls the word in its memory, as a device would, and checks what was put before it. */
-static void rounds_run(struct net_rank *me, uint32_t strength)
+/* Of an ordered net rank 1 polls the word in its memory, as a device would, and checks what was put before it. */
+static void order(struct net_rank *me)
 {
-	unsigned first = strength == NCCL_EP_NET_SIGNAL_WEAK ? 4 : 1, last = strength ? 4 : 3;
-
+	if (!me->props.ordered)
+		return;
 	memset(me->mem, 0, BYTES);
 	net_meet(me);
 	for (unsigned round = 1; round <= ROUNDS && me->rank < 2; round++) {
 		if (me->rank == 0) {
-			round_send(me, round, strength);
+			round_send(me, round);
 			NET_UNTIL(me, word_get(me, WORDS + 64) == round, NULL, NULL);
 			continue;
 		}
 		NET_UNTIL(me, word_get(me, WORDS) == round, NULL, NULL);
-		for (unsigned block = first; block <= last; block++)
+		for (unsigned block = 1; block <= 3; block++)
 			for (unsigned i = 0; i < 200; i++)
 				EXPECT(me, me->mem[block * 256 + i] == (uint8_t)round);
 		EXPECT(me, word_put(me, 0, WORDS + 64, round) == 0);
 	}
 	net_meet(me);
-}
-
-static void order(struct net_rank *me)
-{
-	if (me->props.ordered)
-		rounds_run(me, 0);
-	if (me->props.signals & NCCL_EP_NET_SIGNAL_STRONG)
-		rounds_run(me, NCCL_EP_NET_SIGNAL_STRONG);
-	if (me->props.signals & NCCL_EP_NET_SIGNAL_WEAK)
-		rounds_run(me, NCCL_EP_NET_SIGNAL_WEAK);
 }
 
 /*
@@ -213,34 +191,13 @@ static void quiets(struct net_rank *me)
 		NET_UNTIL(me, word_get(me, (uint64_t)from * AREA + 64) % 256 == 100 + (unsigned)from, NULL, NULL);
 }
 
-static void gets(struct net_rank *me)
+static void flush(struct net_rank *me)
 {
-	ncclEpNetPut_v1_t get = {
-		.peer = (me->rank + 1) % me->nranks,
-		.srcMr = me->mr,
-		.dstMr = me->mr,
-		.srcOffset = 4096,
-		.size = 1000,
-	};
-	uint64_t end = ep_deadline_ms(NET_WAIT_MS);
 	void *request = NULL;
-	int rc = 0;
 
-	memset(me->mem, 100 + me->rank, 1000);
-	net_meet(me);
-	while (!rc && !request && ep_now_ns() < end) {
-		rc = me->hot->iget(me->ctx, &get, &request);
-		if (!request)
-			net_step(me, NULL, NULL);
-	}
-	rc = rc || !request ? rc : net_end(me, request, NULL, NULL);
-	EXPECT(me, rc == (me->props.gets ? 0 : -ENOTSUP));
-	for (int i = 0; i < 1000; i++)
-		EXPECT(me, me->mem[4096 + i] == (me->props.gets ? 100 + get.peer : 0));
 	if (!me->props.flushes)
 		return;
-	rc = me->hot->iflush(me->ctx, me->mr, &request);
-	EXPECT(me, !rc && request && net_end(me, request, NULL, NULL) == 0);
+	EXPECT(me, !me->hot->iflush(me->ctx, me->mr, &request) && request && !net_end(me, request, NULL, NULL));
 }
 
 /* Refused at once or failed at completion, and never executed. */
@@ -270,7 +227,7 @@ static void mistakes(struct net_rank *me)
 int main(int argc, char **argv)
 {
 	static void (*const runs[])(
-		struct net_rank *) = { rows, rows_elsewhere, values, quiets, order, gets, mistakes };
+		struct net_rank *) = { rows, rows_elsewhere, values, quiets, order, flush, mistakes };
 	int each = 0, errors = 0, c;
 	bool skip = false;
 

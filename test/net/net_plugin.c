@@ -159,8 +159,6 @@ Test(net_plugin, stubs, .init = setup, .fini = teardown)
 	cr_expect(eq(int, net->ops.regMrDmaBuf(NULL, NULL, NULL, &out), -ENOTSUP));
 	cr_expect(eq(int, net->ops.shareMr(NULL, NULL, NULL), -ENOTSUP));
 	cr_expect(eq(int, net->ops.queryLastError(NULL, 0, NULL), -ENOTSUP));
-	cr_expect(eq(int, net->hot.iputSignal(NULL, NULL, NULL, &request), -ENOTSUP));
-	cr_expect(eq(int, net->hot.iget(NULL, NULL, &request), -ENOTSUP));
 	cr_expect(eq(int, net->hot.iflush(NULL, NULL, &request), -ENOTSUP));
 	cr_expect(eq(int, net->hot.iput(NULL, NULL, &request), -ENOTSUP));
 	cr_expect(eq(int, net->hot.test(NULL, NULL, &done), -ENOTSUP));
@@ -168,6 +166,6 @@ Test(net_plugin, stubs, .init = setup, .fini = teardown)
 	cr_expect(eq(ptr, request, NULL));
 	cr_expect(eq(ptr, out, NULL));
 	cr_expect(eq(int, done + count, 0));
-	cr_expect(logged("this transport cannot put with a signal"));
+	cr_expect(logged("this transport cannot flush"));
 	ep_net_close(net);
 }

@@ -20,7 +20,7 @@ enum { DEVICES = 3, MOST = 64, RANKS = 2, FLOW = 1000 };
 struct given {
 	ncclEpNetPut_v1_t put;
 	int dev;
-	bool flush, signal, done;
+	bool flush, done;
 	int rc;
 };
 
@@ -69,13 +69,11 @@ static int fake_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *prop
 	*props = (ncclEpNetProperties_v1_t){
 		.name = names[dev],
 		.ordered = 1,
-		.signals = NCCL_EP_NET_SIGNAL_WEAK | NCCL_EP_NET_SIGNAL_STRONG,
 		.memKinds = dev == 1 ? NCCL_EP_NET_MEM_HOST : NCCL_EP_NET_MEM_HOST | NCCL_EP_NET_MEM_CUDA,
 		.immBits = 32,
 		.maxInline = 64u >> dev,
 		.maxPuts = 100,
 		.maxContexts = 4 - (uint32_t)dev,
-		.gets = 1,
 		.maxPutSize = 1u << 20,
 		.maxRegSize = 1u << 30,
 		.lowLatency = { .maxBytes = FLOW, .maxPuts = dev == 2 ? 0 : 8 },
@@ -197,15 +195,6 @@ static int fake_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
 	return fake_take(ctx, &given, request);
 }
 
-static int fake_iputSignal(void *ctx, const ncclEpNetPut_v1_t *put, const ncclEpNetSignal_v1_t *signal, void **request)
-{
-	struct given given = { .put = *put, .signal = true };
-
-	if (dev_of(signal->mr) != dev_of(ctx))
-		snprintf(fake.wrong, sizeof(fake.wrong), "a signal to a registration of another rail");
-	return fake_take(ctx, &given, request);
-}
-
 static int fake_iflush(void *ctx, void *mr, void **request)
 {
 	struct given given = { .flush = true };
@@ -225,19 +214,18 @@ static int fake_test(void *ctx, void *request, int *done)
 	return given->done ? given->rc : 0;
 }
 
-static int fake_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int fake_progress(void *ctx, uint32_t *imms, int max, int *count)
 {
 	int dev = dev_of(ctx), n = 0;
 
 	for (; n < max && fake.imms[dev] > 0; fake.imms[dev]--)
-		imms[n++] = (ncclEpNetImm_v1_t){ .peer = 1, .imm = (uint32_t)dev };
+		imms[n++] = (uint32_t)dev;
 	*count = n;
 	return 0;
 }
 
 static const ncclEpNetHot_v1_t fake_hot = {
 	.iput = fake_iput,
-	.iputSignal = fake_iputSignal,
 	.iflush = fake_iflush,
 	.test = fake_test,
 	.progress = fake_progress,
@@ -504,34 +492,19 @@ Test(net_rails, flush_of_every_rail, .init = setup)
 	rig_close(&rig);
 }
 
-Test(net_rails, signals, .init = setup)
-{
-	struct rig rig = rig_open("devices=0+1");
-	ncclEpNetSignal_v1_t signal = { .mr = rig.mr, .strength = NCCL_EP_NET_SIGNAL_STRONG };
-	ncclEpNetPut_v1_t p = { .peer = 1, .srcMr = rig.mr, .dstMr = rig.mr, .size = 8 };
-	void *request = &rig;
-
-	cr_expect(eq(int, rig.net->hot.iputSignal(rig.ctx, &p, &signal, &request), -ENOTSUP));
-	cr_expect(eq(ptr, request, NULL));
-	signal.strength = NCCL_EP_NET_SIGNAL_WEAK;
-	cr_expect(eq(int, rig.net->hot.iputSignal(rig.ctx, &p, &signal, &request), 0));
-	cr_expect(fake.count == 1 && fake.given[0].signal && request);
-	rig_close(&rig);
-}
-
 /* All immediates are delivered, whatever max is, and no rail waits until another is empty. */
 Test(net_rails, immediates, .init = setup)
 {
 	struct rig rig = rig_open("devices=0+1+2");
 	int seen[DEVICES] = { 0 }, n, total = 0;
-	ncclEpNetImm_v1_t imms[4];
+	uint32_t imms[4];
 
 	for (int k = 0; k < DEVICES; k++)
 		fake.imms[k] = 100;
 	for (int turn = 0; turn < 200 && total < 300; turn++) {
 		cr_assert(eq(int, rig.net->hot.progress(rig.ctx, imms, 4, &n), 0));
 		for (int i = 0; i < n; i++)
-			seen[imms[i].imm]++;
+			seen[imms[i]]++;
 		total += n;
 		if (turn == 10)
 			cr_expect(seen[0] && seen[1] && seen[2]);
@@ -553,7 +526,6 @@ Test(net_rails, properties, .init = setup)
 	cr_expect(eq(int, net->ops.getProperties(net->net, 0, &p), 0));
 	cr_expect(eq(str, (char *)p.name, (char *)"a0:1+a1:1"));
 	cr_expect(eq(int, p.ordered, 0));
-	cr_expect(eq(int, p.signals, NCCL_EP_NET_SIGNAL_WEAK));
 	cr_expect(eq(u32, p.memKinds, NCCL_EP_NET_MEM_HOST));
 	cr_expect(eq(u32, p.maxInline, 32));
 	cr_expect(eq(u32, p.maxContexts, 3));

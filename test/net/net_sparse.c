@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * net_sparse [-g N] SPEC...: ranks that are connected to some others only (ep_net_sparse): puts and immediates between
- * these arrive and name their sender, puts to others are refused with a message, no connection to them is made.
+ * these arrive, puts to others are refused with a message, no connection to them is made.
  * Threads, or N ranks in a process. 77: the first net has no device.
  */
 #include <errno.h>
@@ -23,13 +23,13 @@ struct tally {
 	int from[RANKS];
 };
 
-static void imm_take(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg)
+static void imm_take(struct net_rank *me, uint32_t imm, void *arg)
 {
 	struct tally *tally = arg;
 
-	EXPECT(me, imm.peer >= 0 && imm.peer < RANKS && imm.imm == (uint32_t)(100 * imm.peer + me->rank));
-	if (imm.peer >= 0 && imm.peer < RANKS)
-		tally->from[imm.peer]++;
+	EXPECT(me, imm / 100 < RANKS && imm % 100 == (uint32_t)me->rank);
+	if (imm / 100 < RANKS)
+		tally->from[imm / 100]++;
 }
 
 static bool all_came(const struct net_rank *me, const struct tally *tally)

@@ -86,7 +86,7 @@ static void cq(struct net_rank *me)
 {
 	ncclEpNetPut_v1_t put = { .flags = NCCL_EP_NET_IMM, .peer = 1, .srcMr = me->mr, .dstMr = me->mr, .size = 8 };
 	uint64_t end = ep_deadline_ms(NET_WAIT_MS);
-	ncclEpNetImm_v1_t imms[8];
+	uint32_t imms[8];
 	int rc = 0, n;
 
 	if (me->rank == 0) {

@@ -110,7 +110,7 @@ static int probe_test(void *ctx, void *request, int *done)
 	return rc;
 }
 
-static int probe_progress(void *ctx, ncclEpNetImm_v1_t *imms, int max, int *count)
+static int probe_progress(void *ctx, uint32_t *imms, int max, int *count)
 {
 	struct eng_probe *p = *(struct eng_probe **)ctx;
 

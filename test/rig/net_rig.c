@@ -52,7 +52,7 @@ void net_meet(struct net_rank *me)
 
 void net_step(struct net_rank *me, net_take take, void *arg)
 {
-	ncclEpNetImm_v1_t imms[16];
+	uint32_t imms[16];
 	int n = 0;
 
 	EXPECT(me, me->hot->progress(me->ctx, imms, 16, &n) == 0);

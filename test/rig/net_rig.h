@@ -51,7 +51,7 @@ void net_leave(struct net_rank *me);
 pid_t net_pid(struct net_rank *me, int rank);
 
 /* Puts until accepted and waits for completion; the net's result. Immediates arriving meanwhile go to `take`. */
-typedef void (*net_take)(struct net_rank *me, ncclEpNetImm_v1_t imm, void *arg);
+typedef void (*net_take)(struct net_rank *me, uint32_t imm, void *arg);
 int net_put(struct net_rank *me, const ncclEpNetPut_v1_t *put, net_take take, void *arg);
 int net_end(struct net_rank *me, void *request, net_take take, void *arg);
 /* 64 bytes to offset 4096 + 64 * own rank; needs 8192 bytes. */
