@@ -71,6 +71,11 @@
 #define NCCL_EP_NET_MEM_CUDA 2u
 #define NCCL_EP_NET_MEM_HIP 4u
 
+/* Link layers. Unknown is one, too: a net with a layer of its own needs no name for it. */
+#define NCCL_EP_NET_LAYER_UNKNOWN 0u
+#define NCCL_EP_NET_LAYER_INFINIBAND 1u
+#define NCCL_EP_NET_LAYER_ETHERNET 2u
+
 /* Flags of a put. */
 #define NCCL_EP_NET_IMM 1u    /* imm is delivered to the receiver */
 #define NCCL_EP_NET_INLINE 2u /* src is read before the call returns and needs no registration; <= maxInline bytes */
@@ -100,6 +105,9 @@ typedef struct {
 typedef struct {
 	const char *name;    /* the device, as its driver calls it; valid until finalize */
 	const char *pciPath; /* in sysfs, to find the nearest device; NULL if unknown */
+	int numaNode;	     /* -1: unknown, or as pciPath says */
+	uint32_t speed;	     /* of the port, in Mb/s; 0: unknown */
+	uint32_t linkLayer;  /* one of NCCL_EP_NET_LAYER_*: devices of different layers do not reach each other */
 	int ordered;	     /* P3 */
 	uint32_t memKinds;
 	uint32_t immBits;     /* 0 or 32 */
@@ -108,8 +116,9 @@ typedef struct {
 	uint32_t maxContexts; /* per comm */
 	uint32_t dmaBuf;      /* regMrDmaBuf works */
 	uint32_t flushes;     /* iflush works; otherwise the device must flush itself */
-	uint64_t maxPutSize;  /* bytes */
-	uint64_t maxRegSize;  /* bytes */
+	uint32_t reserved;
+	uint64_t maxPutSize; /* bytes */
+	uint64_t maxRegSize; /* bytes */
 	ncclEpNetFlow_v1_t lowLatency, throughput;
 } ncclEpNetProperties_v1_t;
 

@@ -71,7 +71,7 @@ static void log_print(void)
 static void device_print(const struct ep_net *net, int dev)
 {
 	ncclEpNetProperties_v1_t p;
-	char flow[32] = "-";
+	char flow[32] = "-", speed[16] = "-";
 
 	if (net->ops.getProperties(net->net, dev, &p)) {
 		printf("#     device %d: %s\n", dev, ep_last_error());
@@ -80,8 +80,11 @@ static void device_print(const struct ep_net *net, int dev)
 	if (p.lowLatency.maxBytes || p.lowLatency.maxPuts)
 		snprintf(flow, sizeof(flow), "%llu/%u", (unsigned long long)p.lowLatency.maxBytes >> 10,
 			 p.lowLatency.maxPuts);
-	printf("  %-20s %-10s %-5s %7u %11s  %s\n", p.name, p.ordered ? "ordered" : "unordered",
-	       p.memKinds & ~NCCL_EP_NET_MEM_HOST ? "GPUs" : "host", p.maxInline, flow, p.pciPath ? p.pciPath : "-");
+	if (p.speed)
+		snprintf(speed, sizeof(speed), "%u", p.speed / 1000);
+	printf("  %-20s %-10s %-5s %7u %11s %6s %-10s  %s\n", p.name, p.ordered ? "ordered" : "unordered",
+	       p.memKinds & ~NCCL_EP_NET_MEM_HOST ? "GPUs" : "host", p.maxInline, flow, speed,
+	       p.linkLayer ? ep_nic_layer(p.linkLayer) : "-", p.pciPath ? p.pciPath : "-");
 }
 
 static void net_print(const char *spec)
@@ -99,8 +102,22 @@ static void net_print(const char *spec)
 	log_print();
 }
 
+/* Each device, and why a rank at this place would take it or not. */
+static void verdicts_print(const struct ep_net *net, const struct ep_spot *place)
+{
+	struct ep_nic_dev *devs;
+	int count;
+
+	if (ep_nic_devs(net, &devs, &count))
+		return;
+	ep_nics_judge(place, devs, count);
+	for (int i = 0; i < count && count > 1; i++)
+		printf("#     %s %s: %s\n", devs[i].taken ? "+" : "-", devs[i].place.name, devs[i].why);
+	free(devs);
+}
+
 /* The first candidate that opens, for one rank on this host; remote: with ranks on other hosts. */
-static void choice_print(const struct ep_nic_place *place, bool remote)
+static void choice_print(const struct ep_spot *place, bool remote)
 {
 	char list[EP_NET_SPEC_MAX], spec[EP_NET_SPEC_MAX];
 	const char *rest = list, *where = remote ? "ranks on several hosts" : "all ranks on this host";
@@ -124,6 +141,8 @@ static void choice_print(const struct ep_nic_place *place, bool remote)
 				if (!net->ops.getProperties(net->net, nics.dev[pick.at[k]], &p))
 					printf("%s%s", k ? "+" : " ", p.name);
 			printf(" (%s)\n", nics.why);
+			if (remote)
+				verdicts_print(net, place);
 			ep_net_close(net);
 			return;
 		}
@@ -135,7 +154,7 @@ static void choice_print(const struct ep_nic_place *place, bool remote)
 static void kind_print(enum ep_dev_kind kind)
 {
 	const struct ep_dev_ops *row = ep_dev_row(kind);
-	struct ep_nic_place place;
+	struct ep_spot place;
 	struct ep_dev *dev;
 	char name[24];
 	int count = 0;
@@ -146,7 +165,10 @@ static void kind_print(enum ep_dev_kind kind)
 		if (row->open(i, &dev))
 			continue;
 		snprintf(name, sizeof(name), "%s %d", row->name, i);
-		ep_nic_place(kind == EP_DEV_HOST ? "the CPU" : name, dev->pci, &place);
+		if (kind == EP_DEV_HOST)
+			ep_spot_cpus("the CPU", &place);
+		else
+			ep_spot_read(name, dev->pci, -1, &place);
 		row->close(dev);
 		choice_print(&place, false);
 		choice_print(&place, true);
@@ -158,9 +180,9 @@ void ep_info_nets(void)
 	char list[EP_NET_SPEC_MAX] = "", spec[EP_NET_SPEC_MAX];
 	const char *rest = list;
 
-	printf("#\n# %-20s %-10s %-5s %7s %11s  %s\n", "transport, devices", "order", "mem", "inline", "in flight",
-	       "PCI path");
-	printf("# %-20s %-10s %-5s %7s %11s\n", "", "", "", "(B)", "LL (KiB/n)");
+	printf("#\n# %-20s %-10s %-5s %7s %11s %6s %-10s  %s\n", "transport, devices", "order", "mem", "inline",
+	       "in flight", "speed", "layer", "PCI path");
+	printf("# %-20s %-10s %-5s %7s %11s %6s\n", "", "", "", "(B)", "LL (KiB/n)", "(Gb/s)");
 	log_print();
 	if (ep_net_list("", list))
 		printf("# %s\n", ep_last_error());

@@ -45,8 +45,9 @@ EP_PARAM(RAILS, "NCCL_EP_RAILS", EP_T_INT, "0", 0, 8, "",
 	 "needs.")
 EP_PARAM(ENGINES, "NCCL_EP_ENGINES", EP_T_INT, "0", 0, 8, "UCCL_NUM_PROXY_THREADS",
 	 "Engine threads per rank for traffic between nodes; 0: 1 on the host device and on small machines, else 2.")
-EP_PARAM(GDR, "NCCL_EP_GDR", EP_T_BOOL, "1", 0, 0, "",
-	 "0: stage device memory through host memory even where the NIC can access it directly.")
+EP_PARAM(GDR, "NCCL_EP_GDR", EP_T_INT, "1", 0, 2, "",
+	 "1: a NIC accesses device memory where it can, unless it is on another CPU socket; 2: there, too; 0: staged "
+	 "through host memory.")
 EP_PARAM(RING_ENTRIES, "NCCL_EP_RING_ENTRIES", EP_T_INT, "0", 0, 16777216, "",
 	 "Commands per ring between kernels and an engine, rounded up to a power of two; 0: 1024 or, for a GPU, 2048.")
 EP_PARAM(NET_PLUGIN, "NCCL_EP_NET_PLUGIN", EP_T_STR, "", 0, 0, "",

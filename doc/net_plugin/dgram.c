@@ -82,6 +82,7 @@ static int dgram_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *pro
 	*props = (ncclEpNetProperties_v1_t){
 		.name = "dgram",
 		.ordered = 1,
+		.numaNode = -1,
 		.memKinds = NCCL_EP_NET_MEM_HOST,
 		.immBits = 32,
 		.maxInline = PUT_MAX,

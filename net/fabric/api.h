@@ -87,6 +87,11 @@ struct ofi_info {
 	struct ofi_nic *nic;
 };
 
+struct ofi_link_attr {
+	char *address;
+	size_t mtu, speed; /* bits per second */
+};
+
 struct ofi_bus_attr {
 	unsigned bus_type;
 	struct {
@@ -114,6 +119,7 @@ struct ofi_nic {
 	struct ofi_fid fid;
 	void *device_attr;
 	struct ofi_bus_attr *bus_attr;
+	struct ofi_link_attr *link_attr;
 };
 
 struct ofi_ops_fabric {

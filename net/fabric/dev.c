@@ -148,6 +148,8 @@ static void dev_add(struct fab_net *net, struct ofi_info *info, const struct fab
 		snprintf(dev->pci, sizeof(dev->pci), "/sys/bus/pci/devices/%04x:%02x:%02x.%x",
 			 info->nic->bus_attr->pci.domain_id, info->nic->bus_attr->pci.bus_id,
 			 info->nic->bus_attr->pci.device_id, info->nic->bus_attr->pci.function_id);
+	if (info->nic && info->nic->link_attr)
+		dev->speed = (uint32_t)(info->nic->link_attr->speed / 1000000);
 	EP_INFO(EP_NET, "fabric: device %d: %s of provider %s: mr_mode %#x, %zu bytes of immediate data, %s, %s%s%s",
 		net->base.count - 1, info->domain_attr->name, info->fabric_attr->prov_name,
 		(unsigned)info->domain_attr->mr_mode, info->domain_attr->cq_data_size,

@@ -74,6 +74,8 @@ static int fab_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 	*props = (ncclEpNetProperties_v1_t){
 		.name = dev->info->domain_attr->name,
 		.pciPath = dev->pci[0] ? dev->pci : NULL,
+		.numaNode = -1,
+		.speed = dev->speed,
 		.memKinds = NCCL_EP_NET_MEM_HOST | (dev->hmem ? NCCL_EP_NET_MEM_CUDA | NCCL_EP_NET_MEM_HIP : 0),
 		.immBits = 32,
 		.maxInline = FAB_INLINE,

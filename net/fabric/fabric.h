@@ -44,6 +44,7 @@ struct fab_dev {
 	bool hmem;
 	uint64_t delivery; /* OFI_DELIVERY_COMPLETE or 0: flag of puts that are not quiet */
 	char pci[64];
+	uint32_t speed; /* Mb/s; 0: unknown */
 };
 
 struct fab_net {

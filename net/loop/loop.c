@@ -72,6 +72,7 @@ static int loop_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *prop
 	*props = (ncclEpNetProperties_v1_t){
 		.name = many ? loop->name[dev] : "loop",
 		.pciPath = many ? loop->path[dev] : NULL,
+		.numaNode = -1,
 		.ordered = !loop->unordered,
 		.memKinds = NCCL_EP_NET_MEM_HOST,
 		.immBits = 32,

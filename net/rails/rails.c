@@ -221,6 +221,8 @@ static void props_join(ncclEpNetProperties_v1_t *to, const ncclEpNetProperties_v
 	to->dmaBuf = to->dmaBuf && p->dmaBuf;
 	to->flushes = to->flushes && p->flushes;
 	to->maxPuts = to->maxPuts && p->maxPuts ? to->maxPuts + p->maxPuts : 0;
+	to->speed += p->speed;
+	to->numaNode = to->numaNode == p->numaNode ? to->numaNode : -1;
 	LEAST(maxInline);
 	LEAST(maxContexts);
 	LEAST(maxPutSize);

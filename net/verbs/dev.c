@@ -80,6 +80,34 @@ static void pci_read(const char *name, char *out)
 	}
 }
 
+/* A field of ib_port_attr has one bit set: what it stands for, or 0. */
+static uint32_t bit_value(uint8_t bit, const uint32_t values[8])
+{
+	for (int i = 0; i < 8; i++)
+		if (bit == 1u << i)
+			return values[i];
+	return 0;
+}
+
+/* Mb/s. The kernel comes first: it knows speeds that do not fit the byte of ib_port_attr, such as XDR's. */
+static uint32_t speed_read(const struct vb_dev *dev)
+{
+	static const uint32_t lanes[8] = { 1, 4, 8, 12, 2 };
+	static const uint32_t lane[8] = { 2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000 };
+	char path[IB_PATH];
+	double gbps = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/%d/rate", dev->ib_name, dev->port);
+	f = fopen(path, "re");
+	if (f && fscanf(f, "%lf", &gbps) != 1)
+		gbps = 0;
+	if (f)
+		fclose(f);
+	return gbps > 0 ? (uint32_t)(gbps * 1000)
+			: bit_value(dev->link.width, lanes) * bit_value(dev->link.speed, lane);
+}
+
 static struct ib_device *list_find(struct ib_device **list, int n, const char *name)
 {
 	for (int i = 0; i < n; i++)
@@ -160,6 +188,7 @@ static int port_take(struct vb_net *net, struct ib_context *context, const struc
 	if (!dev->link.max_msg_sz) /* not every driver reports it; the specification allows 2 GiB */
 		dev->link.max_msg_sz = 1u << 30;
 	dev->roce = dev->link.link_layer == IB_LINK_ETHERNET;
+	dev->speed = speed_read(dev);
 	rc = vb_gid_find(context, dev, net->gid ? (int)net->gid - 1 : (int)ep_param_int(EP_P_IB_GID_INDEX));
 	if (rc)
 		return rc == -ENOENT ? 0 : rc;

@@ -101,6 +101,9 @@ static int vb_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 	*props = (ncclEpNetProperties_v1_t){
 		.name = dev->name,
 		.pciPath = dev->pci[0] ? dev->pci : NULL,
+		.numaNode = -1,
+		.speed = dev->speed,
+		.linkLayer = dev->roce ? NCCL_EP_NET_LAYER_ETHERNET : NCCL_EP_NET_LAYER_INFINIBAND,
 		.ordered = net->ordered && net->qps == 1 && dev->profile->ordered,
 		.memKinds = dev->kinds,
 		.immBits = 32,

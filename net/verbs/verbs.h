@@ -47,6 +47,7 @@ struct vb_dev {
 	char ib_name[IB_NAME], pci[IB_PATH];
 	uint8_t port;
 	bool roce, dmabuf;
+	uint32_t speed; /* Mb/s; 0: unknown */
 	uint32_t kinds; /* memory kinds */
 	const struct ep_verbs_profile *profile;
 	struct ib_device_attr attr;

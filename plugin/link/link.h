@@ -78,6 +78,7 @@ struct ep_link {
 	 * signals do too. Else they lie in host memory: a CPU cannot store to device memory. The two are not ordered,
 	 * so the net counts as unordered, and engines flush before they signal. */
 	bool direct;
+	bool across;	    /* the NIC is on another CPU socket than the device */
 	uint32_t near, far; /* mapped ranks and those put to, of the rank that has most of them */
 	uint32_t peers;	    /* those that this rank puts to */
 	bool stuck;	    /* an engine did not return from the net */

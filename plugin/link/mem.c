@@ -59,8 +59,13 @@ void ep_link_direct_probe(struct ep_link *link)
 	link->direct = false;
 	if (mem_kind(link) == NCCL_EP_NET_MEM_HOST)
 		return;
-	if (!ep_param_bool(EP_P_GDR))
+	if (!ep_param_int(EP_P_GDR))
 		EP_INFO(EP_GROUP, "rank %d: staging through host memory: NCCL_EP_GDR is 0", link->ctx.rank);
+	else if (link->across && ep_param_int(EP_P_GDR) < 2)
+		EP_INFO(EP_GROUP,
+			"rank %d: staging through host memory: %s is on another CPU socket than the GPU; "
+			"NCCL_EP_GDR=2 goes across",
+			link->ctx.rank, link->props.name);
 	else if (!(link->props.memKinds & mem_kind(link)) || link->props.immBits < 32)
 		EP_INFO(EP_GROUP, "rank %d: staging through host memory: net %s does not register device memory",
 			link->ctx.rank, link->net->name);

@@ -1,107 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plugin/link/nic.h"
 
-#include <fcntl.h>
-#include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "proxy/cpus.h"
 #include "util/error.h"
 #include "util/param.h"
 
-#define NUMA_NODES 64
-_Static_assert(EP_NIC_PLACE >= PATH_MAX, "realpath needs it");
-
-/* ---- locations ---- */
-
-static bool file_read(const char *path, char *out, size_t size)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, out, size - 1);
-
-	if (fd >= 0)
-		close(fd);
-	if (n <= 0)
-		return false;
-	out[n] = 0;
-	return true;
-}
-
-static int numa_of(const char *path)
-{
-	char file[EP_NIC_PLACE + 16], text[16];
-
-	snprintf(file, sizeof(file), "%s/numa_node", path);
-	return file_read(file, text, sizeof(text)) ? atoi(text) : -1;
-}
-
-/* The NUMA node of all CPUs of this process; -1: they span several, or the machine has one node only. */
-static int numa_of_cpus(void)
-{
-	char file[64], list[1024];
-	struct ep_cpus may, node, both;
-	int count;
-
-	memset(&may, 0, sizeof(may));
-	if (access("/sys/devices/system/node/node1", F_OK) || sched_getaffinity(0, sizeof(may), may.set))
-		return -1;
-	count = CPU_COUNT_S(sizeof(may), may.set);
-	for (int i = 0; i < NUMA_NODES; i++) {
-		snprintf(file, sizeof(file), "/sys/devices/system/node/node%d/cpulist", i);
-		if (!file_read(file, list, sizeof(list)) || list[0] == '\n' || ep_cpus_parse(list, &node))
-			continue;
-		CPU_AND_S(sizeof(both), both.set, may.set, node.set);
-		if (CPU_COUNT_S(sizeof(both), both.set) == count)
-			return i;
-	}
-	return -1;
-}
-
-void ep_nic_place(const char *name, const char *pci, struct ep_nic_place *out)
-{
-	*out = (struct ep_nic_place){ .numa = -1 };
-	snprintf(out->name, sizeof(out->name), "%s", name);
-	if (!pci[0])
-		out->numa = numa_of_cpus();
-	else if (realpath(pci, out->path))
-		out->numa = numa_of(out->path);
-	else
-		out->path[0] = 0;
-}
-
-/* Leading path components in common. */
-static int shared_steps(const char *a, const char *b)
-{
-	int steps = 0;
-
-	for (; *a && *a == *b; a++, b++)
-		steps += *a == '/';
-	/* The last one counts only where both names end. */
-	return (*a == 0 || *a == '/') && (*b == 0 || *b == '/') ? steps : steps - 1;
-}
-
-/* Below the same PCIe root the common switches count, else only the NUMA node. */
-int ep_nic_nearness(const struct ep_nic_place *place, const char *path)
-{
-	static const int above = 2; /* "/sys/devices" is common to all */
-	char real[EP_NIC_PLACE];
-	int steps;
-
-	if (!path)
-		return -1;
-	if (!realpath(path, real))
-		snprintf(real, sizeof(real), "%s", path);
-	steps = place->path[0] ? shared_steps(place->path, real) : 0;
-	if (steps > above)
-		return steps;
-	return place->numa >= 0 && numa_of(real) == place->numa;
-}
-
-/* ---- candidates ---- */
+/* ---- devices ---- */
 
 static uint64_t mark_of(const char *name)
 {
@@ -112,47 +19,146 @@ static uint64_t mark_of(const char *name)
 	return h;
 }
 
-static void nic_add(struct ep_nics *nics, int dev, const char *name)
+const char *ep_nic_layer(uint32_t layer)
+{
+	static const char *const names[] = { "unknown", "InfiniBand", "Ethernet" };
+
+	return names[layer < sizeof(names) / sizeof(names[0]) ? layer : 0];
+}
+
+int ep_nic_devs(const struct ep_net *net, struct ep_nic_dev **out, int *count)
+{
+	ncclEpNetProperties_v1_t props;
+	struct ep_nic_dev *devs;
+	int rc;
+
+	*count = 0;
+	rc = net->ops.devices(net->net, count);
+	if (rc)
+		return rc;
+	devs = EP_CALLOC(EP_GROUP, (size_t)*count + 1, sizeof(*devs), "devices");
+	for (int i = 0; devs && !rc && i < *count; i++) {
+		rc = net->ops.getProperties(net->net, i, &props);
+		if (rc)
+			break;
+		ep_spot_read(props.name, props.pciPath ? props.pciPath : "", props.numaNode, &devs[i].place);
+		devs[i].speed = props.speed;
+		devs[i].layer = props.linkLayer;
+	}
+	if (rc) {
+		free(devs);
+		return rc;
+	}
+	*out = devs;
+	return devs ? 0 : -ENOMEM;
+}
+
+/* ---- verdicts ---- */
+
+/* The layer with the most bandwidth; of equal ones InfiniBand, which nobody has for anything but a fabric. */
+static uint32_t fabric_layer(const struct ep_nic_dev *devs, int count)
+{
+	uint64_t sum[NCCL_EP_NET_LAYER_ETHERNET + 1] = { 0 };
+	uint32_t best = NCCL_EP_NET_LAYER_INFINIBAND;
+
+	for (int i = 0; i < count; i++)
+		if (devs[i].layer < sizeof(sum) / sizeof(sum[0]))
+			sum[devs[i].layer] += devs[i].speed ? devs[i].speed : 1;
+	for (uint32_t l = 0; l < sizeof(sum) / sizeof(sum[0]); l++)
+		best = sum[l] > sum[best] ? l : best;
+	return best;
+}
+
+/* Leaves out front ends. */
+static void fabric_judge(struct ep_nic_dev *devs, int count)
+{
+	uint32_t layer = fabric_layer(devs, count), fastest = 0;
+
+	for (int i = 0; i < count; i++)
+		if (devs[i].layer == layer && devs[i].speed > fastest)
+			fastest = devs[i].speed;
+	for (int i = 0; i < count; i++) {
+		struct ep_nic_dev *dev = &devs[i];
+
+		dev->taken = dev->layer == layer && (!dev->speed || dev->speed * 2ull >= fastest);
+		if (dev->layer != layer)
+			snprintf(dev->why, sizeof(dev->why), "%s, while the fabric of this host is %s",
+				 ep_nic_layer(dev->layer), ep_nic_layer(layer));
+		else if (!dev->taken)
+			snprintf(dev->why, sizeof(dev->why), "%u Gb/s, a front end beside ports of %u Gb/s",
+				 dev->speed / 1000, fastest / 1000);
+	}
+}
+
+/* > 0: a is better for a rank at this place. Sets *by to what decided. */
+static int dev_compare(const struct ep_spot *place, const struct ep_nic_dev *a, const struct ep_nic_dev *b,
+		       const char **by)
+{
+	struct ep_near x = ep_spot_near(place, &a->place), y = ep_spot_near(place, &b->place);
+	int near = ep_near_compare(x, y);
+
+	*by = !near ? "slower" : x.by_pci != y.by_pci ? "farther by PCIe" : "farther by NUMA node";
+	return near ? near : (a->speed > b->speed) - (a->speed < b->speed);
+}
+
+int ep_nics_judge(const struct ep_spot *place, struct ep_nic_dev *devs, int count)
+{
+	const struct ep_nic_dev *best = NULL;
+	const char *by;
+	int taken = 0;
+
+	fabric_judge(devs, count);
+	for (int i = 0; i < count; i++)
+		if (devs[i].taken && (!best || dev_compare(place, &devs[i], best, &by) > 0))
+			best = &devs[i];
+	for (int i = 0; i < count; i++) {
+		struct ep_nic_dev *dev = &devs[i];
+
+		if (!dev->taken)
+			continue;
+		if (dev_compare(place, dev, best, &by) < 0) {
+			dev->taken = false;
+			snprintf(dev->why, sizeof(dev->why), "%s than %s", by, best->place.name);
+		} else if (dev != best && !best->place.path[0]) {
+			dev->taken = false;
+			snprintf(dev->why, sizeof(dev->why), "its location is unknown, and %s comes first",
+				 best->place.name);
+		} else {
+			taken++;
+			snprintf(dev->why, sizeof(dev->why), "nearest to %s", place->name);
+		}
+	}
+	return taken;
+}
+
+/* ---- candidates ---- */
+
+static void nic_add(struct ep_nics *nics, const struct ep_spot *place, const struct ep_nic_dev *devs, int i)
 {
 	struct ep_nic_card *card = &nics->card;
 
 	if (card->count == EP_NICS)
 		return;
-	nics->dev[card->count] = dev;
-	card->mark[card->count++] = mark_of(name);
+	card->layer = (int32_t)devs[i].layer;
+	nics->dev[card->count] = i;
+	nics->across[card->count] = ep_spot_across(place, &devs[i].place);
+	card->mark[card->count++] = mark_of(devs[i].place.name);
 }
 
 /* The name, with or without its port: "mlx5_0" matches "mlx5_0:1". */
 static bool is_named(const char *name, const char *wish, size_t n)
 {
-	return strlen(name) >= n && !memcmp(name, wish, n) && (!name[n] || name[n] == ':');
+	return n && strlen(name) >= n && !memcmp(name, wish, n) && (!name[n] || name[n] == ':');
 }
 
-static int nics_named(const struct ep_net *net, int count, const char *wishes, struct ep_nics *out)
+/* INFO: another net may have it. */
+static int none_named(const struct ep_net *net, const struct ep_nic_dev *devs, int count, struct ep_nics *out)
 {
-	ncclEpNetProperties_v1_t props;
 	char there[256] = "";
 	size_t used = 0;
-	int rc;
 
-	for (size_t n; *wishes; wishes += n + (wishes[n] == ',')) {
-		n = strcspn(wishes, ",");
-		for (int i = 0; i < count; i++) {
-			rc = net->ops.getProperties(net->net, i, &props);
-			if (rc)
-				return rc;
-			if (n && is_named(props.name, wishes, n))
-				nic_add(out, i, props.name);
-		}
-	}
-	if (out->card.count) {
-		snprintf(out->why, sizeof(out->why), "named by NCCL_EP_NET_DEVICE");
-		return 0;
-	}
 	for (int i = 0; i < count && used < sizeof(there); i++)
-		if (!net->ops.getProperties(net->net, i, &props))
-			used += (size_t)snprintf(there + used, sizeof(there) - used, " %s", props.name);
-	/* INFO: another net may have it. */
+		used += (size_t)snprintf(there + used, sizeof(there) - used, " %s", devs[i].place.name);
 	snprintf(out->why, sizeof(out->why), "NCCL_EP_NET_DEVICE=%.60s: net %.40s has no such device, only%.80s",
 		 ep_param_str(EP_P_NET_DEVICE), net->name, there);
 	EP_INFO(EP_GROUP, "%s", out->why);
@@ -160,47 +166,61 @@ static int nics_named(const struct ep_net *net, int count, const char *wishes, s
 	return -ENODEV;
 }
 
-static int nics_nearest(const struct ep_net *net, int count, const struct ep_nic_place *place, struct ep_nics *out)
+/* Rails never mix link layers: the first one named decides. */
+static void nics_named(const struct ep_spot *place, const struct ep_nic_dev *devs, int count, const char *wishes,
+		       struct ep_nics *out)
 {
-	ncclEpNetProperties_v1_t props;
-	int best = -2, one, rc;
-
-	for (int i = 0; i < count; i++) {
-		rc = net->ops.getProperties(net->net, i, &props);
-		if (rc)
-			return rc;
-		one = ep_nic_nearness(place, props.pciPath);
-		if (one < best || (one == best && best < 0)) /* devices of unknown location: the first */
-			continue;
-		if (one > best)
-			out->card.count = 0;
-		best = one;
-		nic_add(out, i, props.name);
+	for (size_t n; *wishes; wishes += n + (wishes[n] == ',')) {
+		n = strcspn(wishes, ",");
+		for (int i = 0; i < count; i++) {
+			if (!is_named(devs[i].place.name, wishes, n))
+				continue;
+			if (!out->card.count || (int32_t)devs[i].layer == out->card.layer)
+				nic_add(out, place, devs, i);
+			else
+				EP_WARN(EP_GROUP, "NCCL_EP_NET_DEVICE: %s is left out: %s, the others are %s",
+					devs[i].place.name, ep_nic_layer(devs[i].layer),
+					ep_nic_layer((uint32_t)out->card.layer));
+		}
 	}
-	out->card.placed = best >= 0;
-	if (count == 1)
-		snprintf(out->why, sizeof(out->why), "the only one");
-	else if (best < 0)
-		snprintf(out->why, sizeof(out->why), "the first of %d: their location is unknown", count);
-	else
-		snprintf(out->why, sizeof(out->why), "%d of %d are nearest to %s", out->card.count, count, place->name);
-	return 0;
+	out->card.placed = 1;
+	snprintf(out->why, sizeof(out->why), "named by NCCL_EP_NET_DEVICE");
 }
 
-int ep_nics_find(const struct ep_net *net, const struct ep_nic_place *place, struct ep_nics *out)
+void ep_nics_nearest(const struct ep_spot *place, struct ep_nic_dev *devs, int count, struct ep_nics *out)
+{
+	int taken = ep_nics_judge(place, devs, count);
+
+	for (int i = 0; i < count; i++)
+		if (devs[i].taken)
+			nic_add(out, place, devs, i);
+	out->card.placed = taken && devs[out->dev[0]].place.path[0];
+	if (count == 1)
+		snprintf(out->why, sizeof(out->why), "the only one");
+	else if (!out->card.placed)
+		snprintf(out->why, sizeof(out->why), "the first of %d: their location is unknown", count);
+	else
+		snprintf(out->why, sizeof(out->why), "%d of %d are nearest to %s", taken, count, place->name);
+}
+
+int ep_nics_find(const struct ep_net *net, const struct ep_spot *place, struct ep_nics *out)
 {
 	const char *wishes = ep_param_str(EP_P_NET_DEVICE);
-	int count = 0, rc = net->ops.devices(net->net, &count);
+	struct ep_nic_dev *devs;
+	int count, rc = ep_nic_devs(net, &devs, &count);
 
 	*out = (struct ep_nics){ .card.rails = (int32_t)ep_param_int(EP_P_RAILS) };
-	if (!rc && *wishes) {
-		out->card.placed = 1;
-		rc = nics_named(net, count, wishes, out);
-	} else if (!rc) {
-		rc = nics_nearest(net, count, place, out);
-	}
+	if (rc)
+		return rc;
+	if (*wishes)
+		nics_named(place, devs, count, wishes, out);
+	else
+		ep_nics_nearest(place, devs, count, out);
+	if (*wishes && !out->card.count)
+		rc = none_named(net, devs, count, out);
 	if (!strcmp(net->name, "rails")) /* it combines several devices already */
 		out->card.rails = 1;
+	free(devs);
 	return rc;
 }
 
@@ -252,6 +272,14 @@ void ep_nic_choose(const struct ep_nic_card *all, int nranks, int rank, struct e
 	for (int i = index + sharers; mine->placed && i < count && out->count < most; i += sharers)
 		if (!is_wanted(all, nranks, mine, mine->mark[i]))
 			out->at[out->count++] = i;
+}
+
+int ep_nic_odd(const struct ep_nic_card *all, int nranks)
+{
+	for (int r = 1; r < nranks; r++)
+		if (all[r].layer != all[0].layer)
+			return r;
+	return 0;
 }
 
 int ep_nic_rails(const struct ep_nic_card *all, int nranks)

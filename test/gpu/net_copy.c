@@ -151,6 +151,7 @@ static int copy_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *props)
 	(void)dev;
 	*props = (ncclEpNetProperties_v1_t){
 		.name = "copy",
+		.numaNode = -1,
 		.memKinds = NCCL_EP_NET_MEM_HOST | NCCL_EP_NET_MEM_CUDA,
 		.immBits = 32,
 		.maxInline = SMALL,

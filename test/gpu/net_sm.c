@@ -140,6 +140,7 @@ static int sm_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *props)
 	*props = (ncclEpNetProperties_v1_t){
 		.name = "sm",
 		.ordered = !net->fabric->config.unordered,
+		.numaNode = -1,
 		.memKinds = NCCL_EP_NET_MEM_HOST | (gpu ? NCCL_EP_NET_MEM_CUDA : 0),
 		.immBits = 32,
 		.maxInline = EP_NIC_SMALL,

@@ -17,60 +17,77 @@ TestSuite(nic_choose, .timeout = 30);
 #define SWITCH0 ROOT "/0000:00:01.0/0000:01:00.0"
 #define SWITCH1 ROOT "/0000:00:03.0/0000:05:00.0"
 
-static struct ep_nic_place place_of(const char *path, int numa)
+static struct ep_spot place_of(const char *path, int numa)
 {
-	struct ep_nic_place place = { .numa = numa };
+	struct ep_spot place = { .numa = numa };
 
 	snprintf(place.path, sizeof(place.path), "%s", path);
 	return place;
 }
 
+static int by_pci(const struct ep_spot *a, const char *path)
+{
+	struct ep_spot b = place_of(path, -1);
+
+	return ep_spot_near(a, &b).by_pci;
+}
+
 Test(nic_choose, nearer_by_pcie)
 {
-	struct ep_nic_place gpu = place_of(SWITCH0 "/0000:02:00.0/0000:03:00.0", -1);
+	struct ep_spot gpu = place_of(SWITCH0 "/0000:02:00.0/0000:03:00.0", -1);
 	static const char *const farther[] = {
 		SWITCH0 "/0000:02:00.0/0000:03:00.1", /* below the same port */
 		SWITCH0 "/0000:02:01.0/0000:04:00.0", /* the same switch */
 		SWITCH0 "0/0000:02:00.0",	      /* only a common prefix of the name: the same root port */
 		SWITCH1 "/0000:06:00.0",	      /* the same root */
 		"/sys/devices/pci0000:80/0000:80:01.0",
-		NULL,
+		"",
 	};
-	int before = ep_nic_nearness(&gpu, gpu.path), one;
+	int before = by_pci(&gpu, gpu.path), one;
 
 	for (size_t i = 0; i < sizeof(farther) / sizeof(farther[0]); i++) {
-		one = ep_nic_nearness(&gpu, farther[i]);
-		cr_expect(lt(int, one, before), "%s", farther[i] ? farther[i] : "nowhere");
+		one = by_pci(&gpu, farther[i]);
+		cr_expect(lt(int, one, before), "%s", farther[i]);
 		before = one;
 	}
+	/* Above the root complex, and beside the bridges, nothing counts. */
+	gpu = place_of("/sys/devices/VMBUS:00/pci0001:00/0001:00:00.0", -1);
+	cr_expect(eq(int, by_pci(&gpu, "/sys/devices/VMBUS:00/pci0101:00/0101:00:00.0"), 0));
+	gpu = place_of("/sys/bus/pci/devices/0000:03:00.0", -1);
+	cr_expect(eq(int, by_pci(&gpu, "/sys/bus/pci/devices/0000:03:00.1"), 0));
 }
 
 Test(nic_choose, nearer_by_numa_node)
 {
 	char dir[] = "/tmp/nic_choose_XXXXXX", file[64];
-	struct ep_nic_place here = place_of("", 1), there = place_of("", 0), anywhere = place_of("", -1);
+	struct ep_spot here = place_of("", 1), there = place_of("", 0), anywhere = place_of("", -1), nic;
 	FILE *f;
 
 	cr_assert(mkdtemp(dir) != NULL);
 	snprintf(file, sizeof(file), "%s/numa_node", dir);
 	f = fopen(file, "w");
 	cr_assert(f && fputs("1\n", f) >= 0 && fclose(f) == 0);
-	cr_expect(eq(int, ep_nic_nearness(&here, dir), 1));
-	cr_expect(eq(int, ep_nic_nearness(&there, dir), 0));
-	cr_expect(eq(int, ep_nic_nearness(&anywhere, dir), 0));
+	ep_spot_read("nic", dir, -1, &nic);
+	cr_expect(eq(int, nic.numa, 1));
+	cr_expect(eq(int, ep_spot_near(&here, &nic).by_numa, 1));
+	cr_expect(eq(int, ep_spot_near(&there, &nic).by_numa, 0));
+	cr_expect(eq(int, ep_spot_near(&anywhere, &nic).by_numa, 0));
+	ep_spot_read("nic", dir, 3, &nic); /* the net knows better */
+	cr_expect(eq(int, nic.numa, 3));
 	unlink(file);
 	rmdir(dir);
 }
 
 Test(nic_choose, a_device_without_a_place)
 {
-	struct ep_nic_place place;
+	struct ep_spot place;
 
-	ep_nic_place("cuda 0", "/sys/bus/pci/devices/not-there", &place);
+	ep_spot_read("cuda 0", "", -1, &place);
 	cr_expect(eq(str, place.path, (char *)""));
 	cr_expect(eq(int, place.numa, -1));
-	cr_expect(eq(int, ep_nic_nearness(&place, SWITCH0), 0));
-	ep_nic_place("cuda 0", "/sys/devices/system/cpu/../cpu", &place);
+	cr_expect(eq(int, place.socket, -1));
+	cr_expect(eq(int, by_pci(&place, SWITCH0), 0));
+	ep_spot_read("cuda 0", "/sys/devices/system/cpu/../cpu", -1, &place);
 	cr_expect(eq(str, place.path, (char *)"/sys/devices/system/cpu"));
 }
 
@@ -159,6 +176,18 @@ Test(nic_choose, sharers)
 		ep_nic_choose(card, 5, r, &pick);
 		cr_expect(eq(int, pick.sharers, others[r]));
 	}
+}
+
+Test(nic_choose, layers_must_agree)
+{
+	struct ep_nic_card card[3] = { { .layer = NCCL_EP_NET_LAYER_ETHERNET },
+				       { .layer = NCCL_EP_NET_LAYER_ETHERNET } };
+
+	cr_expect(eq(int, ep_nic_odd(card, 1), 0));
+	cr_expect(eq(int, ep_nic_odd(card, 2), 0));
+	cr_expect(eq(int, ep_nic_odd(card, 3), 2));
+	cr_expect(eq(str, (char *)ep_nic_layer((uint32_t)card[1].layer), (char *)"Ethernet"));
+	cr_expect(eq(str, (char *)ep_nic_layer(1u << 30), (char *)"unknown")); /* from a peer */
 }
 
 /* An invalid card from a peer: no division by zero, no read out of bounds. */

@@ -125,6 +125,8 @@ SAME_AS(pci.device_id, ofi_bus_attr, attr.pci.device_id, fi_bus_attr);
 SAME_AS(pci.function_id, ofi_bus_attr, attr.pci.function_id, fi_bus_attr);
 SAME(fid, ofi_nic, fid_nic);
 SAME(bus_attr, ofi_nic, fid_nic);
+SAME(link_attr, ofi_nic, fid_nic);
+SAME(speed, ofi_link_attr, fi_link_attr);
 
 SAME_SIZE(ofi_fid, fid);
 SAME(ops, ofi_fid, fid);

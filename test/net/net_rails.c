@@ -69,6 +69,7 @@ static int fake_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *prop
 	*props = (ncclEpNetProperties_v1_t){
 		.name = names[dev],
 		.ordered = 1,
+		.numaNode = -1,
 		.memKinds = dev == 1 ? NCCL_EP_NET_MEM_HOST : NCCL_EP_NET_MEM_HOST | NCCL_EP_NET_MEM_CUDA,
 		.immBits = 32,
 		.maxInline = 64u >> dev,
