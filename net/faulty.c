@@ -9,10 +9,11 @@
  *              context fail too and are not sent (P3 of nccl_ep_net.h)
  *   drop=R     rank R is lost: puts to it fail, and its own arrive without their immediates
  *   stall=MS   one put per context blocks for MS milliseconds
+ *   mute=1     puts neither arrive nor complete
  *   after=N    fail, drop and stall begin after N puts on a context
  *   refuse=N   the N-th registration of a comm fails, counted from 1
  *   connect=0  connect fails
- *   rank=R     fail, stall, refuse and connect apply to rank R only
+ *   rank=R     fail, stall, mute, refuse and connect apply to rank R only
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@
 #define MILLION 1000000u
 
 struct faults {
-	uint64_t seed, reorder, delay, fail, dup, drop, stall, after, refuse, connect, rank;
+	uint64_t seed, reorder, delay, fail, dup, drop, stall, mute, after, refuse, connect, rank;
 };
 
 struct faulty_net {
@@ -103,11 +104,17 @@ static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
 	if (!net)
 		return -ENOMEM;
 	const struct ep_net_option options[] = {
-		{ "seed", &f->seed, UINT64_MAX },    { "reorder", &f->reorder, SLOTS / 2 },
-		{ "delay", &f->delay, 1u << 20 },    { "fail", &f->fail, MILLION },
-		{ "dup", &f->dup, MILLION },	     { "drop", &f->drop, INT32_MAX },
-		{ "stall", &f->stall, 1u << 20 },    { "after", &f->after, UINT64_MAX },
-		{ "refuse", &f->refuse, INT32_MAX }, { "rank", &f->rank, INT32_MAX },
+		{ "seed", &f->seed, UINT64_MAX },
+		{ "reorder", &f->reorder, SLOTS / 2 },
+		{ "delay", &f->delay, 1u << 20 },
+		{ "fail", &f->fail, MILLION },
+		{ "dup", &f->dup, MILLION },
+		{ "drop", &f->drop, INT32_MAX },
+		{ "mute", &f->mute, 1 },
+		{ "stall", &f->stall, 1u << 20 },
+		{ "after", &f->after, UINT64_MAX },
+		{ "refuse", &f->refuse, INT32_MAX },
+		{ "rank", &f->rank, INT32_MAX },
 		{ "connect", &f->connect, 1 },
 	};
 
@@ -421,7 +428,7 @@ static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 	uint64_t fail = draw(&ctx->fates), dup = draw(&ctx->fates), delay = draw(&ctx->fates);
 
 	slot->copies = dup % MILLION < f->dup ? 2 : 1;
-	slot->due = ctx->tick + delay % (f->delay + 1);
+	slot->due = f->mute && ctx->comm->struck ? UINT64_MAX : ctx->tick + delay % (f->delay + 1);
 	if (fail % MILLION < f->fail && ctx->puts >= f->after && ctx->comm->struck) {
 		slot->fate = -EIO;
 		if (fail >> 32 & 1)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All ranks agree on one net: the candidates of NCCL_EP_NET in turn, until one has a device on every rank and connects
- * all of them. Every step is taken by all ranks, and each learns how it went on the others: a rank that fails does not
- * leave the others waiting, and a candidate that failed is closed everywhere before the next is opened. Candidates are
- * opened one by one, so that a machine where the first one works loads no libraries of the others.
+ * All ranks agree on one net: the candidates of NCCL_EP_NET in turn, until one has a device on every rank, connects
+ * all of them, and moves a word each way between those that put to each other. Every step is taken by all ranks, and
+ * each learns how it went on the others: a rank that fails does not leave the others waiting, and a candidate that
+ * failed is closed everywhere before the next is opened. Candidates are opened one by one, so that a machine where the
+ * first one works loads no libraries of the others.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@
 #include "util/text.h"
 
 #define WHY 192
+#define PROBE_MS 5000 /* and for each rank: */
+#define PROBE_RANK_MS 20
 #define NAME 40	 /* of a candidate, in a list */
 #define LIST 464 /* the reasons of all candidates, so that they fit one message */
 
@@ -378,6 +381,26 @@ static int net_connect(struct choice *choice, const struct hello *all)
 	return rc;
 }
 
+/* Seconds while other candidates are left; ranks of one host reach each other in any case. A quarter of the time at
+ * most: ranks that failed at once wait for those that hear nothing. */
+static uint64_t probe_deadline(const struct choice *choice)
+{
+	const struct ep_link *link = choice->link;
+	uint64_t limit = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS) / 4);
+	uint64_t own = ep_deadline_ms(PROBE_MS + PROBE_RANK_MS * link->ctx.nranks);
+
+	return choice->left && !ep_net_is_local(link->net->name) && own < limit ? own : limit;
+}
+
+static int net_probe(struct choice *choice)
+{
+	struct ep_link *link = choice->link;
+	uint32_t region;
+	int rc = ep_link_region(link, EP_LINK_PROBE(link->ctx.nranks), EP_LINK_MAIL, &region);
+
+	return rc ? rc : ep_link_probe(link, region, probe_deadline(choice));
+}
+
 void ep_link_net_close(struct ep_link *link)
 {
 	for (int i = 0; i < EP_LINK_PORTS; i++) {
@@ -430,6 +453,11 @@ static int net_steps(struct choice *choice, const char *spec, struct papers *p)
 	rc = hello_judge(choice, p->hellos);
 	word_fill(&word, rc ? rc : net_connect(choice, p->hellos));
 	rc = step_agree(choice, &word, sizeof(word), p->words);
+	if (!rc) {
+		word_fill(&word, net_probe(choice));
+		rc = step_agree(choice, &word, sizeof(word), p->words);
+		ep_link_regions_free(link);
+	}
 	choice->news = true; /* every rank has the device */
 	return rc;
 }

@@ -129,6 +129,12 @@ int ep_link_net_open(struct ep_link *link);
 /* In any state; after ep_link_regions_free. */
 void ep_link_net_close(struct ep_link *link);
 
+/* probe.c: a word each way between this rank and those it puts to, over a region of EP_LINK_PROBE(nranks) bytes. */
+#define EP_LINK_PROBE(nranks) (((size_t)(nranks) + 1) * sizeof(uint64_t))
+int ep_link_probe(struct ep_link *link, uint32_t region, uint64_t deadline);
+/* Whether a rank probes this peer, of those it puts to. */
+bool ep_link_probes(int nranks, int rank, int peer);
+
 /* mem.c: sets direct where link->props and the device allow rows in device memory. */
 void ep_link_direct_probe(struct ep_link *link);
 /* Rows; words that engines or, of an ordered net, NICs write; what engines write and read. */

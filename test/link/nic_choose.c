@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "plugin/link/link.h"
 #include "plugin/link/nic.h"
 
 TestSuite(nic_choose, .timeout = 30);
@@ -200,5 +201,25 @@ Test(nic_choose, nonsense)
 		ep_nic_choose(card, 2, r, &pick);
 		cr_expect(eq(int, pick.count, 1));
 		cr_expect(eq(int, pick.at[0], 0));
+	}
+}
+
+/* Both ends of a pair probe each other, every rank probes some, and a thousand ranks not all of a thousand. */
+Test(nic_choose, whom_to_probe)
+{
+	static const int sizes[] = { 2, 3, 256, 257, 1000, 1024, 4096 };
+
+	for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+		int n = sizes[s], count = 0;
+
+		for (int peer = 1; peer < n; peer++) {
+			count += ep_link_probes(n, 0, peer);
+			cr_expect(eq(int, ep_link_probes(n, 0, peer), ep_link_probes(n, peer, 0)), "%d of %d", peer, n);
+			cr_expect(eq(int, ep_link_probes(n, 7 % n, (peer + 7) % n), ep_link_probes(n, 0, peer)));
+		}
+		if (n <= 256)
+			cr_expect(eq(int, count, n - 1));
+		else
+			cr_expect(all(ge(int, count, 64), le(int, count, 512)), "%d of %d", count, n);
 	}
 }
