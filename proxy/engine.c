@@ -17,6 +17,7 @@
 #include "proxy/port.h"
 #include "util/bell.h"
 #include "util/error.h"
+#include "util/param.h"
 #include "util/rest.h"
 
 /* Time since something last moved: the thread spins until SPIN, yields until YIELD, then sleeps: NAP, doubled each time
@@ -44,7 +45,8 @@ struct ep_engine {
 	uint32_t asked __attribute__((aligned(64))); /* atomic: tickets for changes of `attached` or `end` */
 	struct ep_engine *next;
 	int number, users;
-	int cpus;   /* of the process */
+	int cpus; /* of the process */
+	bool naps;
 	bool stuck; /* atomic: a detach timed out; later takes of this number start a new engine */
 	pid_t pid;
 	pthread_t thread;
@@ -146,7 +148,7 @@ static void shift_rest(struct shift *s)
 		s->nap = NAP_NS;
 	}
 	idle = now - s->since;
-	if (!open && idle >= YIELD_NS && idle >= yield_ns(s))
+	if (s->engine->naps && !open && idle >= YIELD_NS && idle >= yield_ns(s))
 		shift_sleep(s, idle);
 	else if (idle >= SPIN_NS && (!open || shift_yields(s)))
 		ep_rest();
@@ -242,6 +244,7 @@ static int engine_make(int number, const char *cpus, struct ep_engine **out)
 	e->pid = getpid();
 	e->users = 1;
 	e->cpus = ep_cpus_count();
+	e->naps = ep_param_bool(EP_P_ENGINE_NAP);
 	pthread_mutex_init(&e->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

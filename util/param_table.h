@@ -45,6 +45,11 @@ EP_PARAM(RAILS, "NCCL_EP_RAILS", EP_T_INT, "0", 0, 8, "",
 	 "needs.")
 EP_PARAM(ENGINES, "NCCL_EP_ENGINES", EP_T_INT, "0", 0, 8, "UCCL_NUM_PROXY_THREADS",
 	 "Engine threads per rank for traffic between nodes; 0: 1 on the host device and on small machines, else 2.")
+EP_PARAM(ENGINE_CPUS, "NCCL_EP_ENGINE_CPUS", EP_T_STR, "", 0, 0, "",
+	 "CPUs for engine threads, as a list such as 0-3,8; inherit: those of the process; empty: those near the NIC "
+	 "that the process may use, or, if it is bound to one core, others.")
+EP_PARAM(ENGINE_NAP, "NCCL_EP_ENGINE_NAP", EP_T_BOOL, "1", 0, 0, "",
+	 "0: engine threads never sleep, not even between operations; each then keeps a CPU busy.")
 EP_PARAM(GDR, "NCCL_EP_GDR", EP_T_INT, "1", 0, 2, "",
 	 "1: a NIC accesses device memory where it can, unless it is on another CPU socket; 2: there, too; 0: staged "
 	 "through host memory.")

@@ -69,9 +69,11 @@ static uint32_t ports_wanted(const struct ep_link *link)
 
 	if (n == 0)
 		n = link->ctx.dev->ops->kind == EP_DEV_HOST || ep_cpus_count() < 8 ? 1 : 2;
-	if (n > (int64_t)link->props.maxContexts && link->props.maxContexts)
-		n = link->props.maxContexts;
-	return n < EP_LINK_PORTS ? (uint32_t)n : EP_LINK_PORTS;
+	if (n <= (int64_t)link->props.maxContexts || !link->props.maxContexts)
+		return (uint32_t)n;
+	EP_WARN(EP_GROUP, "rank %d: %u engines instead of %lld (NCCL_EP_ENGINES): net %s has no more contexts",
+		link->ctx.rank, link->props.maxContexts, (long long)n, link->net->name);
+	return link->props.maxContexts;
 }
 
 static void word_fill(struct word *word, int rc)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plugin/link/spot.h"
 #include "proxy/cpus.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -109,13 +110,15 @@ static int engines_take(struct ep_link *link)
 {
 	const struct ep_topo_rank *rank = link->ctx.topo->rank;
 	int before = 0, most = ep_cpus_count() / 4, rc = 0;
+	char near[1024];
 
+	ep_spot_cpulist(link->props.pciPath ? link->props.pciPath : "", near, sizeof(near));
 	for (int r = 0; r < link->ctx.rank; r++)
 		before += rank[r].pid_rank == rank[link->ctx.rank].pid_rank;
 	most = most < link->ports ? link->ports : most;
 	most = most > EP_LINK_PORTS ? EP_LINK_PORTS : most;
 	for (int i = 0; !rc && i < link->ports; i++)
-		rc = ep_engine_take((before * link->ports + i) % most, "", &link->port[i].engine);
+		rc = ep_engine_take((before * link->ports + i) % most, near, &link->port[i].engine);
 	return rc;
 }
 

@@ -100,6 +100,16 @@ void ep_spot_read(const char *name, const char *pci, int numa, struct ep_spot *o
 	out->socket = socket_of(out->numa);
 }
 
+void ep_spot_cpulist(const char *pci, char *out, size_t size)
+{
+	char file[EP_SPOT_PATH + 16];
+
+	snprintf(file, sizeof(file), "%.*s/local_cpulist", EP_SPOT_PATH - 1, pci);
+	if (!pci[0] || !file_read(file, out, size) || out[0] == '\n')
+		out[0] = 0;
+	out[strcspn(out, "\n")] = 0;
+}
+
 /*
  * From the root complex ("pci0000:00") on. What is above it tells nothing: in Azure's virtual machines all devices hang
  * below one VMBus, each behind a root complex of its own.

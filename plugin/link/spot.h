@@ -4,6 +4,7 @@
 #define EP_PLUGIN_SPOT_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #define EP_SPOT_PATH 4096 /* bytes of a path */
 
@@ -24,6 +25,9 @@ struct ep_near {
 void ep_spot_read(const char *name, const char *pci, int numa, struct ep_spot *out);
 /* This process's CPUs. */
 void ep_spot_cpus(const char *name, struct ep_spot *out);
+
+/* The CPUs near a device, as a list such as "0-3,8"; "": unknown. */
+void ep_spot_cpulist(const char *pci, char *out, size_t size);
 
 struct ep_near ep_spot_near(const struct ep_spot *a, const struct ep_spot *b);
 /* > 0: a is nearer. */
