@@ -73,7 +73,7 @@ static int qp_make(struct vb_conn *conn, struct vb_qp *qp, uint32_t depth)
 		.send_cq = conn->ctx->cq,
 		.recv_cq = conn->ctx->cq,
 		.srq = conn->ctx->srq,
-		.cap = { .max_send_wr = depth, .max_send_sge = 1, .max_inline = comm->max_inline },
+		.cap = { .max_send_wr = depth, .max_send_sge = 1, .max_recv_sge = 1, .max_inline = comm->max_inline },
 		.type = IB_QPT_RC,
 	};
 	struct ib_qp_attr attr = {
@@ -84,6 +84,7 @@ static int qp_make(struct vb_conn *conn, struct vb_qp *qp, uint32_t depth)
 	};
 	int rc;
 
+	init.cap.max_recv_wr = comm->per_qp ? comm->rq : 0;
 	*qp = (struct vb_qp){ .conn = conn, .depth = depth };
 	qp->slots = EP_CALLOC(EP_NET, depth, sizeof(*qp->slots), "requests of a queue pair");
 	if (!qp->slots || getrandom(&qp->psn, sizeof(qp->psn), 0) != (ssize_t)sizeof(qp->psn))
@@ -99,7 +100,8 @@ static int qp_make(struct vb_conn *conn, struct vb_qp *qp, uint32_t depth)
 		return -errno;
 	conn->max_inline = least(conn->max_inline, init.cap.max_inline);
 	rc = vb_api()->modify_qp(qp->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS);
-	return rc ? -(rc < 0 ? errno : rc) : qp_enter(conn->ctx, qp);
+	rc = rc ? -(rc < 0 ? errno : rc) : qp_enter(conn->ctx, qp);
+	return rc || !comm->per_qp ? rc : vb_rq_open(conn->ctx, &qp->rq, qp->qp, qp->index);
 }
 
 /* One buffer per send queue entry: the value must stay until the work request completes. */

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The completion side of the hot path: completions, immediates and errors. */
-#include <arpa/inet.h>
-
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 
@@ -53,25 +51,11 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 	*slot = NULL;
 }
 
-/* The receive is reposted after the immediate was returned: a caller that takes none throttles its senders. */
-static void imm_take(struct vb_ctx *ctx, const struct ib_wc *wc)
-{
-	if (__builtin_expect(wc->status || !(wc->flags & IB_WC_WITH_IMM), 0)) {
-		EP_INFO(EP_NET, "verbs: dropped a receive without immediate data: %s",
-			wc->status ? vb_status_text(wc->status) : "it was a send");
-		ctx->spent++;
-		return;
-	}
-	ctx->imms[ctx->tail] = ntohl(wc->imm);
-	ctx->tail = ctx->tail + 1 == ctx->receives ? 0 : ctx->tail + 1;
-	ctx->waiting++;
-}
-
 static void wc_take(struct vb_ctx *ctx, const struct ib_wc *wc)
 {
 	switch (wc->wr_id >> 32) {
 	case VB_ID_RECV:
-		imm_take(ctx, wc);
+		vb_recv_take(ctx, wc);
 		break;
 	case VB_ID_NOTE_IN:
 		vb_note_take(ctx, (uint32_t)wc->wr_id, wc->status ? 0 : wc->byte_len);
@@ -88,7 +72,7 @@ int vb_progress(void *c, uint32_t *imms, int max, int *count)
 {
 	struct vb_ctx *ctx = c;
 	struct ib_wc wc[VB_BATCH];
-	int n, rc = 0, given = 0;
+	int n, rc = 0;
 
 	if (ctx->chain.count)
 		vb_chain_post(ctx);
@@ -99,14 +83,9 @@ int vb_progress(void *c, uint32_t *imms, int max, int *count)
 		rc = rc ? rc : vb_fail(ctx->comm->dev, EIO, "ibv_poll_cq");
 	for (int i = 0; i < n; i++)
 		wc_take(ctx, &wc[i]);
-	while (given < max && ctx->waiting) {
-		imms[given++] = ctx->imms[ctx->head];
-		ctx->head = ctx->head + 1 == ctx->receives ? 0 : ctx->head + 1;
-		ctx->waiting--;
-	}
-	ctx->spent += (uint32_t)given;
-	if (ctx->spent >= ctx->give_back && !rc)
-		rc = vb_receives_post(ctx);
-	*count = given;
+	n = vb_imms_give(ctx, imms, max, count);
+	rc = rc ? rc : n;
+	if (__builtin_expect(ctx->again && !rc, 0))
+		rc = vb_rq_again(ctx);
 	return rc;
 }

@@ -7,7 +7,6 @@
 #include "util/error.h"
 
 #define SLAB 256
-#define RECEIVES_AT_ONCE 64
 
 struct vb_slot *vb_slot_take(struct vb_ctx *ctx)
 {
@@ -37,45 +36,22 @@ void vb_slot_give(struct vb_ctx *ctx, struct vb_slot *slot)
 	ctx->free = slot;
 }
 
-/* Receives have no buffer: the bytes of a put with immediate data go to its destination. */
-int vb_receives_post(struct vb_ctx *ctx)
-{
-	struct ib_recv_wr wr[RECEIVES_AT_ONCE], *bad;
-
-	while (ctx->spent) {
-		uint32_t n = ctx->spent < RECEIVES_AT_ONCE ? ctx->spent : RECEIVES_AT_ONCE;
-		int rc;
-
-		for (uint32_t i = 0; i < n; i++)
-			wr[i] = (struct ib_recv_wr){ .wr_id = VB_ID(VB_ID_RECV, 0), .next = &wr[i + 1] };
-		wr[n - 1].next = NULL;
-		rc = ctx->ops->post_srq_recv(ctx->srq, wr, &bad);
-		if (rc)
-			return vb_fail(ctx->comm->dev, rc, "ibv_post_srq_recv");
-		ctx->spent -= n;
-	}
-	return 0;
-}
-
 static int queues_open(struct vb_ctx *ctx)
 {
 	struct vb_comm *comm = ctx->comm;
-	struct ib_srq_attr srq = { .max_wr = comm->srq, .max_sge = 1 };
-	int rc;
+	struct ib_srq_attr srq = { .max_wr = comm->rq, .max_sge = 1 };
+	int rc = 0;
 
 	errno = EIO;
 	ctx->cq = vb_api()->create_cq(comm->context, (int)comm->cq, ctx, NULL, 0);
 	if (!ctx->cq)
 		return vb_fail(comm->dev, errno, "ibv_create_cq");
-	ctx->srq = vb_api()->create_srq(comm->pd, &srq);
-	if (!ctx->srq)
-		return vb_fail(comm->dev, errno, "ibv_create_srq");
-	/* Not srq.max_wr, which may be more than requested: the completion queue is sized for the request. */
-	ctx->receives = ctx->spent = comm->srq;
-	/* A doorbell per receive would cost more than the immediate itself; a small queue must not run empty. */
-	ctx->give_back = comm->srq < 4 * RECEIVES_AT_ONCE ? comm->srq / 4 : RECEIVES_AT_ONCE;
-	ctx->give_back += !ctx->give_back;
-	rc = vb_receives_post(ctx);
+	if (!comm->per_qp) {
+		ctx->srq = vb_api()->create_srq(comm->pd, &srq);
+		if (!ctx->srq)
+			return vb_fail(comm->dev, errno, "ibv_create_srq");
+		rc = vb_rq_open(ctx, &ctx->rq, NULL, 0);
+	}
 	return rc ? rc : vb_ud_open(ctx);
 }
 
@@ -91,7 +67,7 @@ int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out)
 	ctx->index = index;
 	ctx->limit = VB_PUTS;
 	ctx->conns = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->conns), "the peers of a context");
-	ctx->imms = EP_CALLOC(EP_NET, comm->srq, sizeof(*ctx->imms), "immediate data");
+	ctx->imms = EP_CALLOC(EP_NET, comm->receives, sizeof(*ctx->imms), "immediate data");
 	rc = ctx->conns && ctx->imms ? 0 : -ENOMEM;
 	for (int r = 0; !rc && r < comm->base.nranks; r++)
 		ctx->conns[r] = (struct vb_conn){ .ctx = ctx, .peer = r };

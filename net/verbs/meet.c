@@ -18,6 +18,8 @@
 #define BYE_MS 10	  /* best effort: a peer that misses the bye detects the end otherwise */
 #define NOTES_MIN 64
 #define NOTES_MAX 1024
+#define RECEIVES 65536u /* of all queue pairs of a context, where they have their own */
+#define RQ_MIN 16
 #define PAGE 4096
 
 struct vb_listener {
@@ -27,6 +29,11 @@ struct vb_listener {
 static uint32_t clamp(uint64_t n, uint32_t low, uint32_t high)
 {
 	return n < low ? low : n > high ? high : (uint32_t)n;
+}
+
+static uint32_t positive(int n)
+{
+	return n > 0 ? (uint32_t)n : 1;
 }
 
 /* Queue pairs per peer: at most a quarter of the NIC's, which other comms and processes share. */
@@ -41,18 +48,23 @@ static uint32_t qps_share(const struct vb_net *net, const struct vb_dev *dev, in
 static void sizes_set(struct vb_comm *comm, const struct vb_net *net)
 {
 	const struct ib_device_attr *attr = &comm->dev->attr;
-	uint32_t most, rest;
+	uint32_t most = positive(attr->max_cqe), wr = positive(attr->max_qp_wr), rest, queues = 1;
 
-	comm->notes = clamp(2 * (uint64_t)comm->base.nranks, NOTES_MIN, NOTES_MAX);
-	rest = VB_PUTS + VB_NOTES_OUT + comm->notes;
-	most = attr->max_cqe > 0 ? (uint32_t)attr->max_cqe : 0;
-	comm->srq = net->srq ? (uint32_t)net->srq : VB_SRQ;
-	comm->srq = clamp(comm->srq, 1, attr->max_srq_wr > 0 ? (uint32_t)attr->max_srq_wr : 1);
-	if (comm->srq + rest > most)
-		comm->srq = most > rest + NOTES_MIN ? most - rest : NOTES_MIN;
-	comm->cq = net->cq ? (uint32_t)net->cq : comm->srq + rest;
-	comm->max_inline = net->inlines ? comm->dev->profile->max_inline : 0;
 	comm->qps = qps_share(net, comm->dev, comm->base.nranks);
+	comm->notes = clamp(2 * (uint64_t)comm->base.nranks, NOTES_MIN, wr < NOTES_MAX ? wr : NOTES_MAX);
+	rest = VB_PUTS + VB_NOTES_OUT + comm->notes;
+	comm->per_qp = !net->srq || attr->max_srq <= 0;
+	if (comm->per_qp) {
+		queues = comm->qps * (uint32_t)comm->base.nranks;
+		comm->rq = clamp(RECEIVES / queues, RQ_MIN, wr < VB_RQ ? wr : VB_RQ);
+	} else {
+		comm->rq = clamp(net->srq, 1, positive(attr->max_srq_wr));
+	}
+	if ((uint64_t)comm->rq * queues + rest > most)
+		comm->rq = clamp(most > rest ? (most - rest) / queues : 0, RQ_MIN, comm->rq);
+	comm->receives = comm->rq * queues;
+	comm->cq = net->cq ? (uint32_t)net->cq : comm->receives + rest;
+	comm->max_inline = net->inlines ? comm->dev->profile->max_inline : 0;
 }
 
 /* Accepts what a failed open left. */

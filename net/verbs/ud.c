@@ -80,7 +80,8 @@ int vb_ud_open(struct vb_ctx *ctx)
 
 	ud->receives = init.cap.max_recv_wr = comm->notes;
 	ud->bytes = ep_base_pages("verbs", bytes);
-	if (!ud->bytes)
+	ud->missing = EP_CALLOC(EP_NET, comm->notes, sizeof(*ud->missing), "datagrams");
+	if (!ud->bytes || !ud->missing)
 		return -ENOMEM;
 	errno = EIO;
 	ud->mr = vb_api()->reg_mr(comm->pd, ud->bytes, bytes, IB_ACCESS_LOCAL_WRITE);
@@ -98,6 +99,7 @@ void vb_ud_close(struct vb_ctx *ctx)
 		vb_api()->destroy_qp(ctx->ud.qp);
 	if (ctx->ud.mr)
 		vb_api()->dereg_mr(ctx->ud.mr);
+	free(ctx->ud.missing);
 	free(ctx->ud.bytes);
 }
 
@@ -242,6 +244,20 @@ static void note_judge(struct vb_ctx *ctx, const struct note *note)
 		__atomic_store_n(&comm->peers[note->from].left, true, __ATOMIC_RELAXED);
 }
 
+/* A NIC may refuse it for the moment, see recv.c. */
+static void note_return(struct vb_ctx *ctx, uint32_t index)
+{
+	ctx->ud.missing[index] = receive_post(ctx, index) != 0;
+	ctx->again |= ctx->ud.missing[index];
+}
+
+void vb_notes_again(struct vb_ctx *ctx)
+{
+	for (uint32_t i = 0; i < ctx->ud.receives; i++)
+		if (ctx->ud.missing[i])
+			note_return(ctx, i);
+}
+
 void vb_note_take(struct vb_ctx *ctx, uint32_t index, uint32_t bytes)
 {
 	struct note note;
@@ -252,5 +268,5 @@ void vb_note_take(struct vb_ctx *ctx, uint32_t index, uint32_t bytes)
 		memcpy(&note, buffer(&ctx->ud, index) + HEADER, sizeof(note));
 		note_judge(ctx, &note);
 	}
-	receive_post(ctx, index);
+	note_return(ctx, index);
 }

@@ -7,7 +7,8 @@
  *   qps=N         queue pairs per peer, 1 to 8; with more than one the net is unordered, and runs of puts alternate
  *   ordered=0     do not claim order, whatever the device provides
  *   inline=0      no inline data: small puts use registered buffers
- *   srq=N cq=N    entries of the shared receive queue and the completion queue; for tests
+ *   srq=N         entries of the shared receive queue; 0: receives of every queue pair, as for NICs without shared ones
+ *   cq=N          entries of the completion queue; for tests
  *   profile=NAME  treat the NIC as one of that driver; for tests
  */
 #include "net/verbs/verbs.h"
@@ -69,6 +70,7 @@ static int vb_init(const ncclEpNetInit_v1_t *args, void **out)
 	net->contexts = 2;
 	net->qps = (uint64_t)(qps < VB_QPS ? qps : VB_QPS);
 	net->ordered = net->inlines = 1;
+	net->srq = VB_SRQ;
 	rc = ep_net_options("verbs", args->options, options, sizeof(options) / sizeof(options[0]));
 	net->gid = gid == UINT64_MAX ? 0 : gid + 1;
 	rc = rc ? rc : options_check(net);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Private to the verbs net: verbs.c (tables), lib.c (libibverbs), dev.c, gid.c and profile.c (devices), meet.c (listen,
- * connect, close), ctx.c (queues of a context), conn.c (queue pairs to a peer), ud.c (datagrams that connect them),
- * mr.c (registrations), put.c (send side of the hot path), cq.c (completion side), peer.c (lost peers, device events).
+ * connect, close), ctx.c (queues of a context), recv.c (receives), conn.c (queue pairs to a peer), ud.c (datagrams that
+ * connect them), mr.c (registrations), put.c (send side of the hot path), cq.c (completion side), peer.c (lost peers,
+ * device events).
  *
  * Every comm opens the device itself. Its contexts share only the protection domain, so that memory is registered once:
- * each has its own completion queue, shared receive queue, UD queue pair, and RC queue pairs to peers.
+ * each has its own completion queue, receives, UD queue pair, and RC queue pairs to peers.
  */
 #ifndef EP_NET_VERBS_H
 #define EP_NET_VERBS_H
@@ -26,6 +27,7 @@
 #define VB_PUTS 2048u	 /* in flight on a context */
 #define VB_CHAIN 32u	 /* work requests per doorbell */
 #define VB_SRQ 16384u	 /* receives: an immediate consumes one */
+#define VB_RQ 512u	 /* of a queue pair, where there is no shared queue */
 #define VB_BATCH 32	 /* completions per poll */
 #define VB_NOTES_OUT 64u /* datagrams in flight */
 
@@ -98,8 +100,22 @@ struct vb_slot {
 	bool orphan; /* reported as failed; freed when its completion arrives */
 };
 
+/* A queue of receives: the shared one, or that of a queue pair. */
+struct vb_rq {
+	struct ib_qp *qp;	   /* NULL: shared */
+	uint32_t id;		   /* of the queue pair in its context; lower half of wr_id */
+	uint32_t spent, give_back; /* consumed, and reposted when that many are */
+};
+
+/* Arrived and not yet returned. */
+struct vb_imm {
+	uint32_t imm;
+	struct vb_rq *rq;
+};
+
 struct vb_qp {
 	struct ib_qp *qp;
+	struct vb_rq rq;
 	struct vb_conn *conn;
 	uint32_t index, psn, depth;
 	uint32_t posted, completed; /* counters; the difference is posted to the NIC */
@@ -143,6 +159,7 @@ struct vb_ud {
 	struct ib_mr *mr;
 	uint8_t *bytes;
 	uint32_t receives, sent, gone; /* gone: completed sends */
+	bool *missing;		       /* [receives]: it could not be reposted */
 };
 
 struct vb_ctx {
@@ -150,9 +167,10 @@ struct vb_ctx {
 	const struct ib_context_ops *ops;
 	int index;
 	struct ib_cq *cq;
-	struct ib_srq *srq;
-	uint32_t receives, spent, give_back; /* of srq: total, consumed, and reposted when that many are consumed */
-	uint32_t open, limit;		     /* work requests posted */
+	struct ib_srq *srq;   /* NULL: every queue pair has its own receives */
+	struct vb_rq rq;      /* of srq */
+	bool again;	      /* receives were refused for the moment */
+	uint32_t open, limit; /* work requests posted */
 	uint32_t calls;
 	uint64_t clock, looked, swept; /* ns; the clock stops while progress is not called */
 	struct vb_ud ud;
@@ -163,7 +181,7 @@ struct vb_ctx {
 	void **slabs;
 	uint32_t slabs_count;
 	struct vb_chain chain;
-	uint32_t *imms; /* [receives] ring: arrived and not yet returned */
+	struct vb_imm *imms; /* [comm->receives] ring */
 	uint32_t head, tail, waiting;
 };
 
@@ -189,9 +207,11 @@ struct vb_comm {
 	uint32_t qps, max_inline;
 	uint64_t nonce, lost_ns;
 	uint32_t qkey;
-	uint32_t cq, srq, notes; /* entries of the queues, and receives for datagrams */
-	int looking;		 /* atomic: one context at a time reads device events */
-	int broken;		 /* atomic: errno, after a failure of the device or of a queue */
+	bool per_qp;	       /* receives are of queue pairs, not shared */
+	uint32_t rq, receives; /* of one queue, of all queues of a context */
+	uint32_t cq, notes;    /* entries, and receives for datagrams */
+	int looking;	       /* atomic: one context at a time reads device events */
+	int broken;	       /* atomic: errno, after a failure of the device or of a queue */
 	char why[200];
 	struct ep_watch watch;
 	struct vb_peer *peers;
@@ -226,8 +246,15 @@ int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out);
 void vb_ctx_close(struct vb_ctx *ctx);
 struct vb_slot *vb_slot_take(struct vb_ctx *ctx);
 void vb_slot_give(struct vb_ctx *ctx, struct vb_slot *slot);
+
+/* Posts a queue's receives; qp NULL: the shared one. */
+int vb_rq_open(struct vb_ctx *ctx, struct vb_rq *rq, struct ib_qp *qp, uint32_t id);
 /* Reposts consumed receives. */
-int vb_receives_post(struct vb_ctx *ctx);
+int vb_rq_post(struct vb_ctx *ctx, struct vb_rq *rq);
+int vb_rq_again(struct vb_ctx *ctx);
+void vb_recv_take(struct vb_ctx *ctx, const struct ib_wc *wc);
+/* Returns immediates to the caller, and reposts their receives. */
+int vb_imms_give(struct vb_ctx *ctx, uint32_t *imms, int max, int *count);
 
 /* Creates the queue pairs, not yet connected. */
 int vb_conn_open(struct vb_conn *conn);
@@ -244,6 +271,7 @@ int vb_conn_want(struct vb_conn *conn);
 int vb_hello_send(struct vb_conn *conn);
 void vb_bye_send(struct vb_conn *conn);
 void vb_note_take(struct vb_ctx *ctx, uint32_t index, uint32_t bytes);
+void vb_notes_again(struct vb_ctx *ctx);
 
 int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out);
 void vb_mr_close(struct vb_mr *mr);

@@ -164,11 +164,10 @@ static void scene_open(struct scene *s)
 	s->ctx.comm = &s->comm;
 	s->ctx.ops = &context.ops;
 	s->ctx.conns = s->conns;
-	s->ctx.senders_mask = 255;
-	s->ctx.senders = calloc(256, sizeof(*s->ctx.senders));
 	s->ctx.ud = (struct vb_ud){ .qp = &ud_qp, .mr = &ud_mr, .receives = NOTES };
 	s->ctx.ud.bytes = calloc(NOTES + VB_NOTES_OUT, SIZE);
-	MUST(s->ctx.senders && s->ctx.ud.bytes);
+	s->ctx.ud.missing = calloc(NOTES, sizeof(*s->ctx.ud.missing));
+	MUST(s->ctx.ud.missing && s->ctx.ud.bytes);
 	for (int r = 0; r < RANKS; r++)
 		s->conns[r] = (struct vb_conn){ .ctx = &s->ctx, .peer = r };
 }
@@ -179,7 +178,7 @@ static void scene_close(struct scene *s)
 	for (int r = 0; r < RANKS; r++)
 		vb_conn_close(&s->conns[r]);
 	free(s->ctx.qps);
-	free(s->ctx.senders);
+	free(s->ctx.ud.missing);
 	free(s->ctx.ud.bytes);
 	ep_base_comm_close(&s->comm.base);
 }

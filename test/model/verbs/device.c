@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "entry.h"
@@ -41,7 +42,7 @@ static const struct nic_profile nic_profiles[] = {
 	  .max_inline = 96,
 	  .srq_sge = true },
 	{ .name = "ionic",
-	  .max_qp_wr = 255,
+	  .max_qp_wr = 512,
 	  .max_cqe = 65535,
 	  .max_inline = 32,
 	  .recv_again = true,
@@ -61,6 +62,14 @@ uint32_t nic_random(uint32_t below)
 	nic.random ^= nic.random >> 7;
 	nic.random ^= nic.random << 17;
 	return (uint32_t)(nic.random >> 32) % below;
+}
+
+uint64_t nic_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
 static void *refused(int error)

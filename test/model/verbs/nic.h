@@ -31,7 +31,7 @@ struct nic_profile {
 	uint32_t max_inline;
 	bool srq_sge;	 /* a receive of an SRQ without an SGE fails when it is consumed */
 	bool recv_again; /* ibv_post_recv is refused now and then */
-	bool unordered; /* writes become visible in any order, all before the next receive completes */
+	bool unordered;	 /* writes become visible in any order, all before the next receive completes */
 };
 
 /* What tests ask about, read by dlsym. Counters since the process began. */
@@ -51,6 +51,7 @@ struct nic_recv {
 struct nic_rq {
 	struct nic_recv *ring;
 	uint32_t max, head, tail;
+	uint64_t until; /* receives are refused */
 	bool shared;
 };
 
@@ -149,6 +150,7 @@ extern struct nic_state nic;
 extern struct nic_stats ep_model_nic;
 
 uint32_t nic_random(uint32_t below);
+uint64_t nic_now(void);
 
 /* wire.c; start and stop without the lock, the others with it. */
 int nic_wire_start(void);

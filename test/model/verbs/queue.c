@@ -7,6 +7,8 @@
 
 #include "nic.h"
 
+#define OWNED_NS 3000000ull
+
 void nic_event(struct ib_context *context, unsigned type, void *element)
 {
 	struct ib_event event = { .element.qp = element, .type = type };
@@ -134,11 +136,22 @@ int nic_post_send(struct ib_qp *q, struct ib_send_wr *wr, struct ib_send_wr **ba
 	return rc;
 }
 
+/* An entry that was used before may still be the device's: see ionic in device.c. */
+static bool receive_refused(struct nic_rq *rq)
+{
+	if (!nic.profile->recv_again || rq->tail < rq->max)
+		return false;
+	if (!nic_random(8))
+		rq->until = nic_now() + OWNED_NS;
+	return nic_now() < rq->until;
+}
+
 static int receives_post(struct nic_rq *rq, struct ib_recv_wr *wr, struct ib_recv_wr **bad)
 {
+	bool refused = receive_refused(rq);
+
 	for (; wr; wr = wr->next) {
-		/* An entry that was used before: see ionic in device.c. */
-		if (nic.profile->recv_again && rq->tail >= rq->max && !nic_random(8)) {
+		if (refused) {
 			*bad = wr;
 			return -EAGAIN;
 		}

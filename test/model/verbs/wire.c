@@ -12,7 +12,6 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "nic.h"
@@ -21,14 +20,6 @@
 #define HEADER 40u /* GRH in front of a received datagram, ibv_post_recv(3) */
 #define PING_NS 50000000ull
 #define BUDGET 64 /* packets per step */
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
-}
 
 static socklen_t address(uint32_t slot, struct sockaddr_un *a)
 {
@@ -356,7 +347,7 @@ static void peer_ping(struct nic_qp *qp, uint64_t now)
 bool nic_step(void)
 {
 	bool busy = packets_receive();
-	uint64_t now = now_ns();
+	uint64_t now = nic_now();
 
 	for (uint32_t i = 0; i < nic.qps_top; i++) {
 		struct nic_qp *qp = nic.qps[(nic.turn + i) % nic.qps_top];
