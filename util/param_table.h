@@ -69,9 +69,10 @@ EP_PARAM(IB_ADDR_FAMILY, "NCCL_EP_IB_ADDR_FAMILY", EP_T_STR, "", 0, 0, "NCCL_IB_
 	 "AF_INET or AF_INET6: only GIDs of that family; empty: both.")
 EP_PARAM(IB_QPS_PER_CONNECTION, "NCCL_EP_IB_QPS_PER_CONNECTION", EP_T_INT, "1", 1, 128, "NCCL_IB_QPS_PER_CONNECTION",
 	 "Queue pairs per peer, at most 8, fewer with many ranks; with more than one the transport is unordered.")
-EP_PARAM(IB_TC, "NCCL_EP_IB_TC", EP_T_INT, "0", 0, 255, "NCCL_IB_TC UCCL_IB_TC",
-	 "Traffic class of the verbs transport.")
-EP_PARAM(IB_SL, "NCCL_EP_IB_SL", EP_T_INT, "0", 0, 15, "NCCL_IB_SL UCCL_IB_SL", "Service level of the verbs transport.")
+EP_PARAM(IB_TC, "NCCL_EP_IB_TC", EP_T_INT, "-1", -1, 255, "NCCL_IB_TC UCCL_IB_TC",
+	 "Traffic class of the verbs transport; -1: from the NIC's profile.")
+EP_PARAM(IB_SL, "NCCL_EP_IB_SL", EP_T_INT, "-1", -1, 15, "NCCL_IB_SL UCCL_IB_SL",
+	 "Service level of the verbs transport; -1: from the NIC's profile.")
 EP_PARAM(IB_TIMEOUT, "NCCL_EP_IB_TIMEOUT", EP_T_INT, "18", 1, 31, "NCCL_IB_TIMEOUT",
 	 "Retransmission timeout of the NIC: 4.096 us times two to this power (18: 1.07 s).")
 EP_PARAM(IB_RETRY_CNT, "NCCL_EP_IB_RETRY_CNT", EP_T_INT, "7", 0, 7, "NCCL_IB_RETRY_CNT",

@@ -115,6 +115,14 @@ static int device_enter(struct vb_comm *comm)
 	return comm->pd ? 0 : vb_fail(comm->dev, errno, "ibv_alloc_pd");
 }
 
+/* User settings override the profile; -1: not set. */
+static uint8_t chosen(enum ep_param_id id, uint8_t profile)
+{
+	int64_t value = ep_param_int(id);
+
+	return value < 0 ? profile : (uint8_t)value;
+}
+
 static int comm_make(const struct vb_net *net, const struct vb_dev *dev, int nranks, struct vb_comm **out)
 {
 	struct vb_comm *comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
@@ -126,8 +134,8 @@ static int comm_make(const struct vb_net *net, const struct vb_dev *dev, int nra
 	comm->dev = dev;
 	comm->lost_ns = (uint64_t)ep_param_int(EP_P_PEER_LOST_MS) * 1000000ull;
 	comm->path = (struct vb_path){
-		.tc = (uint8_t)ep_param_int(EP_P_IB_TC),
-		.sl = (uint8_t)ep_param_int(EP_P_IB_SL),
+		.tc = chosen(EP_P_IB_TC, dev->profile->tc),
+		.sl = chosen(EP_P_IB_SL, dev->profile->sl),
 		.timeout = (uint8_t)ep_param_int(EP_P_IB_TIMEOUT),
 		.retries = (uint8_t)ep_param_int(EP_P_IB_RETRY_CNT),
 		.pkey = (uint16_t)ep_param_int(EP_P_IB_PKEY),

@@ -8,26 +8,34 @@
 
 /*
  * Limits: without pacing Thor-2 falls from 49 to 4 GB/s in an all-to-all over RoCE, as its users report, and then fails
- * with retries exceeded. 1.5 MiB and 32 puts avoid that; for Pollara 2 MiB and 32. Other NICs or their fabrics pace
- * themselves.
+ * with retries exceeded. 1.5 MiB avoid that, and 32 large puts; for Pollara 2 MiB and 32. Small puts: UCCL-EP has 32
+ * per FIFO (kMaxInflightLowLatency) and 32 FIFOs per GPU (kNumProxyThs * kChannelPerProxy), 1024 in all. Other NICs or
+ * their fabrics pace themselves.
+ *
+ * Order: an RC queue pair completes in order, but where a fabric routes adaptively a ConnectX places packets as they
+ * arrive, and no call tells whether it does. So only those are ordered that are known to be; ordered=1 is for users who
+ * know their fabric. Unordered costs an immediate per put.
+ *
+ * Traffic class and service level of Thor: what UCCL-EP uses, DSCP 26 and priority 3, which most fabrics make lossless.
  */
 static const struct ep_verbs_profile profiles[] = {
 	{ .driver = "bnxt_re bnxt_en",
 	  .family = "Broadcom Thor",
-	  .lowLatency = { .maxBytes = KIB(1536), .maxPuts = 32 },
+	  .lowLatency = { .maxBytes = KIB(1536), .maxPuts = 1024 },
 	  .throughput = { .maxBytes = KIB(1536), .maxPuts = 32 },
 	  .ordered = true,
 	  .v2_only = true,
+	  .tc = 104,
+	  .sl = 3,
 	  .max_inline = 64,
 	  .note = "needs PFC or ECN on its priority (NCCL_EP_IB_TC); has v1 and v2 GIDs for every address" },
 	{ .driver = "mlx5_core mlx5_ib",
 	  .family = "NVIDIA ConnectX",
-	  .ordered = true,
 	  .max_inline = 64,
-	  .note = "set ordered=0 with adaptive routing that delivers out of order" },
+	  .note = "set ordered=1 if the fabric does not route adaptively" },
 	{ .driver = "ionic ionic_rdma",
 	  .family = "AMD Pollara",
-	  .lowLatency = { .maxBytes = KIB(2048), .maxPuts = 32 },
+	  .lowLatency = { .maxBytes = KIB(2048), .maxPuts = 1024 },
 	  .throughput = { .maxBytes = KIB(2048), .maxPuts = 32 },
 	  .v2_only = true,
 	  .max_inline = 32,
@@ -48,7 +56,7 @@ static const struct ep_verbs_profile profiles[] = {
 	  .family = "AWS EFA",
 	  .refused = "it has no RC queue pairs; use NCCL_EP_NET=fabric",
 	  .note = "SRD, used through libfabric" },
-	{ .driver = NULL, .family = "any other", .ordered = true, .max_inline = 64 },
+	{ .driver = NULL, .family = "any other", .max_inline = 64 },
 };
 #define PROFILES ((int)(sizeof(profiles) / sizeof(profiles[0])))
 

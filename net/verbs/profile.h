@@ -12,8 +12,9 @@ struct ep_verbs_profile {
 	const char *driver;			   /* as in sysfs, separated by spaces; NULL: any other */
 	const char *family;			   /* for messages */
 	ncclEpNetFlow_v1_t lowLatency, throughput; /* in flight; 0: no limit */
-	bool ordered;	     /* a write never becomes visible before an earlier one of its queue pair */
+	bool ordered;	     /* known: a write never becomes visible before an earlier one of its queue pair */
 	bool v2_only;	     /* RoCE v1 GIDs are not used, not even by index */
+	uint8_t tc, sl;	     /* traffic class and service level, unless set by the user */
 	uint32_t max_inline; /* bytes requested; 0: small puts use registered buffers */
 	const char *refused; /* why it cannot be used, or NULL */
 	const char *note;    /* for ep_info -p, or NULL */

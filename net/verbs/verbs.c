@@ -5,7 +5,7 @@
  *   gid=N         as NCCL_EP_IB_GID_INDEX
  *   contexts=N    per rank, 1 to 4 (2)
  *   qps=N         queue pairs per peer, 1 to 8; with more than one the net is unordered, and runs of puts alternate
- *   ordered=0     do not claim order, whatever the device provides
+ *   ordered=N     1: writes are visible in order, 0: they are not, whatever the NIC's profile says
  *   inline=0      no inline data: small puts use registered buffers
  *   srq=N         entries of the shared receive queue; 0: receives of every queue pair, as for NICs without shared ones
  *   cq=N          entries of the completion queue; for tests
@@ -69,7 +69,8 @@ static int vb_init(const ncclEpNetInit_v1_t *args, void **out)
 
 	net->contexts = 2;
 	net->qps = (uint64_t)(qps < VB_QPS ? qps : VB_QPS);
-	net->ordered = net->inlines = 1;
+	net->inlines = 1;
+	net->ordered = UINT64_MAX; /* as the profile says */
 	net->srq = VB_SRQ;
 	rc = ep_net_options("verbs", args->options, options, sizeof(options) / sizeof(options[0]));
 	net->gid = gid == UINT64_MAX ? 0 : gid + 1;
@@ -106,7 +107,7 @@ static int vb_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 		.numaNode = -1,
 		.speed = dev->speed,
 		.linkLayer = dev->roce ? NCCL_EP_NET_LAYER_ETHERNET : NCCL_EP_NET_LAYER_INFINIBAND,
-		.ordered = net->ordered && net->qps == 1 && dev->profile->ordered,
+		.ordered = net->qps == 1 && (net->ordered == UINT64_MAX ? dev->profile->ordered : net->ordered),
 		.memKinds = dev->kinds,
 		.immBits = 32,
 		.maxInline = VB_INLINE,

@@ -54,10 +54,11 @@ int main(void)
 	}
 	CHECK(net->ops.getProperties(net->net, 0, &props) == 0, "%s", ep_last_error());
 	ep_net_close(net);
-	CHECK(props.lowLatency.maxBytes == 1536 << 10 && props.lowLatency.maxPuts == 32, "%llu bytes, %u puts",
+	CHECK(props.lowLatency.maxBytes == 1536 << 10 && props.lowLatency.maxPuts == 1024, "%llu bytes, %u puts",
 	      props.lowLatency.maxBytes + 0ull, props.lowLatency.maxPuts);
 	alarm(200);
-	limit_run(&props.lowLatency, 4096, 32, 32 * 4096);
+	limit_run(&props.throughput, 4096, 32, 32 * 4096);
+	limit_run(&props.lowLatency, 1024, 2 * 32, 0); /* more than 32 */
 	limit_run(&props.lowLatency, 128 << 10, 12, 1536 << 10);
 	return check_result("verbs_pace");
 }
