@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * listen, connect and close. A handle holds the address of a rank's UD queue pairs. connect only checks the handles, so
- * it is fast with a thousand ranks; the first put to a peer finds out whether the path works.
+ * listen, connect and close. A handle holds the address of a rank's UD queue pairs. connect makes the queue pairs and
+ * address handles of all peers and exchanges their numbers (ud.c): making one takes a NIC about a millisecond, in which
+ * an engine polls nothing, and a path that does not work is found before another transport is too late.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -20,10 +21,15 @@
 #define NOTES_MAX 1024
 #define RECEIVES 65536u /* of all queue pairs of a context, where they have their own */
 #define RQ_MIN 16
+#define OPEN_AT_ONCE 16 /* conns per call of connect */
+#define LINGER_NS 1000000000ull
 #define PAGE 4096
 
 struct vb_listener {
 	struct vb_comm *comm; /* NULL once the caller owns it */
+	bool checked;	      /* the handles were */
+	int opened;	      /* conns, of all contexts and ranks */
+	uint64_t met;	      /* ns; when the numbers of all peers were known, or 0 */
 };
 
 static uint32_t clamp(uint64_t n, uint32_t low, uint32_t high)
@@ -231,16 +237,11 @@ static int handle_check(const struct vb_comm *comm, int r, const struct vb_handl
 	return 0;
 }
 
-int vb_connect(void *listener, const void *handles, int nranks, int rank, void **out)
+static int handles_take(struct vb_comm *comm, const void *handles)
 {
-	struct vb_listener *l = listener;
-	struct vb_comm *comm = l->comm;
-	int rc = ep_base_connect_check("verbs", comm ? comm->base.nranks : 0, nranks, rank);
+	int rc = 0;
 
-	if (rc)
-		return rc;
-	comm->base.rank = rank;
-	for (int r = 0; r < nranks && !rc; r++) {
+	for (int r = 0; r < comm->base.nranks && !rc; r++) {
 		struct vb_handle *h = &comm->peers[r].handle;
 
 		if (ep_base_handle_blank(handles, r)) {
@@ -252,8 +253,78 @@ int vb_connect(void *listener, const void *handles, int nranks, int rank, void *
 		if (!rc)
 			ep_watch_add_on(&comm->watch, r, h->host, h->pid);
 	}
+	return rc;
+}
+
+/* Some more queue pairs: connect must not block, and peers that wait for an answer repeat their hellos. */
+static int conns_open(struct vb_listener *l)
+{
+	struct vb_comm *comm = l->comm;
+	int all = comm->base.contexts * comm->base.nranks, rc = 0;
+
+	for (int n = 0; n < OPEN_AT_ONCE && l->opened < all && !rc; l->opened++) {
+		int r = l->opened / comm->base.contexts;
+
+		if (ep_base_is_absent(&comm->base, r))
+			continue;
+		rc = vb_conn_want(&comm->ctx[l->opened % comm->base.contexts]->conns[r]);
+		n++;
+	}
+	return rc;
+}
+
+/*
+ * Done when every peer has said that it has our numbers. That it knows the same of us cannot be waited for: the last of
+ * any number of datagrams may be lost, and a peer that returns from connect answers again only when it polls. So after
+ * a while connect returns without: all queue pairs are made, and the rest is repeated by progress. *failed: a lost
+ * peer.
+ */
+static bool conns_done(struct vb_listener *l, int *failed)
+{
+	struct vb_comm *comm = l->comm;
+	bool have = l->opened == comm->base.contexts * comm->base.nranks, ready = have;
+
+	*failed = -1;
+	for (int i = 0; i < comm->base.contexts; i++)
+		for (int r = 0; r < comm->base.nranks; r++) {
+			if (ep_base_is_absent(&comm->base, r))
+				continue;
+			if (ep_base_is_lost(&comm->base, r))
+				*failed = r;
+			have &= comm->ctx[i]->conns[r].have;
+			ready &= comm->ctx[i]->conns[r].ready;
+		}
+	if (have && !l->met)
+		l->met = ep_now_ns();
+	return ready || (have && ep_now_ns() - l->met > LINGER_NS);
+}
+
+int vb_connect(void *listener, const void *handles, int nranks, int rank, void **out)
+{
+	struct vb_listener *l = listener;
+	struct vb_comm *comm = l->comm;
+	int rc = ep_base_connect_check("verbs", comm ? comm->base.nranks : 0, nranks, rank), n, failed;
+	const char *why = "";
+	bool done;
+
 	if (rc)
 		return rc;
+	comm->base.rank = rank;
+	if (!l->checked)
+		rc = handles_take(comm, handles);
+	l->checked = true;
+	rc = rc ? rc : conns_open(l);
+	for (int i = 0; i < comm->base.contexts && !rc; i++)
+		rc = vb_progress(comm->ctx[i], NULL, 0, &n);
+	if (rc)
+		return rc;
+	done = conns_done(l, &failed);
+	if (failed >= 0) {
+		ep_base_queryLastError(comm, failed, &why);
+		return EP_FAIL(EP_NET, EP_EREMOTE, "%s", why);
+	}
+	if (!done)
+		return 0;
 	l->comm = NULL;
 	*out = comm;
 	return 0;

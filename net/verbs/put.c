@@ -155,7 +155,7 @@ static int op_start(struct vb_ctx *ctx, const ncclEpNetPut_v1_t *put, unsigned o
 	struct vb_qp *qp;
 
 	if (__builtin_expect(!conn->ready, 0))
-		return vb_conn_want(conn);
+		return 0; /* progress repeats its hello */
 	qp = &conn->qp[conn->turn];
 	if (ctx->open >= ctx->limit || qp->posted - qp->completed >= qp->depth)
 		return 0;

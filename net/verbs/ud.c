@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connects queue pairs by UD datagrams when the first put to a peer is posted: with a thousand ranks most pairs never
- * communicate.
+ * Connects queue pairs by UD datagrams: a handle has no room for the numbers of all peers' queue pairs.
  *
  * Each side creates its queue pairs once, no matter which side asks first, so simultaneous hellos are no special case.
  * A hello carries the sender's queue pair numbers and its state: `got` (it has yours and accepts your packets), `done`
  * (it knows that you have its own). The receiver of a hello takes the numbers and answers unless the sender is done. A
- * rank posts puts once the peer has said `got`. Datagrams may be lost: a rank with puts pending repeats its hello until
- * then.
+ * rank posts puts once the peer has said `got`. Datagrams may be lost: a rank repeats its hello until then.
  */
 #include <stdlib.h>
 #include <string.h>

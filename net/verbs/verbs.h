@@ -130,7 +130,7 @@ struct vb_conn {
 	int peer;
 	bool have;    /* the peer's queue pair numbers are known, and its packets are accepted */
 	bool ready;   /* the peer knows ours: puts may be posted */
-	bool asking;  /* in ctx->asking: a put waits for the connection */
+	bool asking;  /* in ctx->asking: the hello is repeated */
 	bool dropped; /* the peer is lost, and the queue pairs are in the error state */
 	uint8_t count, turn;
 	uint32_t max_inline;
@@ -266,7 +266,7 @@ struct ib_ah_attr vb_route(const struct vb_comm *comm, int peer);
 
 int vb_ud_open(struct vb_ctx *ctx);
 void vb_ud_close(struct vb_ctx *ctx);
-/* A put waits for the connection: sends the peer a hello, repeated until it answers. */
+/* Creates the queue pairs and sends the peer a hello, repeated until it answers. */
 int vb_conn_want(struct vb_conn *conn);
 int vb_hello_send(struct vb_conn *conn);
 void vb_bye_send(struct vb_conn *conn);

@@ -277,6 +277,7 @@ static int regions_open(struct eng_rig *rig)
 static int ranks_open(struct eng_rig *rig)
 {
 	static uint8_t handles[ENG_RANKS][NCCL_EP_NET_HANDLE_SIZE];
+	uint64_t end = ep_deadline_ms(ENG_WAIT_MS);
 	void *listener[ENG_RANKS];
 
 	for (int r = 0; r < rig->o.ranks; r++) {
@@ -291,13 +292,19 @@ static int ranks_open(struct eng_rig *rig)
 		    me->net->ops.listen(me->net->net, dev, rig->o.ranks, handles[r], &listener[r]))
 			return -1;
 	}
-	for (int r = 0; r < rig->o.ranks; r++) {
+	/* In turn: a net may wait for its peers' answers. */
+	for (int r = 0, left = rig->o.ranks; left; r = (r + 1) % rig->o.ranks) {
 		struct eng_rank *me = &rig->rank[r];
 
-		if (me->net->ops.connect(listener[r], handles, rig->o.ranks, r, &me->comm) || !me->comm ||
-		    me->net->ops.closeListen(listener[r]))
+		if (me->comm)
+			continue;
+		if (me->net->ops.connect(listener[r], handles, rig->o.ranks, r, &me->comm) || ep_now_ns() > end)
 			return -1;
+		left -= me->comm != NULL;
 	}
+	for (int r = 0; r < rig->o.ranks; r++)
+		if (rig->rank[r].net->ops.closeListen(listener[r]))
+			return -1;
 	return regions_open(rig);
 }
 

@@ -143,8 +143,10 @@ NIC_EXPORT struct ib_context *ibv_open_device(struct ib_device *d)
 	c->events = ends[1];
 	pthread_mutex_lock(&nic.gate);
 	pthread_mutex_lock(&nic.lock);
-	if (!nic.profile)
+	if (!nic.profile) {
 		nic.profile = profile_find();
+		nic.loss = getenv("EP_MODEL_LOSS") ? (uint32_t)atoi(getenv("EP_MODEL_LOSS")) : 0;
+	}
 	if (!nic.users)
 		rc = nic_wire_start();
 	pthread_mutex_unlock(&nic.lock);

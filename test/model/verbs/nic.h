@@ -137,6 +137,7 @@ struct nic_state {
 	int users; /* open contexts: the agent runs while there are any */
 	int socket, bell;
 	uint32_t slot, turn, salt;
+	uint32_t loss; /* percent of the UD datagrams, EP_MODEL_LOSS */
 	uint64_t random;
 	pthread_t agent;
 	bool stop;

@@ -155,7 +155,7 @@ static void datagram_take(struct nic_qp *qp, const struct nic_packet *p, const u
 	struct ib_wc wc = { .opcode = 0x80, .byte_len = p->length + HEADER, .src_qp = p->from };
 
 	if (qp->qp.state < IB_QPS_RTR || qp->qp.state > IB_QPS_RTS || p->qkey != qp->qkey ||
-	    qp->rq->head == qp->rq->tail)
+	    qp->rq->head == qp->rq->tail || nic_random(100) < nic.loss)
 		return;
 	r = &qp->rq->ring[qp->rq->head++ % qp->rq->max];
 	wc.wr_id = r->wr_id;
