@@ -2,6 +2,7 @@
 /* The entry points of libibverbs, and the profiles. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -106,6 +107,14 @@ static const struct nic_profile *profile_find(void)
 	return NULL;
 }
 
+static void loss_read(void)
+{
+	const char *text = getenv("EP_MODEL_LOSS");
+
+	if (text && sscanf(text, "%u-%u", &nic.loss, &nic.loss_end) == 1)
+		nic.loss_end = nic.loss;
+}
+
 NIC_EXPORT struct ib_device **ibv_get_device_list(int *count)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -145,7 +154,7 @@ NIC_EXPORT struct ib_context *ibv_open_device(struct ib_device *d)
 	pthread_mutex_lock(&nic.lock);
 	if (!nic.profile) {
 		nic.profile = profile_find();
-		nic.loss = getenv("EP_MODEL_LOSS") ? (uint32_t)atoi(getenv("EP_MODEL_LOSS")) : 0;
+		loss_read();
 	}
 	if (!nic.users)
 		rc = nic_wire_start();

@@ -23,6 +23,7 @@
 #define NIC_MRS 16384u	 /* registrations; the index in a key */
 #define NIC_CHUNK 16384u /* bytes of a packet */
 #define NIC_UNACKED 32u	 /* messages of a queue pair */
+#define NIC_HEARD 64
 #define NIC_RELAXED (1 << 20)
 
 struct nic_profile {
@@ -114,6 +115,9 @@ struct nic_qp {
 	uint64_t pinged;
 	bool owes, sig_all; /* owes: an acknowledgement that could not be sent */
 	uint8_t owed;	    /* its status */
+	struct {
+		uint32_t from, count;
+	} heard[NIC_HEARD]; /* UD: datagrams from others */
 	struct nic_held *held, **held_end;
 	struct nic_late *late;
 	uint32_t lates;
@@ -137,7 +141,7 @@ struct nic_state {
 	int users; /* open contexts: the agent runs while there are any */
 	int socket, bell;
 	uint32_t slot, turn, salt;
-	uint32_t loss; /* percent of the UD datagrams, EP_MODEL_LOSS */
+	uint32_t loss, loss_end; /* EP_MODEL_LOSS=2-5: these datagrams from a UD queue pair to another are lost */
 	uint64_t random;
 	pthread_t agent;
 	bool stop;

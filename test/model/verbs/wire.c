@@ -148,6 +148,17 @@ static void ack_take(struct nic_qp *qp, const struct nic_packet *p)
 	nic_sends_end(qp, p->done == UINT32_MAX ? qp->head : p->done, p->status);
 }
 
+static bool datagram_lost(struct nic_qp *qp, uint32_t from)
+{
+	uint32_t i = 0;
+
+	while (i < NIC_HEARD - 1 && qp->heard[i].from && qp->heard[i].from != from)
+		i++;
+	qp->heard[i].from = from;
+	qp->heard[i].count++;
+	return qp->heard[i].count >= nic.loss && qp->heard[i].count <= nic.loss_end;
+}
+
 /* Without a receive, or with another Q_Key, it is dropped. */
 static void datagram_take(struct nic_qp *qp, const struct nic_packet *p, const uint8_t *bytes)
 {
@@ -155,7 +166,9 @@ static void datagram_take(struct nic_qp *qp, const struct nic_packet *p, const u
 	struct ib_wc wc = { .opcode = 0x80, .byte_len = p->length + HEADER, .src_qp = p->from };
 
 	if (qp->qp.state < IB_QPS_RTR || qp->qp.state > IB_QPS_RTS || p->qkey != qp->qkey ||
-	    qp->rq->head == qp->rq->tail || nic_random(100) < nic.loss)
+	    qp->rq->head == qp->rq->tail)
+		return;
+	if (datagram_lost(qp, p->from))
 		return;
 	r = &qp->rq->ring[qp->rq->head++ % qp->rq->max];
 	wc.wr_id = r->wr_id;
