@@ -76,6 +76,9 @@
 #define NCCL_EP_NET_LAYER_INFINIBAND 1u
 #define NCCL_EP_NET_LAYER_ETHERNET 2u
 
+/* Flags of memory. */
+#define NCCL_EP_NET_MEM_RELAXED 1u /* no byte is read before an immediate of its put or a later one: no order needed */
+
 /* Flags of a put. */
 #define NCCL_EP_NET_IMM 1u    /* imm is delivered to the receiver */
 #define NCCL_EP_NET_INLINE 2u /* src is read before the call returns and needs no registration; <= maxInline bytes */
@@ -129,9 +132,10 @@ typedef struct {
 typedef struct {
 	void *ptr;
 	size_t size;
-	uint32_t kind; /* one of NCCL_EP_NET_MEM_* */
+	uint32_t kind; /* one of NCCL_EP_NET_MEM_HOST, _CUDA, _HIP */
 	int fd;
 	uint64_t offset;
+	uint32_t flags, reserved;
 } ncclEpNetMem_v1_t;
 
 /*

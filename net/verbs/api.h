@@ -234,6 +234,8 @@ struct ib_api {
 	struct ib_pd *(*alloc_pd)(struct ib_context *context);
 	int (*dealloc_pd)(struct ib_pd *pd);
 	struct ib_mr *(*reg_mr)(struct ib_pd *pd, void *addr, size_t length, int access);
+	struct ib_mr *(*reg_mr_iova2)(struct ib_pd *pd, void *addr, size_t length, uint64_t iova,
+				      unsigned access); /* optional; needed for optional access flags */
 	struct ib_mr *(*reg_dmabuf_mr)(struct ib_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd,
 				       int access); /* optional */
 	int (*dereg_mr)(struct ib_mr *mr);

@@ -44,6 +44,7 @@ static const struct ep_base_symbol symbols[] = {
 	SYMBOL(get_async_event),
 	SYMBOL(ack_async_event),
 #undef SYMBOL
+	{ "ibv_reg_mr_iova2", "IBVERBS_1.8", offsetof(struct ib_api, reg_mr_iova2), true },
 	{ "_ibv_query_gid_ex", "IBVERBS_1.11", offsetof(struct ib_api, query_gid_ex), true },
 	{ "ibv_reg_dmabuf_mr", "IBVERBS_1.12", offsetof(struct ib_api, reg_dmabuf_mr), true },
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registrations, one for all contexts. Never with relaxed ordering: the net would not be `ordered`, and a flag could
- * become visible before its rows.
+ * Registrations, one for all contexts. With relaxed ordering only where the caller needs no order: a NIC's writes then
+ * pass each other on their way to memory, and a completion is still behind all of them (ibv_reg_mr(3)).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +79,20 @@ static int mem_refused(const struct vb_dev *dev, const ncclEpNetMem_v1_t *mem, b
 	return vb_fail(dev, error, "ibv_reg_mr");
 }
 
+/* libibverbs drops the optional flag if the NIC does not support it; older ones cannot take it. */
+static struct ib_mr *mem_register(struct ib_pd *pd, const ncclEpNetMem_v1_t *mem, bool dmabuf)
+{
+	const struct ib_api *api = vb_api();
+	int access = ACCESS | (mem->flags & NCCL_EP_NET_MEM_RELAXED ? IB_ACCESS_RELAXED_ORDERING : 0);
+	uint64_t iova = (uintptr_t)mem->ptr;
+
+	if (dmabuf)
+		return api->reg_dmabuf_mr(pd, mem->offset, mem->size, iova, mem->fd, access);
+	if (access != ACCESS && api->reg_mr_iova2)
+		return api->reg_mr_iova2(pd, mem->ptr, mem->size, iova, (unsigned)access);
+	return api->reg_mr(pd, mem->ptr, mem->size, ACCESS);
+}
+
 int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out)
 {
 	struct vb_key mine;
@@ -92,9 +106,7 @@ int vb_mr_open(struct vb_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, 
 		return -ENOMEM;
 	mr->base = (struct ep_base_mr){ .base = mem->ptr, .size = mem->size, .kind = mem->kind };
 	errno = EIO;
-	mr->mr =
-		dmabuf ? vb_api()->reg_dmabuf_mr(comm->pd, mem->offset, mem->size, (uintptr_t)mem->ptr, mem->fd, ACCESS)
-		       : vb_api()->reg_mr(comm->pd, mem->ptr, mem->size, ACCESS);
+	mr->mr = mem_register(comm->pd, mem, dmabuf);
 	if (!mr->mr) {
 		rc = mem_refused(comm->dev, mem, dmabuf, errno);
 		free(mr);

@@ -89,9 +89,9 @@ static int direct_dmabuf(struct ep_link *link, struct ep_link_mem *m, ncclEpNetM
 
 /* dma-buf first: it needs no kernel module beside the drivers. Then by address, which a peer-memory module (such as
  * nvidia-peermem) makes work. */
-static int direct_register(struct ep_link *link, struct ep_link_mem *m, size_t size, void *key)
+static int direct_register(struct ep_link *link, struct ep_link_mem *m, size_t size, uint32_t flags, void *key)
 {
-	ncclEpNetMem_v1_t mem = { .ptr = m->mem.ptr, .size = size, .kind = mem_kind(link), .fd = -1 };
+	ncclEpNetMem_v1_t mem = { .ptr = m->mem.ptr, .size = size, .kind = mem_kind(link), .fd = -1, .flags = flags };
 	char why[256] = "not supported by the net", both[512];
 	int rc = -ENOTSUP;
 
@@ -110,7 +110,7 @@ static int direct_register(struct ep_link *link, struct ep_link_mem *m, size_t s
  * agrees with ranks that use host memory. */
 #define DIRECT_UNIT 65536u
 
-static int direct_make(struct ep_link *link, struct ep_link_mem *m, size_t size, void *key)
+static int direct_make(struct ep_link *link, struct ep_link_mem *m, size_t size, uint32_t flags, void *key)
 {
 	int rc;
 
@@ -119,7 +119,7 @@ static int direct_make(struct ep_link *link, struct ep_link_mem *m, size_t size,
 	if (rc)
 		return rc;
 	m->pin.dev = m->mem.ptr;
-	if ((rc = direct_register(link, m, size, key)))
+	if ((rc = direct_register(link, m, size, flags, key)))
 		mem_free(link, m);
 	return rc;
 }
@@ -127,9 +127,11 @@ static int direct_make(struct ep_link *link, struct ep_link_mem *m, size_t size,
 /* ---- host memory ---- */
 
 /* The descriptor is for nets that map what they reach; others ignore it. */
-static int host_register(struct ep_link *link, struct ep_link_mem *m, size_t size, void *key)
+static int host_register(struct ep_link *link, struct ep_link_mem *m, size_t size, uint32_t flags, void *key)
 {
-	ncclEpNetMem_v1_t mem = { .ptr = m->mem.ptr, .size = size, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
+	ncclEpNetMem_v1_t mem = {
+		.ptr = m->mem.ptr, .size = size, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1, .flags = flags
+	};
 	struct ep_export export;
 	int rc = link->host->ops->mem_export(link->host, &m->mem, &export, &mem.fd);
 
@@ -140,7 +142,7 @@ static int host_register(struct ep_link *link, struct ep_link_mem *m, size_t siz
 	return rc;
 }
 
-static int host_make(struct ep_link *link, struct ep_link_mem *m, size_t size, void *key)
+static int host_make(struct ep_link *link, struct ep_link_mem *m, size_t size, uint32_t flags, void *key)
 {
 	struct ep_dev *dev = link->ctx.dev;
 	int rc;
@@ -149,17 +151,19 @@ static int host_make(struct ep_link *link, struct ep_link_mem *m, size_t size, v
 	rc = link->host->ops->mem_alloc(link->host, size, &m->mem);
 	if (!rc)
 		rc = dev->ops->pin(dev, m->mem.ptr, size, &m->pin);
-	return rc ? rc : host_register(link, m, size, key);
+	return rc ? rc : host_register(link, m, size, flags, key);
 }
 
 static int mem_make(struct ep_link *link, struct ep_link_mem *m, size_t size, enum ep_link_use use, void *key)
 {
+	/* An ordered net's signals say that the rows before them are there, so neither may be relaxed. */
+	uint32_t flags = use == EP_LINK_ROWS && !link->props.ordered ? NCCL_EP_NET_MEM_RELAXED : 0;
 	char why[512];
 	int rc;
 
 	if (!link->direct || use == EP_LINK_MAIL || (use == EP_LINK_SIGNALS && !link->props.ordered))
-		return host_make(link, m, size, key);
-	rc = direct_make(link, m, size, key);
+		return host_make(link, m, size, flags, key);
+	rc = direct_make(link, m, size, flags, key);
 	if (!rc)
 		return 0;
 	snprintf(why, sizeof(why), "%s", ep_last_error());
@@ -170,7 +174,7 @@ static int mem_make(struct ep_link *link, struct ep_link_mem *m, size_t size, en
 			       link->ctx.rank, link->net->name, size, why);
 	EP_INFO(EP_GROUP, "rank %d: staging through host memory. Registering device memory: %s", link->ctx.rank, why);
 	link->direct = false; /* do not try again */
-	return host_make(link, m, size, key);
+	return host_make(link, m, size, flags, key);
 }
 
 /* Every rank learns whether registration and sharing succeeded on all ranks before any puts to it. */

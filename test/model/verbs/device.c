@@ -284,7 +284,7 @@ NIC_EXPORT struct ib_mr *ibv_reg_mr_iova2(struct ib_pd *pd, void *addr, size_t l
 		/* Another key than that of an earlier registration with this index, in every process. */
 		mr->mr.lkey = mr->mr.rkey = (++nic.salt * 64 + nic.slot) * NIC_MRS + i;
 		nic.mrs[i] = mr;
-		ep_model_nic.relaxed += (access & NIC_RELAXED) != 0;
+		ep_model_nic.relaxed += (access & IB_ACCESS_RELAXED_ORDERING) != 0;
 	}
 	pthread_mutex_unlock(&nic.lock);
 	if (i < NIC_MRS)
@@ -296,8 +296,9 @@ NIC_EXPORT struct ib_mr *ibv_reg_mr_iova2(struct ib_pd *pd, void *addr, size_t l
 /* Optional flags are for ibv_reg_mr_iova2, as in libibverbs/verbs.h. */
 NIC_EXPORT struct ib_mr *ibv_reg_mr(struct ib_pd *pd, void *addr, size_t length, int access)
 {
-	return access & NIC_RELAXED ? refused(EINVAL)
-				    : ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, (unsigned)access);
+	return access & IB_ACCESS_RELAXED_ORDERING
+		       ? refused(EINVAL)
+		       : ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, (unsigned)access);
 }
 
 NIC_EXPORT int ibv_dereg_mr(struct ib_mr *m)

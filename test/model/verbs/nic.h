@@ -24,7 +24,6 @@
 #define NIC_CHUNK 16384u /* bytes of a packet */
 #define NIC_UNACKED 32u	 /* messages of a queue pair */
 #define NIC_HEARD 64
-#define NIC_RELAXED (1 << 20)
 
 struct nic_profile {
 	const char *name;

@@ -55,7 +55,7 @@ void nic_place(struct nic_qp *qp, const struct nic_mr *mr, uint64_t addr, const 
 {
 	struct nic_late *late;
 
-	if (!nic.profile->unordered && !(mr->access & NIC_RELAXED)) {
+	if (!nic.profile->unordered && !(mr->access & IB_ACCESS_RELAXED_ORDERING)) {
 		memory_write(addr, bytes, length);
 		return;
 	}
