@@ -245,7 +245,7 @@ struct ofi_cq {
 struct ofi_ops_ep {
 	size_t size;
 	OFI_UNUSED(cancel);
-	OFI_UNUSED(getopt);
+	int (*getopt)(struct ofi_fid *fid, int level, int name, void *value, size_t *size);
 	int (*setopt)(struct ofi_fid *fid, int level, int name, const void *value, size_t size);
 };
 
@@ -255,9 +255,20 @@ struct ofi_ops_cm {
 	int (*getname)(struct ofi_fid *fid, void *addr, size_t *size);
 };
 
+struct ofi_msg {
+	const struct iovec *msg_iov;
+	void **desc;
+	size_t iov_count;
+	uint64_t addr;
+	void *context;
+	uint64_t data;
+};
+
 struct ofi_ops_msg {
 	size_t size;
-	ssize_t (*recv)(struct ofi_ep *ep, void *buf, size_t len, void *desc, uint64_t from, void *context);
+	OFI_UNUSED(recv);
+	OFI_UNUSED(recvv);
+	ssize_t (*recvmsg)(struct ofi_ep *ep, const struct ofi_msg *msg, uint64_t flags);
 };
 
 struct ofi_rma_iov {

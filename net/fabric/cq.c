@@ -3,9 +3,11 @@
 #include <stdio.h>
 
 #include "net/fabric/fabric.h"
+#include "util/clock.h"
 #include "util/error.h"
 
-#define LOOK_EVERY 256u
+#define CLOCK_EVERY 64u	 /* polls between two readings of the clock while there is traffic */
+#define LOOK_NS 1000000u /* between two checks of all peers: 1 ms */
 
 static void op_complete(struct fab_ctx *ctx, struct fab_slot *slot, int rc)
 {
@@ -25,101 +27,102 @@ static void op_complete(struct fab_ctx *ctx, struct fab_slot *slot, int rc)
 		fab_slot_give(ctx, request);
 }
 
-/* While connecting. True: it was a hello; other ranks may have connected already, and put. */
-static bool hello_take(struct fab_ctx *ctx, uint64_t data, uint64_t from)
+/*
+ * A hello is told by its value, which is random: a rank that has connected may put already while this one has not.
+ * Neither a bit of the data (efa has 4 bytes, all of them the caller's) nor FI_SOURCE is needed.
+ */
+static void imm_take(struct fab_ctx *ctx, uint32_t imm)
 {
-	uint64_t peer = ctx->dev->wide ? (data & ~FAB_HELLO) >> 32 : UINT64_MAX;
-
-	if (ctx->dev->wide && !(data & FAB_HELLO))
-		return false;
-	if (!ctx->dev->wide && from < (uint64_t)ctx->senders)
-		peer = (uint64_t)ctx->sender[from];
-	if (peer >= (uint64_t)ctx->comm->base.nranks) {
-		EP_INFO(EP_NET, "fabric: dropped immediate data %#llx from unknown sender %#llx",
-			(unsigned long long)data, (unsigned long long)from);
-		return true;
-	}
-	/*
-	 * Without a bit for it: a rank puts nothing before its hello is delivered, so the first immediate is the hello.
-	 */
-	if (!ctx->dev->wide && ctx->heard[peer])
-		return false;
-	ctx->heard[peer] = true;
-	return true;
+	if (__builtin_expect(ctx->meet && ctx->meet->mark == imm, 0))
+		ctx->meet->hellos++;
+	else
+		ctx->imms[ctx->tail++ % FAB_IMMS] = imm;
 }
 
-static void imm_take(struct fab_ctx *ctx, uint64_t data, uint64_t from)
-{
-	if (__builtin_expect(ctx->heard != NULL, 0) && hello_take(ctx, data, from))
-		return;
-	ctx->imms[ctx->tail++ % FAB_IMMS] = (uint32_t)data;
-}
-
-static void entry_take(struct fab_ctx *ctx, const struct ofi_cq_data_entry *e, uint64_t from)
+static void entry_take(struct fab_ctx *ctx, const struct ofi_cq_data_entry *e)
 {
 	struct fab_slot *slot = e->op_context;
 
 	/* One provider sets OFI_REMOTE_CQ_DATA at the sender too; OFI_WRITE is set at the sender only. */
 	if (e->flags & OFI_REMOTE_CQ_DATA && !(e->flags & OFI_WRITE)) {
-		imm_take(ctx, e->data, from);
-		if (!ctx->dev->receives || !slot)
-			return;
-		slot->next = ctx->unposted;
-		ctx->unposted = slot;
+		imm_take(ctx, (uint32_t)e->data);
+		if (ctx->dev->receives && slot)
+			fab_receive_add(ctx, slot);
 	} else if (slot && !(e->flags & (OFI_REMOTE_WRITE | OFI_REMOTE_READ))) {
 		op_complete(ctx, slot, 0);
 	}
 }
 
+/*
+ * One doorbell for all: the device sees receives posted with OFI_MORE when one without it follows. A refusal ends the
+ * batch; the doorbell then comes with the rest, which is tried at every poll.
+ */
 static void receives_post(struct fab_ctx *ctx)
 {
 	while (ctx->unposted) {
 		struct fab_slot *slot = ctx->unposted;
+		struct iovec iov = { .iov_base = slot->bytes };
+		void *desc = slot->chunk->mr->mem_desc;
+		struct ofi_msg msg = {
+			.msg_iov = &iov, .desc = &desc, .iov_count = 1, .addr = OFI_ADDR_NONE, .context = slot
+		};
 
-		if (ctx->ep->msg->recv(ctx->ep, slot->bytes, 0, slot->chunk->mr->mem_desc, OFI_ADDR_NONE, slot))
+		if (ctx->ep->msg->recvmsg(ctx->ep, &msg, slot->next ? OFI_MORE : 0))
 			return;
 		ctx->unposted = slot->next;
+		ctx->unposted_count--;
 	}
 }
 
-/* Whether it is a posted operation of ours: the context in an error entry is not always valid. */
-static bool slot_known(const struct fab_ctx *ctx, const void *context)
+/* A posted operation of ours or NULL: the context in an error entry is not always valid. */
+static struct fab_slot *slot_of(const struct fab_ctx *ctx, void *context)
 {
-	for (const struct fab_chunk *c = ctx->chunks; c; c = c->next)
-		if ((const uint8_t *)context >= (const uint8_t *)c->slots && context < (const void *)c->end)
-			return ((const struct fab_slot *)context)->left && !((const struct fab_slot *)context)->receive;
-	return false;
+	for (struct fab_chunk *c = ctx->chunks; c; c = c->next)
+		if ((uint8_t *)context >= (uint8_t *)c->slots && context < (void *)c->end) {
+			struct fab_slot *slot = context;
+
+			return slot->left || slot->receive ? slot : NULL;
+		}
+	return NULL;
 }
 
 static void error_take(struct fab_ctx *ctx)
 {
 	struct ofi_cq_err_entry e = { .op_context = NULL };
 	char text[80] = "", what[160];
+	struct fab_slot *slot;
 	const char *detail;
 
 	if (ctx->cq->ops->readerr(ctx->cq, &e, 0) <= 0)
 		return;
 	detail = ctx->cq->ops->strerror(ctx->cq, e.prov_errno, e.err_data, text, sizeof(text));
 	snprintf(what, sizeof(what), "%s (%s)", fab_api()->fi_strerror(e.err), detail ? detail : "no detail");
-	if (e.flags & (OFI_REMOTE_WRITE | OFI_REMOTE_READ) || !slot_known(ctx, e.op_context)) {
+	slot = slot_of(ctx, e.op_context);
+	if (slot && slot->receive) {
+		/* No put is lost: one whose immediate finds no receive is repeated by the sender's device. */
+		if (!ctx->receives_failed++)
+			EP_INFO(EP_NET, "fabric: rank %d: a receive failed and is posted again: %s",
+				ctx->comm->base.rank, what);
+		fab_receive_add(ctx, slot);
+		return;
+	}
+	if (!slot || e.flags & (OFI_REMOTE_WRITE | OFI_REMOTE_READ)) {
 		EP_INFO(EP_NET, "fabric: ignored an error of an unknown operation: %s", what);
 		return;
 	}
-	ep_base_peer_lost(&ctx->comm->base, ((struct fab_slot *)e.op_context)->peer, "%s", what);
-	op_complete(ctx, e.op_context, -EP_EREMOTE);
+	if (ctx->meet) /* the peer may not have got as far: meet.c repeats the hello */
+		snprintf(ctx->meet->why, sizeof(ctx->meet->why), "%s", what);
+	else
+		ep_base_peer_lost(&ctx->comm->base, slot->peer, "%s", what);
+	op_complete(ctx, slot, -EP_EREMOTE);
 }
 
 static int queue_read(struct fab_ctx *ctx)
 {
 	struct ofi_cq_data_entry entries[FAB_BATCH];
-	bool source = ctx->heard && !ctx->dev->wide; /* only hellos need it */
-	uint64_t from[FAB_BATCH];
-	ssize_t n;
+	ssize_t n = ctx->cq->ops->read(ctx->cq, entries, FAB_BATCH);
 
-	if (!source)
-		n = ctx->cq->ops->read(ctx->cq, entries, FAB_BATCH);
-	else
-		n = ctx->cq->ops->readfrom(ctx->cq, entries, FAB_BATCH, from);
+	ctx->idle = n <= 0;
 	if (n == -EAGAIN)
 		return 0;
 	if (n == -(ssize_t)OFI_EAVAIL) {
@@ -129,8 +132,20 @@ static int queue_read(struct fab_ctx *ctx)
 	if (n < 0)
 		return fab_fail(ctx->dev, n, "fi_cq_read");
 	for (ssize_t i = 0; i < n; i++)
-		entry_take(ctx, &entries[i], source ? from[i] : 0);
+		entry_take(ctx, &entries[i]);
 	return 0;
+}
+
+/*
+ * By the clock: an engine that naps polls rarely, one under load millions of times per second, and a check costs as
+ * much as there are peers.
+ */
+static void peers_due(struct fab_ctx *ctx)
+{
+	if (!ctx->idle && ++ctx->calls % CLOCK_EVERY)
+		return;
+	if (ep_now_ns() - ctx->looked >= LOOK_NS)
+		fab_peers_look(ctx);
 }
 
 int fab_progress(void *c, uint32_t *imms, int max, int *count)
@@ -138,9 +153,8 @@ int fab_progress(void *c, uint32_t *imms, int max, int *count)
 	struct fab_ctx *ctx = c;
 	int n = 0, rc = 0;
 
-	if (++ctx->calls % LOOK_EVERY == 0)
-		fab_peers_look(ctx);
-	if (ctx->unposted)
+	peers_due(ctx);
+	if (ctx->unposted_count >= FAB_BATCH || (ctx->idle && ctx->unposted))
 		receives_post(ctx);
 	/* A caller that takes no immediates leaves them in the queue, which throttles the senders. */
 	if (ctx->tail - ctx->head <= FAB_IMMS - FAB_BATCH)

@@ -72,6 +72,13 @@ void fab_slot_give(struct fab_ctx *ctx, struct fab_slot *slot)
 	ctx->free = slot;
 }
 
+void fab_receive_add(struct fab_ctx *ctx, struct fab_slot *slot)
+{
+	slot->next = ctx->unposted;
+	ctx->unposted = slot;
+	ctx->unposted_count++;
+}
+
 /* A provider that consumes receives for immediate data needs as many as may be in flight. */
 static int receives_make(struct fab_ctx *ctx)
 {
@@ -85,8 +92,7 @@ static int receives_make(struct fab_ctx *ctx)
 		if (!slot)
 			return -ENOMEM;
 		slot->receive = true;
-		slot->next = ctx->unposted;
-		ctx->unposted = slot;
+		fab_receive_add(ctx, slot);
 	}
 	return 0;
 }
@@ -117,6 +123,33 @@ static int objects_open(struct fab_ctx *ctx, struct ofi_info *info)
 	return rc ? fab_fail(dev, rc, "fi_endpoint") : 0;
 }
 
+bool fab_ctx_emulated(const struct fab_ctx *ctx)
+{
+	bool emulated = false;
+	size_t size = sizeof(emulated);
+	int rc = -ENOPROTOOPT;
+
+	if (ctx->dev->profile->efa)
+		rc = ctx->ep->ops->getopt(&ctx->ep->fid, OFI_OPT_ENDPOINT, (int)OFI_OPT_EFA_EMULATED_WRITE, &emulated,
+					  &size);
+	return !rc && emulated;
+}
+
+/*
+ * Between processes of one host efa uses shared memory by default: its writes complete before the NIC's, and a read
+ * through it flushes nothing. Providers that do not know the option have no such memory.
+ */
+static int ep_keep_off_shm(const struct fab_ctx *ctx)
+{
+	bool permitted = false;
+	int rc = 0;
+
+	if (ctx->dev->profile->efa)
+		rc = ctx->ep->ops->setopt(&ctx->ep->fid, OFI_OPT_ENDPOINT, OFI_OPT_SHARED_MEMORY_PERMITTED, &permitted,
+					  sizeof(permitted));
+	return rc == -ENOPROTOOPT || rc == -EOPNOTSUPP ? 0 : rc;
+}
+
 /* A CUDA call from the proxy thread could wait for a kernel that itself waits for this thread: a deadlock. */
 static int ep_keep_off_gpu(const struct fab_ctx *ctx)
 {
@@ -142,6 +175,9 @@ static int ep_start(struct fab_ctx *ctx)
 	rc = ep_keep_off_gpu(ctx);
 	if (rc)
 		return fab_fail(dev, rc, "fi_setopt FI_OPT_CUDA_API_PERMITTED");
+	rc = ep_keep_off_shm(ctx);
+	if (rc)
+		return fab_fail(dev, rc, "fi_setopt FI_OPT_SHARED_MEMORY_PERMITTED");
 	rc = ep->ops->control(ep, OFI_ENABLE, NULL);
 	if (rc)
 		return fab_fail(dev, rc, "fi_enable");
@@ -163,9 +199,8 @@ int fab_ctx_open(struct fab_comm *comm, int index, struct fab_ctx **out)
 	ctx->dev = comm->dev;
 	ctx->index = index;
 	ctx->conns = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->conns), "the peers of a context");
-	ctx->sender = EP_CALLOC(EP_NET, (size_t)comm->base.nranks, sizeof(*ctx->sender), "the peers of a context");
 	ctx->imms = EP_CALLOC(EP_NET, FAB_IMMS, sizeof(*ctx->imms), "immediate data");
-	if (ctx->conns && ctx->sender && ctx->imms)
+	if (ctx->conns && ctx->imms)
 		rc = objects_open(ctx, comm->dev->info);
 	rc = rc ? rc : ep_start(ctx);
 	rc = rc || chunk_make(ctx) ? rc : -ENOMEM;
@@ -196,7 +231,6 @@ void fab_ctx_close(struct fab_ctx *ctx)
 	fid_close(ctx->domain);
 	fid_close(ctx->fabric);
 	free(ctx->conns);
-	free(ctx->sender);
 	free(ctx->imms);
 	free(ctx);
 }
@@ -224,9 +258,5 @@ int fab_av_insert(struct fab_ctx *ctx, int peer, const void *addr)
 
 	if (n != 1 || *to == OFI_ADDR_NONE)
 		return fab_fail(ctx->dev, n < 0 ? n : -EINVAL, "fi_av_insert");
-	/* With FI_SOURCE the index in the address vector tells the sender. */
-	if (!ctx->dev->wide && *to != (uint64_t)ctx->senders)
-		return fab_fail(ctx->dev, -EINVAL, "fi_av_insert: unexpected index");
-	ctx->sender[ctx->senders++] = peer;
 	return 0;
 }

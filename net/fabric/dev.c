@@ -11,19 +11,26 @@
 #include "util/sock.h"
 
 #define PICKS 16
+#define EFA_REMEDY "the security group must allow all traffic within itself"
 
 /* In the order in which they are tried. The last row is for all other providers. */
 static const struct fab_profile profiles[] = {
+	/* Since libfabric 2.0, on devices with RDMA write: every operation is one of the device. */
 	{ .name = "efa",
+	  .fabric = "efa-direct",
 	  .found = true,
 	  .hmem = true,
-	  .remedy = "the security group must allow all traffic within itself" },
+	  .efa = true,
+	  .contexts = 2,
+	  .remedy = EFA_REMEDY },
+	/* With protocols of its own, and shared memory between processes of a host, above the device. */
+	{ .name = "efa", .found = true, .hmem = true, .efa = true, .contexts = 2, .remedy = EFA_REMEDY },
 	{ .name = "cxi",
 	  .found = true,
 	  .hmem = true,
 	  .remedy = "set FI_CXI_ENABLE_WRITEDATA=1, which cxi needs for immediate data" },
 	{ .name = "verbs;ofi_rxm",
-	  .refused = "it has 32 bits of immediate data and does not report the source; use NCCL_EP_NET=verbs" },
+	  .refused = "InfiniBand and RoCE have a transport of their own; use NCCL_EP_NET=verbs" },
 	{ .name = "tcp", .found = true, .remedy = "check firewalls and NCCL_EP_SOCKET_IFNAME" },
 	{ .name = "shm",
 	  .entangled = true,
@@ -35,8 +42,8 @@ static const struct fab_profile profiles[] = {
 
 /* What fi_getinfo is asked for. delivery: completion at delivery, not at transmission. */
 struct wish {
-	const char *provider;
-	bool hmem, delivery, source, host_only;
+	const char *provider, *fabric;
+	bool hmem, delivery, host_only;
 };
 
 static struct ofi_info *hints_make(const struct wish *wish)
@@ -45,7 +52,7 @@ static struct ofi_info *hints_make(const struct wish *wish)
 
 	if (!h)
 		return NULL;
-	h->caps = OFI_MSG | OFI_RMA | (wish->hmem ? OFI_HMEM : 0) | (wish->source ? OFI_SOURCE : 0);
+	h->caps = OFI_MSG | OFI_RMA | (wish->hmem ? OFI_HMEM : 0);
 	h->mode = OFI_CONTEXT | OFI_CONTEXT2 | OFI_RX_CQ_DATA;
 	h->tx_attr->op_flags = wish->delivery ? OFI_DELIVERY_COMPLETE : 0;
 	h->ep_attr->type = OFI_EP_RDM;
@@ -59,9 +66,10 @@ static struct ofi_info *hints_make(const struct wish *wish)
 	h->domain_attr->control_progress = OFI_PROGRESS_MANUAL;
 	h->domain_attr->data_progress = OFI_PROGRESS_MANUAL;
 	h->domain_attr->resource_mgmt = OFI_RM_ENABLED;
-	h->domain_attr->av_type = wish->source ? OFI_AV_TABLE : OFI_AV_UNSPEC;
+	h->domain_attr->av_type = OFI_AV_UNSPEC;
 	h->domain_attr->cq_data_size = 4;
-	h->fabric_attr->prov_name = strdup(wish->provider); /* fi_freeinfo frees it */
+	h->fabric_attr->prov_name = strdup(wish->provider); /* fi_freeinfo frees both */
+	h->fabric_attr->name = wish->fabric ? strdup(wish->fabric) : NULL;
 	return h;
 }
 
@@ -72,8 +80,8 @@ static struct ofi_info *list_ask(const struct wish *wish)
 
 	if (hints)
 		fab_api()->fi_freeinfo(hints);
-	EP_TRACE(EP_NET, "fabric: provider %s,%s%s%s: %s", wish->provider, wish->hmem ? " hmem" : "",
-		 wish->delivery ? " delivery" : "", wish->source ? " source" : "",
+	EP_TRACE(EP_NET, "fabric: provider %s, fabric %s,%s%s: %s", wish->provider, wish->fabric ? wish->fabric : "any",
+		 wish->hmem ? " hmem" : "", wish->delivery ? " delivery" : "",
 		 rc ? fab_api()->fi_strerror(-rc) : "offered");
 	return rc ? NULL : list;
 }
@@ -86,7 +94,7 @@ static struct ofi_info *list_find(const struct fab_net *net, struct wish *wish, 
 	for (int i = 0; i < 4; i++) {
 		wish->hmem = i < 2;
 		wish->delivery = i % 2 == 0;
-		if (wish->hmem && (!profile->hmem || wish->host_only || fab_version() < OFI_VERSION(1, 20)))
+		if (wish->hmem && (!profile->hmem || wish->host_only || fab_version() < OFI_VERSION(1, 18)))
 			continue;
 		if (wish->delivery && (profile->early || !net->delivery))
 			continue;
@@ -139,23 +147,26 @@ static void dev_add(struct fab_net *net, struct ofi_info *info, const struct fab
 	*dev = (struct fab_dev){
 		.info = info,
 		.profile = profile,
-		.wide = !wish->source,
 		.receives = info->mode & OFI_RX_CQ_DATA,
 		.hmem = wish->hmem,
+		.dmabuf = wish->hmem && fab_version() >= OFI_VERSION(1, 20),
 		.delivery = wish->delivery ? OFI_DELIVERY_COMPLETE : 0,
 	};
+	if (profile->efa)
+		info->tx_attr->tclass =
+			OFI_TC_LOW_LATENCY; /* a service level of the device; the provider ignores all others */
 	if (info->nic && info->nic->bus_attr && info->nic->bus_attr->bus_type == OFI_BUS_PCI)
 		snprintf(dev->pci, sizeof(dev->pci), "/sys/bus/pci/devices/%04x:%02x:%02x.%x",
 			 info->nic->bus_attr->pci.domain_id, info->nic->bus_attr->pci.bus_id,
 			 info->nic->bus_attr->pci.device_id, info->nic->bus_attr->pci.function_id);
 	if (info->nic && info->nic->link_attr)
 		dev->speed = (uint32_t)(info->nic->link_attr->speed / 1000000);
-	EP_INFO(EP_NET, "fabric: device %d: %s of provider %s: mr_mode %#x, %zu bytes of immediate data, %s, %s%s%s",
+	EP_INFO(EP_NET,
+		"fabric: device %d: %s of provider %s, fabric %s: mr_mode %#x, %zu bytes of immediate data, %s%s%s",
 		net->base.count - 1, info->domain_attr->name, info->fabric_attr->prov_name,
-		(unsigned)info->domain_attr->mr_mode, info->domain_attr->cq_data_size,
-		dev->wide ? "sender by rank" : "sender by FI_SOURCE",
-		wish->delivery ? "delivery completion" : "transmit completion", dev->receives ? ", posts receives" : "",
-		dev->hmem ? ", device memory" : "");
+		info->fabric_attr->name ? info->fabric_attr->name : "?", (unsigned)info->domain_attr->mr_mode,
+		info->domain_attr->cq_data_size, wish->delivery ? "delivery completion" : "transmit completion",
+		dev->receives ? ", posts receives" : "", dev->hmem ? ", device memory" : "");
 }
 
 void fab_devices_drop(struct fab_net *net)
@@ -190,80 +201,100 @@ static bool list_take(struct fab_net *net, struct ofi_info *list, const struct f
 	return net->base.count;
 }
 
-/* With FI_SOURCE if the rank does not fit in the immediate data. NULL after a note: nothing usable. */
+/* NULL after a note: nothing usable. */
 static struct ofi_info *list_best(const struct fab_net *net, struct wish *wish, const struct fab_profile *profile)
 {
 	struct ofi_info *list = list_find(net, wish, profile);
 	uint32_t version = fab_api()->fi_version();
 
-	if (!list) {
-		ep_base_note("fabric", "libfabric %u.%u has no provider %s with a device", version >> 16,
-			     version & 0xffff, wish->provider);
-		return NULL;
-	}
-	if (list->domain_attr->cq_data_size >= 8 && !net->narrow)
-		return list;
-	fab_api()->fi_freeinfo(list);
-	wish->source = true;
-	list = list_find(net, wish, profile);
 	if (!list)
-		ep_base_note("fabric", "provider %s has less than 8 bytes of immediate data and no FI_SOURCE",
-			     wish->provider);
+		ep_base_note("fabric", "libfabric %u.%u has no provider %s%s%s with a device", version >> 16,
+			     version & 0xffff, wish->provider, wish->fabric ? ", fabric " : "",
+			     wish->fabric ? wish->fabric : "");
 	return list;
 }
 
-/* Whether endpoints can be kept from calling CUDA, as device memory requires. */
-static int hmem_probe(const struct fab_dev *dev)
+/* 0, -ENOTSUP: it emulates writes and was not asked to, or the error of opening an endpoint as comms need it. */
+static int dev_probe(const struct fab_net *net, const struct fab_dev *dev)
 {
 	struct fab_comm comm = { .base.nranks = 1, .dev = dev };
 	struct fab_ctx *ctx;
 	int rc = fab_ctx_open(&comm, 0, &ctx);
 
-	if (rc) {
-		EP_INFO(EP_NET, "fabric: %s cannot access device memory; staging through host memory",
-			dev->info->domain_attr->name);
+	if (rc)
 		return rc;
-	}
+	if (fab_ctx_emulated(ctx) && !net->emulated)
+		rc = -ENOTSUP;
 	fab_ctx_close(ctx);
-	return 0;
+	return rc;
+}
+
+static void emulated_refuse(const struct fab_net *net)
+{
+	ep_base_note("fabric",
+		     "%s of provider %s has no RDMA write: the provider would emulate it, and the CPU of the receiver "
+		     "copy every byte; NCCL_EP_NET=fabric:emulated=1 accepts that",
+		     net->devs[0].info->domain_attr->name, net->devs[0].info->fabric_attr->prov_name);
+	EP_WARN(EP_NET, "fabric: %s", ep_last_error());
+}
+
+/* True: its devices are in the net. */
+static bool wish_take(struct fab_net *net, struct wish *wish, const struct fab_profile *profile)
+{
+	struct ofi_info *list = list_best(net, wish, profile);
+	int rc = 0;
+
+	if (!list || !list_take(net, list, profile, wish))
+		return false;
+	if (wish->hmem || profile->efa)
+		rc = dev_probe(net, &net->devs[0]);
+	if (!rc)
+		return true;
+	if (rc == -ENOTSUP)
+		emulated_refuse(net);
+	else if (wish->hmem)
+		EP_INFO(EP_NET, "fabric: %s cannot access device memory; staging through host memory",
+			net->devs[0].info->domain_attr->name);
+	wish->host_only = rc != -ENOTSUP && wish->hmem;
+	fab_devices_drop(net);
+	return false;
 }
 
 static void provider_take(struct fab_net *net, const char *name, const struct fab_profile *profile)
 {
-	struct wish wish = { .provider = name };
-	struct ofi_info *list;
+	struct wish wish = { .provider = name, .fabric = profile->fabric };
 
 	if (profile->refused) {
 		ep_base_note("fabric", "provider %s: %s", name, profile->refused);
 		return;
 	}
-	list = list_best(net, &wish, profile);
-	if (!list || !list_take(net, list, profile, &wish) || !wish.hmem || !hmem_probe(&net->devs[0]))
+	if (wish_take(net, &wish, profile) || !wish.host_only)
 		return;
 	/* It would call CUDA itself: ask again, for host memory only. */
-	fab_devices_drop(net);
-	wish = (struct wish){ .provider = name, .host_only = true };
-	list = list_best(net, &wish, profile);
-	if (list)
-		list_take(net, list, profile, &wish);
+	wish = (struct wish){ .provider = name, .fabric = profile->fabric, .host_only = true };
+	wish_take(net, &wish, profile);
 }
 
-static const struct fab_profile *profile_of(const char *name)
+static bool profile_fits(const struct fab_net *net, const struct fab_profile *p)
 {
-	const struct fab_profile *p = profiles;
-
-	while (p->name && strcmp(p->name, name) != 0)
-		p++;
-	return p;
+	if (p->fabric && !net->direct)
+		return false;
+	return net->provider[0] ? p->name && !strcmp(p->name, net->provider) : p->found;
 }
 
+/* A provider may have several rows, one per fabric; one without any uses the last. */
 void fab_devices_find(struct fab_net *net)
 {
+	bool named = false;
+
 	if (!fab_api())
 		return;
-	if (net->provider[0])
-		provider_take(net, net->provider, profile_of(net->provider));
-	for (int i = 0; i < PROFILES && !net->provider[0] && !net->base.count; i++)
-		if (profiles[i].found)
-			provider_take(net, profiles[i].name, &profiles[i]);
+	for (int i = 0; i < PROFILES && !net->base.count; i++) {
+		if (!profile_fits(net, &profiles[i]))
+			continue;
+		provider_take(net, profiles[i].name, &profiles[i]);
+		named = true;
+	}
+	if (!named)
+		provider_take(net, net->provider, &profiles[PROFILES - 1]);
 }

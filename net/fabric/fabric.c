@@ -4,9 +4,11 @@
  * NCCL_EP_FABRIC_PROVIDER, or else the first one of a list that has a device.
  * Options:
  *   provider=NAME
- *   contexts=N   endpoints per rank (1: an endpoint of tcp;ofi_rxm touches 85 MB of buffers, one of shm maps 16 MiB)
+ *   contexts=N   endpoints per rank, 1 to 4; by default as many as NCCL_EP_ENGINES says, else as the provider's profile
+ *                (1: an endpoint of tcp;ofi_rxm touches 85 MB of buffers, one of shm maps 16 MiB)
  *   delivery=0   puts complete at transmission, not at delivery: a lost peer is detected later
- *   narrow=1     use 4 bytes of immediate data where the provider has 8, as with efa; for tests
+ *   direct=0     not the fabric efa-direct of efa, but its protocols above the device
+ *   emulated=1   accept a device whose RDMA writes the provider emulates (efa on p4d)
  *
  * The net is never `ordered`. SRD and cxi do not order puts. tcp and shm do, but CPUs write the bytes to memory without
  * a barrier between two puts, and tcp may expose half a word. verbs, which is ordered, has a transport of its own. So
@@ -32,6 +34,17 @@ static int fab_finalize(void *n)
 	return 0;
 }
 
+#define UNSET UINT64_MAX
+
+static uint64_t contexts_default(const struct fab_net *net)
+{
+	uint64_t n = (uint64_t)ep_param_int(EP_P_ENGINES);
+
+	if (!n && net->base.count)
+		n = net->devs[0].profile->contexts;
+	return !n ? 1 : n < FAB_CONTEXTS ? n : FAB_CONTEXTS;
+}
+
 static int fab_init(const ncclEpNetInit_v1_t *args, void **out)
 {
 	struct fab_net *net = EP_CALLOC(EP_NET, 1, sizeof(*net), "transport fabric");
@@ -44,12 +57,14 @@ static int fab_init(const ncclEpNetInit_v1_t *args, void **out)
 		{ "provider", NULL, sizeof(net->provider), net->provider },
 		{ "contexts", &net->contexts, FAB_CONTEXTS, NULL },
 		{ "delivery", &net->delivery, 1, NULL },
-		{ "narrow", &net->narrow, 1, NULL },
+		{ "direct", &net->direct, 1, NULL },
+		{ "emulated", &net->emulated, 1, NULL },
 	};
 
 	snprintf(net->provider, sizeof(net->provider), "%s", ep_param_str(EP_P_FABRIC_PROVIDER));
-	net->contexts = 1;
+	net->contexts = UNSET;
 	net->delivery = 1;
+	net->direct = 1;
 	rc = ep_net_options("fabric", args->options, options, sizeof(options) / sizeof(options[0]));
 	if (!rc && !net->contexts)
 		rc = EP_FAIL(EP_NET, EP_EARG, "NCCL_EP_NET: fabric: contexts must be at least 1");
@@ -58,6 +73,8 @@ static int fab_init(const ncclEpNetInit_v1_t *args, void **out)
 		return rc;
 	}
 	fab_devices_find(net);
+	if (net->contexts == UNSET)
+		net->contexts = contexts_default(net);
 	*out = net;
 	return 0;
 }
@@ -81,7 +98,7 @@ static int fab_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 		.maxInline = FAB_INLINE,
 		.maxPuts = FAB_PUTS,
 		.maxContexts = (uint32_t)net->contexts,
-		.dmaBuf = dev->hmem,
+		.dmaBuf = dev->dmabuf,
 		.flushes = 1,
 		.maxPutSize = dev->info->ep_attr->max_msg_size,
 		.maxRegSize = SIZE_MAX,

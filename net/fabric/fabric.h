@@ -17,31 +17,33 @@
 #include "net/fabric/api.h"
 #include "net/watch.h"
 
-#define FAB_CONTEXTS 4	       /* so that the key of a registration fits in 64 bytes */
-#define FAB_ADDR 80	       /* bytes of an endpoint name: efa 32, tcp 28, shm 40 */
-#define FAB_INLINE 64u	       /* bytes */
-#define FAB_PUTS 1024u	       /* in flight on a context */
-#define FAB_IMMS 8192u	       /* read from the queue and not yet returned; a power of two */
-#define FAB_BATCH 64	       /* completions per read */
-#define FAB_HELLO (1ull << 63) /* bit of 8-byte immediate data, above the rank */
+#define FAB_CONTEXTS 4 /* so that the key of a registration fits in 64 bytes */
+#define FAB_ADDR 80    /* bytes of an endpoint name: efa 32, tcp 28, shm 40 */
+#define FAB_INLINE 64u /* bytes */
+#define FAB_PUTS 1024u /* in flight on a context */
+#define FAB_IMMS 8192u /* read from the queue and not yet returned; a power of two */
+#define FAB_BATCH 64   /* completions per read */
 
 /* What is known of a provider beyond what it reports. */
 struct fab_profile {
 	const char *name;
+	const char *fabric;  /* of the provider, or NULL: any */
 	bool found;	     /* tried when no provider is named */
 	bool hmem;	     /* ask for device memory (FI_HMEM) */
+	bool efa;	     /* has the endpoint options of efa */
 	bool entangled;	     /* endpoints of one process must be closed together */
 	bool early;	     /* completes at transmission: with delivery completion one lost peer blocks all others */
 	const char *refused; /* why it cannot be used, or NULL */
 	const char *remedy;  /* what to check when a peer does not answer, or NULL */
+	unsigned contexts;   /* by default, if NCCL_EP_ENGINES does not say; 0: 1 */
 };
 
 struct fab_dev {
 	struct ofi_info *info; /* in the net's list */
 	const struct fab_profile *profile;
-	bool wide;     /* a hello's immediate data has room for the rank; otherwise the provider reports the source */
-	bool receives; /* an immediate consumes a posted receive */
-	bool hmem;
+	bool receives;	   /* an immediate consumes a posted receive */
+	bool hmem;	   /* device memory, by address; */
+	bool dmabuf;	   /* and by dma-buf */
 	uint64_t delivery; /* OFI_DELIVERY_COMPLETE or 0: flag of puts that are not quiet */
 	char pci[64];
 	uint32_t speed; /* Mb/s; 0: unknown */
@@ -51,30 +53,33 @@ struct fab_net {
 	struct ep_base_net base;
 	struct ofi_info *list;
 	struct fab_dev *devs;
-	uint64_t contexts, delivery, narrow;
+	uint64_t contexts, delivery, direct, emulated;
 	char provider[64];
 };
 
 struct fab_handle {
-	uint32_t magic, nranks; /* magic includes a hash of the provider's name */
+	uint32_t magic, nranks; /* magic includes a hash of the provider's and the fabric's name */
 	uint64_t nonce, page_key, page_base;
 	uint64_t host; /* see ep_watch_host */
-	int32_t pid;
-	uint16_t addr_len;
-	uint8_t contexts, reserved;
-	uint8_t addr[FAB_ADDR];
+	int32_t pid, contexts;
+	uint16_t addr_len[FAB_CONTEXTS];
+	uint8_t addr[FAB_CONTEXTS * FAB_ADDR]; /* one behind the other: a short handle fits into rails */
 };
 _Static_assert(sizeof(struct fab_handle) <= NCCL_EP_NET_HANDLE_SIZE, "a handle holds it");
 
-/* What each rank puts into every peer's page when they connect. */
+/* What each rank puts into every peer's page when they connect; whole words, compared by value. */
 struct fab_hello {
 	uint64_t nonce; /* the receiver's, from its handle */
-	uint32_t rank, contexts;
-	uint16_t addr_len[FAB_CONTEXTS];
-	uint8_t addr[FAB_CONTEXTS][FAB_ADDR];
+	uint64_t rank;
 	uint64_t bye; /* put by itself when the sender closes */
 };
-_Static_assert(sizeof(struct fab_hello) % 8 == 0, "bye must be an aligned word");
+
+/* While connecting. */
+struct fab_meet {
+	uint32_t mark;	 /* the immediate data of hellos to this rank */
+	uint32_t hellos; /* that arrived */
+	char why[160];	 /* the last error of a hello of ours, which is repeated */
+};
 
 struct fab_key {
 	uint64_t size, base, key[FAB_CONTEXTS];
@@ -135,13 +140,14 @@ struct fab_ctx {
 	uint8_t addr[FAB_ADDR];
 	size_t addr_len;
 	struct fab_conn *conns;
-	int *sender, senders; /* ranks by their index in the address vector */
 	struct fab_chunk *chunks;
-	struct fab_slot *free, *unposted; /* unposted: receives to repost */
-	uint32_t live;			  /* operations to peers that are not lost */
+	struct fab_slot *free, *unposted; /* unposted: receives to post */
+	uint32_t unposted_count, receives_failed;
+	uint32_t live; /* operations to peers that are not lost */
 	uint32_t calls;
+	bool idle;		/* the last poll found nothing */
 	uint64_t clock, looked; /* ns; the clock stops while progress is not called */
-	bool *heard;		/* by rank, while connecting: only hellos are put then */
+	struct fab_meet *meet;	/* while connecting: only hellos are put then */
 	uint32_t *imms;
 	uint32_t head, tail;
 };
@@ -173,11 +179,15 @@ void fab_devices_find(struct fab_net *net);
 void fab_devices_drop(struct fab_net *net);
 
 int fab_ctx_open(struct fab_comm *comm, int index, struct fab_ctx **out);
+/* Whether the provider emulates writes by messages: the target's CPU then copies every byte. */
+bool fab_ctx_emulated(const struct fab_ctx *ctx);
 void fab_ctx_close(struct fab_ctx *ctx);
 void fab_name_drop(const struct fab_ctx *ctx);
 int fab_av_insert(struct fab_ctx *ctx, int peer, const void *addr);
 struct fab_slot *fab_slot_take(struct fab_ctx *ctx);
 void fab_slot_give(struct fab_ctx *ctx, struct fab_slot *slot);
+/* To be posted by progress. */
+void fab_receive_add(struct fab_ctx *ctx, struct fab_slot *slot);
 
 int fab_mr_open(struct fab_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf, void *key, void **out);
 int fab_mr_one(const struct fab_ctx *ctx, const struct ofi_mr_attr *attr, uint64_t flags, struct ofi_mr **out);

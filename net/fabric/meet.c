@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * listen and connect. A handle holds the address of context 0 and of a small page. connect puts a hello with immediate
- * data into every peer's page: it carries the addresses of the other contexts and proves that the path works.
+ * listen and connect. A handle holds the addresses of all contexts and of a small page. connect puts a hello with
+ * immediate data into every peer's page, which proves that the path works. efa-direct refuses a put from a rank whose
+ * address the target has not inserted yet: so a hello that fails is repeated until the deadline, and as a rank says
+ * hello after it has inserted all addresses in all contexts, whom it has heard it can put to.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,21 +14,27 @@
 #include "util/error.h"
 #include "util/param.h"
 
-#define MAGIC 0x46414231u
+#define MAGIC 0x46414232u
+#define REPEAT_NS 2000000u /* between two hellos to a peer: 2 ms */
 
 struct fab_listener {
 	struct fab_comm *comm; /* NULL once the caller owns it */
 	uint64_t deadline;     /* of connect; 0: not started */
 	void **requests;       /* [nranks] hellos in flight */
-	bool *sent, *heard;    /* [nranks] */
+	uint64_t *repeat;      /* [nranks] not before */
+	bool *acked;	       /* [nranks] */
+	struct fab_meet meet;
 };
 
-/* Includes the provider: ranks with different providers cannot connect. */
+/* Includes provider and, of efa, the fabric: ranks with different ones cannot connect. */
 static uint32_t magic_of(const struct fab_dev *dev)
 {
+	const char *fabric = dev->profile->fabric ? dev->profile->fabric : "";
 	uint32_t h = MAGIC;
 
 	for (const char *p = dev->info->fabric_attr->prov_name; *p; p++)
+		h = h * 31 + (uint8_t)*p;
+	for (const char *p = fabric; *p; p++)
 		h = h * 31 + (uint8_t)*p;
 	return h;
 }
@@ -76,18 +84,30 @@ static int comm_make(const struct fab_dev *dev, int contexts, int nranks, struct
 
 static int listener_make(struct fab_comm *comm, struct fab_listener **out)
 {
-	size_t n = (size_t)comm->base.nranks, size = n * (sizeof(void *) + 2 * sizeof(bool));
+	size_t n = (size_t)comm->base.nranks, size = n * (sizeof(void *) + sizeof(uint64_t) + sizeof(bool));
 	struct fab_listener *l = EP_CALLOC(EP_NET, 1, sizeof(*l) + size, "a listener");
 
 	if (!l)
 		return -ENOMEM;
 	l->comm = comm;
 	l->requests = (void **)(l + 1);
-	l->sent = (bool *)(l->requests + n);
-	l->heard = l->sent + n;
-	comm->ctx[0]->heard = l->heard;
+	l->repeat = (uint64_t *)(l->requests + n);
+	l->acked = (bool *)(l->repeat + n);
+	l->meet.mark = (uint32_t)comm->nonce;
+	comm->ctx[0]->meet = &l->meet;
 	*out = l;
 	return 0;
+}
+
+static void addrs_pack(const struct fab_comm *comm, struct fab_handle *h)
+{
+	uint8_t *at = h->addr;
+
+	for (int i = 0; i < comm->base.contexts; i++) {
+		h->addr_len[i] = (uint16_t)comm->ctx[i]->addr_len;
+		memcpy(at, comm->ctx[i]->addr, comm->ctx[i]->addr_len);
+		at += comm->ctx[i]->addr_len;
+	}
 }
 
 int fab_listen(void *n, int dev, int nranks, void *handle, void **listener)
@@ -116,38 +136,47 @@ int fab_listen(void *n, int dev, int nranks, void *handle, void **listener)
 		.page_base = key.base,
 		.host = comm->watch.host,
 		.pid = getpid(),
-		.addr_len = (uint16_t)comm->ctx[0]->addr_len,
-		.contexts = (uint8_t)comm->base.contexts,
+		.contexts = comm->base.contexts,
 	};
-	memcpy(mine.addr, comm->ctx[0]->addr, sizeof(mine.addr));
+	addrs_pack(comm, &mine);
 	memcpy(handle, &mine, sizeof(mine));
 	*listener = l;
 	return 0;
 }
 
-/* Padded with zeros, at least one: some providers' addresses are strings. */
-static bool addr_ok(const uint8_t *addr, size_t n)
-{
-	bool ok = n && n < FAB_ADDR;
-
-	for (size_t i = n; ok && i < FAB_ADDR; i++)
-		ok = !addr[i];
-	return ok;
-}
-
 static int handle_take(struct fab_comm *comm, int r, const void *handles, struct fab_handle *h)
 {
+	bool ok = true;
+
 	memcpy(h, ep_base_handle(handles, r), sizeof(*h));
-	if (h->magic != magic_of(comm->dev) || !addr_ok(h->addr, h->addr_len))
+	for (int i = 0; i < comm->base.contexts; i++)
+		ok = ok && h->addr_len[i] && h->addr_len[i] < FAB_ADDR;
+	if (h->magic != magic_of(comm->dev))
 		return EP_FAIL(EP_NET, EP_EREMOTE,
-			       "fabric: rank %d has another provider than %s, or another version of this library; set "
-			       "NCCL_EP_FABRIC_PROVIDER on all ranks",
+			       "fabric: rank %d has another provider or fabric than %s, or another version of this "
+			       "library; set NCCL_EP_FABRIC_PROVIDER on all ranks",
 			       r, comm->dev->info->fabric_attr->prov_name);
-	if (h->nranks != (uint32_t)comm->base.nranks || h->contexts != comm->base.contexts)
+	if (h->nranks != (uint32_t)comm->base.nranks || h->contexts != comm->base.contexts || !ok)
 		return EP_FAIL(EP_NET, EP_EREMOTE,
-			       "fabric: rank %d has %u ranks and %u contexts, rank %d has %d and %d", r, h->nranks,
+			       "fabric: rank %d has %u ranks and %d contexts, rank %d has %d and %d", r, h->nranks,
 			       h->contexts, comm->base.rank, comm->base.nranks, comm->base.contexts);
 	return 0;
+}
+
+/* Zeros behind an address: some providers' are strings. */
+static int addrs_insert(struct fab_comm *comm, int r, const struct fab_handle *h)
+{
+	const uint8_t *at = h->addr;
+	int rc = 0;
+
+	for (int i = 0; i < comm->base.contexts && !rc; i++) {
+		uint8_t addr[FAB_ADDR] = { 0 };
+
+		memcpy(addr, at, h->addr_len[i]);
+		at += h->addr_len[i];
+		rc = fab_av_insert(comm->ctx[i], r, addr);
+	}
+	return rc;
 }
 
 static int meet_begin(struct fab_listener *l, const void *handles)
@@ -164,7 +193,7 @@ static int meet_begin(struct fab_listener *l, const void *handles)
 			continue;
 		}
 		rc = handle_take(comm, r, handles, &h);
-		rc = rc ? rc : fab_av_insert(comm->ctx[0], r, h.addr);
+		rc = rc ? rc : addrs_insert(comm, r, &h);
 		if (rc)
 			return rc;
 		if (r != comm->base.rank && h.host == comm->watch.host && h.pid == getpid())
@@ -172,99 +201,98 @@ static int meet_begin(struct fab_listener *l, const void *handles)
 		ep_watch_add_on(&comm->watch, r, h.host, h.pid);
 		comm->page_mr->far[r].base = h.page_base;
 		comm->page_mr->far[r].key[0] = h.page_key;
-		*out = (struct fab_hello){ .nonce = h.nonce, .rank = (uint32_t)comm->base.rank };
-		out->contexts = (uint32_t)comm->base.contexts;
-		for (int i = 0; i < comm->base.contexts; i++) {
-			out->addr_len[i] = (uint16_t)comm->ctx[i]->addr_len;
-			memcpy(out->addr[i], comm->ctx[i]->addr, FAB_ADDR);
-		}
+		*out = (struct fab_hello){ .nonce = h.nonce, .rank = (uint64_t)comm->base.rank };
 	}
 	comm->page_mr->base.shared = true;
 	l->deadline = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS));
 	return 0;
 }
 
+static int hello_fail(struct fab_comm *comm, int r)
+{
+	const char *why = "", *remedy = comm->dev->profile->remedy;
+
+	ep_base_queryLastError(comm, r, &why);
+	return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: connecting rank %d to rank %d: %s%s%s", comm->base.rank, r,
+		       why[0] ? why : "the provider refused the hello", remedy ? "; " : "", remedy ? remedy : "");
+}
+
 /* The bye word at the end is not part of a hello: a late hello must not overwrite it. */
-static int hello_send(struct fab_listener *l, int r)
+static int hello_send(struct fab_listener *l, int r, uint64_t now)
 {
 	struct fab_comm *comm = l->comm;
 	ncclEpNetPut_v1_t put = {
 		.peer = r,
 		.flags = NCCL_EP_NET_IMM,
+		.imm = (uint32_t)comm->page[comm->base.nranks + r].nonce, /* the mark of the peer */
 		.srcMr = comm->page_mr,
 		.dstMr = comm->page_mr,
 		.srcOffset = (uint64_t)(comm->base.nranks + r) * sizeof(struct fab_hello),
 		.dstOffset = (uint64_t)comm->base.rank * sizeof(struct fab_hello),
 		.size = offsetof(struct fab_hello, bye),
 	};
-	const char *why = "";
 	int done = 0, rc = 0;
 
-	if (!l->sent[r]) {
-		rc = fab_iput(comm->ctx[0], &put, &l->requests[r]);
-		l->sent[r] = l->requests[r];
-	}
-	if (!rc && l->requests[r]) {
-		rc = fab_test(comm->ctx[0], l->requests[r], &done);
-		if (done)
-			l->requests[r] = NULL;
-	}
-	if (!rc)
+	if (l->acked[r] || (!l->requests[r] && now < l->repeat[r]))
 		return 0;
-	ep_base_queryLastError(comm, r, &why);
-	return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: connecting rank %d to rank %d: %s%s%s", comm->base.rank, r,
-		       why[0] ? why : "the provider refused the hello", comm->dev->profile->remedy ? "; " : "",
-		       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
+	if (!l->requests[r])
+		rc = fab_iput(comm->ctx[0], &put, &l->requests[r]);
+	if (rc)
+		return hello_fail(comm, r);
+	if (l->requests[r])
+		rc = fab_test(comm->ctx[0], l->requests[r], &done);
+	if (!done)
+		return 0;
+	l->requests[r] = NULL;
+	l->acked[r] = !rc;
+	l->repeat[r] = now + REPEAT_NS;
+	return ep_base_is_lost(&comm->base, r) ? hello_fail(comm, r) : 0;
+}
+
+static bool is_heard(const struct fab_comm *comm, int r)
+{
+	const struct fab_hello *in = &comm->page[r];
+
+	return __atomic_load_n(&in->nonce, __ATOMIC_RELAXED) == comm->nonce &&
+	       __atomic_load_n(&in->rank, __ATOMIC_RELAXED) == (uint64_t)r;
 }
 
 /* The number of hellos outstanding, in either direction, or an error. */
 static int meet_step(struct fab_listener *l)
 {
+	const char *remedy = l->comm->dev->profile->remedy;
 	struct fab_comm *comm = l->comm;
 	int missing = 0, first = -1, n, rc;
+	uint64_t now = ep_now_ns();
 
 	for (int r = 0; r < comm->base.nranks; r++) {
 		if (ep_base_is_absent(&comm->base, r))
 			continue;
-		rc = hello_send(l, r);
+		rc = hello_send(l, r, now);
 		if (rc)
 			return rc;
-		if (l->sent[r] && !l->requests[r] && l->heard[r])
+		if (l->acked[r] && is_heard(comm, r))
 			continue;
 		first = missing++ ? first : r;
 	}
 	rc = fab_progress(comm->ctx[0], NULL, 0, &n);
-	if (rc || !missing || ep_now_ns() < l->deadline)
+	if (!missing && l->meet.hellos < (uint32_t)(comm->base.nranks - comm->base.absent))
+		first = missing++; /* the immediate data of some hello */
+	if (rc || !missing || now < l->deadline)
 		return rc ? rc : missing;
 	return EP_FAIL(EP_NET, EP_ETIMEOUT,
 		       "fabric: %d of %d ranks, the first is rank %d, did not connect to rank %d within "
-		       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS; rank %d %s%s%s",
+		       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS; rank %d %s%s%s%s%s",
 		       missing, comm->base.nranks - comm->base.absent, first, comm->base.rank, first,
-		       l->heard[first] ? "was heard but did not acknowledge" : "was not heard",
-		       comm->dev->profile->remedy ? "; " : "",
-		       comm->dev->profile->remedy ? comm->dev->profile->remedy : "");
+		       is_heard(comm, first) ? "was heard but did not acknowledge" : "was not heard",
+		       l->meet.why[0] ? "; the last error: " : "", l->meet.why, remedy ? "; " : "",
+		       remedy ? remedy : "");
 }
 
-static int meet_end(struct fab_listener *l)
+static void meet_end(struct fab_comm *comm)
 {
-	struct fab_comm *comm = l->comm;
-
-	for (int r = 0; r < comm->base.nranks; r++) {
-		struct fab_hello in = comm->page[r]; /* a copy: the peer could still write there */
-
-		if (ep_base_is_absent(&comm->base, r))
-			continue;
-		if (in.nonce != comm->nonce || in.rank != (uint32_t)r || in.contexts != (uint32_t)comm->base.contexts)
-			return EP_FAIL(EP_NET, EP_EREMOTE, "fabric: the hello of rank %d is of another comm", r);
-		for (int i = 1; i < comm->base.contexts; i++) {
-			if (!addr_ok(in.addr[i], in.addr_len[i]) || fab_av_insert(comm->ctx[i], r, in.addr[i]))
-				return EP_FAIL(EP_NET, EP_EREMOTE,
-					       "fabric: no usable address for context %d of rank %d", i, r);
-		}
-	}
-	comm->ctx[0]->heard = NULL;
+	comm->ctx[0]->meet = NULL;
 	fab_name_drop(comm->ctx[0]);
-	return 0;
 }
 
 int fab_connect(void *listener, const void *handles, int nranks, int rank, void **out)
@@ -284,9 +312,7 @@ int fab_connect(void *listener, const void *handles, int nranks, int rank, void 
 	rc = meet_step(l);
 	if (rc)
 		return rc < 0 ? rc : 0;
-	rc = meet_end(l);
-	if (rc)
-		return rc;
+	meet_end(comm);
 	l->comm = NULL;
 	*out = comm;
 	return 0;

@@ -37,17 +37,19 @@ static unsigned iface_of(uint32_t kind)
 					     : OFI_HMEM_SYSTEM;
 }
 
+/* Device memory by address: the provider or a peer-memory module of the kernel finds its pages. */
 static int mem_check(const struct fab_dev *dev, const ncclEpNetMem_v1_t *mem, bool dmabuf)
 {
-	if (dmabuf && !dev->hmem)
+	if (dmabuf && !dev->dmabuf)
 		return EP_FAIL(EP_NET, ENOTSUP,
 			       "fabric: %s does not support dma-bufs: libfabric 1.20 and a provider with FI_HMEM "
 			       "needed",
 			       dev->info->domain_attr->name);
-	if (!dmabuf && mem->kind != NCCL_EP_NET_MEM_HOST)
+	if (mem->kind != NCCL_EP_NET_MEM_HOST && !dev->hmem)
 		return EP_FAIL(EP_NET, EP_EUSAGE,
-			       "fabric: device memory can only be registered by a dma-buf; or stage it through host "
-			       "memory");
+			       "fabric: %s of provider %s does not register device memory (FI_HMEM); stage it through "
+			       "host memory",
+			       dev->info->domain_attr->name, dev->info->fabric_attr->prov_name);
 	return ep_base_mem_check("fabric", mem, dmabuf);
 }
 
@@ -68,7 +70,7 @@ int fab_mr_open(struct fab_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf
 	mr->base = (struct ep_base_mr){ .base = mem->ptr, .size = mem->size, .kind = mem->kind };
 	attr.access = OFI_READ | OFI_WRITE | OFI_REMOTE_READ | OFI_REMOTE_WRITE;
 	attr.requested_key = __atomic_fetch_add(&comm->next_key, 1, __ATOMIC_RELAXED);
-	attr.iface = iface_of(mem->kind);
+	attr.iface = iface_of(mem->kind); /* attr.device, for copies by the provider, stays 0: they are not permitted */
 	mine = (struct fab_key){ .size = mem->size };
 	mine.base = mode(comm->dev, OFI_MR_VIRT_ADDR) ? (uintptr_t)mem->ptr : 0;
 	for (int i = 0; i < comm->base.contexts; i++) {

@@ -54,11 +54,8 @@ static ssize_t op_post(struct fab_ctx *ctx, struct fab_slot *slot, const ncclEpN
 	 */
 	uint64_t flags = OFI_COMPLETION | (put->flags & NCCL_EP_NET_QUIET ? 0 : ctx->dev->delivery);
 
-	if (put->flags & NCCL_EP_NET_IMM) {
+	if (put->flags & NCCL_EP_NET_IMM)
 		flags |= OFI_REMOTE_CQ_DATA;
-		if (ctx->heard && ctx->dev->wide)
-			msg.data |= (uint64_t)ctx->comm->base.rank << 32 | FAB_HELLO;
-	}
 	return post(ctx->ep, &msg, flags);
 }
 

@@ -154,9 +154,10 @@ SAME(ops, ofi_ep, fid_ep);
 SAME(cm, ofi_ep, fid_ep);
 SAME(msg, ofi_ep, fid_ep);
 SAME(rma, ofi_ep, fid_ep);
+SAME(getopt, ofi_ops_ep, fi_ops_ep);
 SAME(setopt, ofi_ops_ep, fi_ops_ep);
 SAME(getname, ofi_ops_cm, fi_ops_cm);
-SAME(recv, ofi_ops_msg, fi_ops_msg);
+SAME(recvmsg, ofi_ops_msg, fi_ops_msg);
 SAME(readmsg, ofi_ops_rma, fi_ops_rma);
 SAME(writemsg, ofi_ops_rma, fi_ops_rma);
 
@@ -232,6 +233,15 @@ MSG(rma_iov_count);
 MSG(context);
 MSG(data);
 
+#define RECV(a) SAME(a, ofi_msg, fi_msg)
+SAME_SIZE(ofi_msg, fi_msg);
+RECV(msg_iov);
+RECV(desc);
+RECV(iov_count);
+RECV(addr);
+RECV(context);
+RECV(data);
+
 SAME_SIZE(ofi_context2, fi_context2);
 /* clang-format on */
 
@@ -239,6 +249,10 @@ SAME_SIZE(ofi_context2, fi_context2);
 #define MINOR (FI_MAJOR_VERSION > 1 ? 1000 : FI_MINOR_VERSION)
 #if FI_MAJOR_VERSION == 1 && FI_MINOR_VERSION < 18
 #define FI_OPT_CUDA_API_PERMITTED OFI_OPT_CUDA_API_PERMITTED
+#define FI_OPT_EFA_EMULATED_WRITE OFI_OPT_EFA_EMULATED_WRITE
+#endif
+#if FI_MAJOR_VERSION == 1 && FI_MINOR_VERSION < 19
+#define FI_OPT_SHARED_MEMORY_PERMITTED OFI_OPT_SHARED_MEMORY_PERMITTED
 #endif
 #if FI_MAJOR_VERSION == 1 && FI_MINOR_VERSION < 20
 #define FI_MR_DMABUF OFI_MR_DMABUF
