@@ -15,9 +15,11 @@
  *  - The library answers -ENOTSUP for operations that are NULL.
  *
  * What a net promises
- *  P1 A put of 8 bytes to an 8-byte aligned address is seen whole: all old or all new.
+ *  P1 A put of 8 bytes to an 8-byte aligned address is seen whole: all old or all new. After a failure: of an ordered
+ *     net still, since the receiver polls the word; of an unordered one any part of it may have arrived.
  *  P2 When a put has completed, its source may be reused, and the bytes will arrive or the peer is reported as lost.
- *     The receiver learns of the arrival by order (P3) or by immediate data (P4).
+ *     The receiver learns of the arrival by order (P3) or by immediate data (P4). After a failure: the net may read the
+ *     source of a put that it accepted until the context is destroyed.
  *  P3 Property `ordered`: of two puts on one context to one peer the later never becomes visible before the earlier to
  *     the processor or device that owns the memory and polls it. A NIC that orders its writes on the wire but not into
  *     device memory is not ordered.
@@ -34,11 +36,18 @@
  *       of them, unless its puts are repeated on another.
  *  P4 When progress returns immediate data, the bytes of that put have arrived as far as the net is concerned (P5).
  *     Immediates of different puts arrive in any order unless the net is `ordered`, each exactly once. An unordered net
- *     can carry 32 bits of immediate data with every put.
- *  P5 When iflush has completed, the bytes in that registration of all puts whose immediate data was returned on this
- *     context before the call are visible to the device that owns the memory.
- *  P6 A failure concerns one peer, not the comm: puts to other peers continue. Requests to a lost peer complete with an
- *     error in finite time, provided that progress is called.
+ *     can carry 32 bits of immediate data with every put. After a failure: immediates of a lost peer may still be
+ *     returned, also of the put that failed; then its bytes have arrived. If progress fails, the context has: it
+ *     returns no immediates any more, and fails again.
+ *  P5 When iflush has completed, the bytes of all puts whose immediate data was returned on this context before the
+ *     call are visible to the device that owns the registration's memory, in all its registrations. The library
+ *     flushes where the device needs it, or always if the net sets forceFlush: it stores a signal only after that.
+ *     After a failure, of the call or of its request: nothing is known of what has arrived, and the library stores no
+ *     more signals of this context. Lost peers do not make it fail. What engines put to each other, in host memory and
+ *     at most 16 bytes, they read without a flush.
+ *  P6 A failure concerns one peer, not the comm: puts to other peers continue. Only those of progress and iflush
+ *     concern the whole context. Requests to a lost peer complete with an error in finite time, provided that progress
+ *     is called.
  * What the caller promises
  *  C1 progress is called repeatedly on every context, including those that only receive.
  *  C2 No rank closes its comm before all have connected, and none deregisters memory that a peer may still put to.
@@ -118,10 +127,10 @@ typedef struct {
 	uint32_t maxPuts;     /* requests a context accepts before it has no room; 0: no limit */
 	uint32_t maxContexts; /* per comm */
 	uint32_t dmaBuf;      /* regMrDmaBuf works */
-	uint32_t flushes;     /* iflush works; otherwise the device must flush itself */
-	uint32_t reserved;
-	uint64_t maxPutSize; /* bytes */
-	uint64_t maxRegSize; /* bytes */
+	uint32_t flushes;     /* iflush works */
+	uint32_t forceFlush;  /* P5: also for devices that would not need it, and the CPU as one */
+	uint64_t maxPutSize;  /* bytes */
+	uint64_t maxRegSize;  /* bytes */
 	ncclEpNetFlow_v1_t lowLatency, throughput;
 } ncclEpNetProperties_v1_t;
 
@@ -154,7 +163,7 @@ typedef struct {
 typedef struct {
 	/* *request NULL: no room, nothing was queued; call progress and try again. */
 	int (*iput)(void *ctx, const ncclEpNetPut_v1_t *put, void **request);
-	/* Done when all that arrived in this registration before the call is visible to the device that owns it. */
+	/* P5. mr: any local registration of that device's memory, shared or not. *request NULL: as for iput. */
 	int (*iflush)(void *ctx, void *mr, void **request);
 	/* *done 1: the request is freed, and the return value is its result. */
 	int (*test)(void *ctx, void *request, int *done);

@@ -134,11 +134,6 @@ static int no_capturing(struct ep_dev *dev, void *stream, bool *out)
 	return MISSING(dev, "stream capture");
 }
 
-static int no_flush(struct ep_dev *dev)
-{
-	return MISSING(dev, "flushing writes of a NIC");
-}
-
 static int no_address(struct ep_dev *dev, const void *ptr, void **out)
 {
 	(void)ptr;
@@ -199,7 +194,6 @@ void ep_dev_fill(struct ep_dev_ops *row)
 	FILL(stream_create);
 	FILL(stream_destroy);
 	FILL(capturing);
-	FILL(flush);
 	FILL(address);
 	FILL(buffer_id);
 	FILL(user_export);

@@ -22,6 +22,7 @@ struct ep_dev {
 	unsigned sms_all;  /* of the whole device or MIG slice: MPS or a green context may leave fewer; 0: unknown */
 	size_t shared_max; /* bytes of shared memory a block may ask for */
 	bool nic_ordered;  /* kernels see a NIC's writes to the device's memory in the order they were made */
+	bool nic_flush;	   /* after a CPU's store kernels may not yet see them: the NIC must flush before it */
 	uint8_t uuid[16];  /* of the device or MIG slice; zeros: unknown */
 	char pci[64];	   /* its directory in sysfs; "": unknown. Slices of a GPU share it */
 };
@@ -121,7 +122,6 @@ struct ep_dev_ops {
 
 	int (*capturing)(struct ep_dev *dev, void *stream, bool *out);
 
-	int (*flush)(struct ep_dev *dev); /* makes earlier writes of a NIC visible to kernels */
 	/* Where kernels access memory that the caller knows by ptr: the device's own, or host memory pinned for it.
 	 * -ENOENT, without a message, for pageable host memory. */
 	int (*address)(struct ep_dev *dev, const void *ptr, void **out);

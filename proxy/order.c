@@ -123,22 +123,44 @@ int ep_order_arrive(struct ep_order *order, struct ep_order_put put)
 	return ch->prefix != before;
 }
 
-bool ep_order_due(struct ep_order *order, uint32_t channel, uint32_t *seq)
+/* The bits of the numbers from `from` to `upto` that lie in the word of the first; *n: how many. */
+static uint64_t order_word(const struct ep_order *o, uint64_t from, uint64_t upto, uint32_t *n)
+{
+	uint32_t at = (uint32_t)from & (o->window - 1), left = 64 - at % 64;
+
+	*n = left < upto - from ? left : (uint32_t)(upto - from);
+	return (*n < 64 ? (1ull << *n) - 1 : ~0ull) << at % 64;
+}
+
+bool ep_order_waits(const struct ep_order *order, uint32_t channel, uint64_t *number)
+{
+	const struct ep_order_channel *ch = &order->channel[channel];
+	const uint64_t *signals = order_signals(order, channel);
+	uint32_t n;
+
+	for (uint64_t at = ch->taken; at != ch->prefix; at += n) {
+		uint64_t due = signals[(at & (order->window - 1)) / 64] & order_word(order, at, ch->prefix, &n);
+
+		if (due) {
+			*number = at + (uint32_t)__builtin_ctzll(due) - (at & (order->window - 1)) % 64;
+			return true;
+		}
+	}
+	return false;
+}
+
+bool ep_order_due(struct ep_order *order, uint32_t channel, uint64_t upto, uint32_t *seq)
 {
 	struct ep_order_channel *ch = &order->channel[channel];
 	uint64_t *arrived = order_arrived(order, channel), *signals = order_signals(order, channel);
 
-	while (ch->taken != ch->prefix) {
-		uint32_t at = (uint32_t)ch->taken & (order->window - 1), n = 64 - at % 64;
-		uint64_t due, through;
+	while (ch->taken != upto) {
+		uint32_t at = (uint32_t)ch->taken & (order->window - 1), n;
+		uint64_t through = order_word(order, ch->taken, upto, &n), due = signals[at / 64] & through;
 
-		n = n < ch->prefix - ch->taken ? n : (uint32_t)(ch->prefix - ch->taken);
-		through = (n < 64 ? (1ull << n) - 1 : ~0ull) << at % 64;
-		due = signals[at / 64] & through;
-		if (due) {
-			n = (uint32_t)__builtin_ctzll(due) - at % 64 + 1;
-			through = (n < 64 ? (1ull << n) - 1 : ~0ull) << at % 64;
-		}
+		if (due)
+			through = order_word(order, ch->taken, ch->taken + (uint32_t)__builtin_ctzll(due) - at % 64 + 1,
+					     &n);
 		arrived[at / 64] &= ~through;
 		signals[at / 64] &= ~through;
 		ch->taken += n;

@@ -49,8 +49,11 @@ struct ep_order_put ep_order_unpack(const struct ep_order *order, uint32_t imm);
  */
 int ep_order_arrive(struct ep_order *order, struct ep_order_put put);
 
-/* The channel's next due signal, in order of numbers: true and its number. To be called until it returns false: the
- * window does not advance before. */
-bool ep_order_due(struct ep_order *order, uint32_t channel, uint32_t *seq);
+/* Whether signals of the channel are due, and the number of the first. */
+bool ep_order_waits(const struct ep_order *order, uint32_t channel, uint64_t *number);
+
+/* The channel's next due signal below `upto`, which is at most its prefix, in order of numbers: true and its number. To
+ * be called until it returns false: the window does not advance before. */
+bool ep_order_due(struct ep_order *order, uint32_t channel, uint64_t upto, uint32_t *seq);
 
 #endif

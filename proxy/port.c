@@ -366,7 +366,7 @@ int ep_port_turn(struct ep_port *port)
 
 	port_times_begin(port);
 	moved = port_take(port);
-	if (!moved && looks != port->looked)
+	if (!moved && (!port->held || port->broken) && looks != port->looked)
 		__atomic_store_n(&port->looked, looks, __ATOMIC_RELEASE); /* R2 */
 	moved += port_pop(port);
 	moved += port_send(port);
@@ -404,5 +404,5 @@ bool ep_port_has_open(const struct ep_port *port)
 
 bool ep_port_waits(const struct ep_port *port)
 {
-	return port->requests || port->ready.first;
+	return port->requests || port->ready.first || (port->held && !port->broken);
 }

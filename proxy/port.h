@@ -67,6 +67,7 @@ struct port_channel {
 	bool deaf;	   /* everything received is ignored */
 	bool moved;	   /* port_take: the prefix has advanced */
 	bool ready, busy;  /* is in that list */
+	bool held;	   /* the same: signals are due and wait for a flush */
 	bool pending;	   /* atomic: had puts in flight when ep_port_quiet was last asked in vain */
 	bool gap;	   /* a request has completed with an error */
 	uint32_t looks;	   /* polls that found the first request incomplete */
@@ -76,10 +77,11 @@ struct port_channel {
 	uint64_t credited; /* last credit sent to the peer */
 	uint64_t good;	   /* `upto` of the last request that succeeded */
 	uint64_t ended;	   /* and of the first that failed, if there is a gap */
+	uint64_t covered;  /* if it is held: the flush under way covers everything below */
 	struct port_cmd *cmd, **cmd_end;
 	struct port_request *request, **request_end;
 	struct port_load quiet; /* after the last request: no completion covers them yet */
-	struct port_channel *next_ready, *next_busy;
+	struct port_channel *next_ready, *next_busy, *next_held;
 };
 
 struct port_ring {
@@ -117,6 +119,8 @@ struct ep_port {
 	uint32_t nregions;	  /* at the current batch of commands */
 	struct port_list ready;	  /* channels with something to send */
 	struct port_list busy;	  /* channels with requests to test */
+	struct port_channel *held;
+	void *flush;		  /* the request under way; NULL: none */
 	struct port_load out;	  /* in flight */
 	uint64_t requests;	  /* in flight */
 	struct ep_order order;	  /* unordered: the receiving side */

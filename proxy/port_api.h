@@ -57,8 +57,10 @@ struct ep_port_opts {
 	int rings;
 	bool rung;			/* every producer rings the engine's bell, so it may sleep longer */
 	const struct ep_cmd_open *open; /* the producers' operations; NULL: not counted */
-	uint64_t open_ns;	 /* an operation that is open for longer is dead; 0: 10 s, shorter only in tests */
-	int (*flush)(void *arg); /* unordered: makes the net's writes visible to the device; NULL: not needed */
+	uint64_t open_ns; /* an operation that is open for longer is dead; 0: 10 s, shorter only in tests */
+	/* Unordered: a registration in the device's memory; signals are stored when a flush of it has completed, as the
+	 * device does not see the net's writes before. NULL: it sees them. */
+	void *flush;
 	/* On the engine's thread; must not block. Once per peer; commands for it are dropped from then on. */
 	void (*peer_failed)(void *arg, int peer, int err, const char *why);
 	/* The net's state of a peer: 0, or the error that lost it and its message. Polled on the engine's thread, since

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receiving on an unordered net: immediates say what has arrived, proxy/order.h when a signal among it is due; then the
- * data before it is flushed to the device and the signal stored. Nothing received is trusted: a peer that violates the
+ * Receiving on an unordered net: immediates say what has arrived, proxy/order.h when a signal among it is due. Where
+ * the device needs it, the net then flushes what it wrote, and the signal is stored when that is done: a flush is a
+ * round trip over PCIe, so the engine does not wait for it. Nothing received is trusted: a peer that violates the
  * protocol is lost, and the rest of what it sends is ignored.
  */
 #include <string.h>
@@ -52,31 +53,91 @@ static void signal_take(struct ep_port *p, struct port_channel *ch, const struct
 	__atomic_store_n((uint64_t *)(region->host + offset), mail->value, __ATOMIC_RELEASE);
 }
 
-/* Stores every signal that is due; false: the flush failed, and the port is broken. */
-static bool channel_take(struct ep_port *p, struct port_channel *ch, bool *flushed)
+static const struct port_mail *mail_at(const struct ep_port *p, const struct port_channel *ch, uint64_t number)
 {
-	const struct port_mail *box = p->inbox + (size_t)ch->index * p->o.window;
+	return p->inbox + (size_t)ch->index * p->o.window + (number & (p->o.window - 1));
+}
+
+/* Stores the signals that are due below upto. */
+static void channel_take(struct ep_port *p, struct port_channel *ch, uint64_t upto)
+{
 	struct port_mail mail;
 	uint32_t seq;
-	int rc;
 
-	while (ep_order_due(&p->order, ch->index, &seq)) {
-		if (p->o.flush && !*flushed) {
-			rc = p->o.flush(p->o.arg);
-			if (rc) {
-				port_break(p, rc);
-				return false;
-			}
-			*flushed = true;
-		}
+	while (ep_order_due(&p->order, ch->index, upto, &seq)) {
 		/* Once: the peer may write to its slot at any time, and the address is checked before it is used. */
-		mail.dst = __atomic_load_n(&box[seq & (p->o.window - 1)].dst, __ATOMIC_RELAXED);
-		mail.value = __atomic_load_n(&box[seq & (p->o.window - 1)].value, __ATOMIC_RELAXED);
+		mail.dst = __atomic_load_n(&mail_at(p, ch, seq)->dst, __ATOMIC_RELAXED);
+		mail.value = __atomic_load_n(&mail_at(p, ch, seq)->value, __ATOMIC_RELAXED);
 		if (!ch->deaf)
 			signal_take(p, ch, &mail);
 	}
 	if (port_owes(p, ch) && !ch->failed)
 		port_ready(p, ch);
+}
+
+/* ---- flushes ---- */
+
+/* Nothing is known of what has arrived: no signal is stored any more. */
+static void flush_fail(struct ep_port *p, int err)
+{
+	if (!ep_last_error()[0])
+		EP_FAIL(EP_PROXY, -err, "rank %d: a flush of what the NIC wrote failed: %s", p->o.rank, strerror(-err));
+	port_break(p, err);
+}
+
+/*
+ * Takes what needs no flush: puts before the next signal to a kernel, and credits, which are between ports and lie in
+ * host memory. True: such a signal waits.
+ */
+static bool channel_waits(struct ep_port *p, struct port_channel *ch)
+{
+	uint64_t number;
+
+	while (p->o.flush && !ch->deaf && ep_order_waits(&p->order, ch->index, &number)) {
+		if (__atomic_load_n(&mail_at(p, ch, number)->dst, __ATOMIC_RELAXED) != PORT_CREDIT)
+			return true;
+		channel_take(p, ch, number + 1);
+	}
+	channel_take(p, ch, p->order.channel[ch->index].prefix);
+	return false;
+}
+
+/* One is under way at a time: what becomes due meanwhile shares the next. */
+static void flush_begin(struct ep_port *p)
+{
+	int rc;
+
+	for (struct port_channel *ch = p->held; ch; ch = ch->next_held)
+		ch->covered = p->order.channel[ch->index].prefix;
+	port_error_clear();
+	rc = p->o.hot->iflush(p->o.ctx, p->o.flush, &p->flush);
+	if (rc)
+		flush_fail(p, rc);
+}
+
+/* Stores what it covered; true: it has ended. */
+static bool flush_end(struct ep_port *p)
+{
+	struct port_channel **at = &p->held, *ch;
+	int done = 0, rc;
+
+	port_error_clear();
+	rc = p->o.hot->test(p->o.ctx, p->flush, &done);
+	if (!done && !rc)
+		return false;
+	p->flush = NULL;
+	if (rc) {
+		flush_fail(p, rc);
+		return true;
+	}
+	while ((ch = *at)) {
+		channel_take(p, ch, ch->covered);
+		ch->held = channel_waits(p, ch);
+		if (ch->held)
+			at = &ch->next_held;
+		else
+			*at = ch->next_held;
+	}
 	return true;
 }
 
@@ -99,11 +160,21 @@ static struct port_channel *imm_take(struct ep_port *p, uint32_t imm)
 	return NULL;
 }
 
+/* The prefix has advanced. */
+static void channel_moved(struct ep_port *p, struct port_channel *ch)
+{
+	if (ch->held || !channel_waits(p, ch))
+		return;
+	ch->held = true;
+	ch->covered = p->order.channel[ch->index].taken; /* by none yet */
+	ch->next_held = p->held;
+	p->held = ch;
+}
+
 /* n <= PORT_BATCH. */
 static void imms_take(struct ep_port *p, const uint32_t *imm, int n)
 {
 	struct port_channel *moved[PORT_BATCH], *ch;
-	bool flushed = false, whole = true;
 	int count = 0;
 
 	for (int i = 0; i < n; i++) {
@@ -115,7 +186,7 @@ static void imms_take(struct ep_port *p, const uint32_t *imm, int n)
 	}
 	for (int i = 0; i < count; i++) {
 		moved[i]->moved = false;
-		whole = whole && !p->broken && channel_take(p, moved[i], &flushed);
+		channel_moved(p, moved[i]);
 	}
 }
 
@@ -133,5 +204,9 @@ int port_take(struct ep_port *p)
 	}
 	if (n > 0 && n <= PORT_BATCH && !p->o.ordered && !p->broken)
 		imms_take(p, imm, n);
+	if (p->held && !p->flush && !p->broken)
+		flush_begin(p);
+	if (p->flush && !p->broken)
+		n += flush_end(p);
 	return n;
 }

@@ -53,6 +53,8 @@ EP_PARAM(ENGINE_NAP, "NCCL_EP_ENGINE_NAP", EP_T_BOOL, "1", 0, 0, "",
 EP_PARAM(GDR, "NCCL_EP_GDR", EP_T_INT, "1", 0, 2, "",
 	 "1: a NIC accesses device memory where it can, unless it is on another CPU socket; 2: there, too; 0: staged "
 	 "through host memory.")
+EP_PARAM(NET_FORCE_FLUSH, "NCCL_EP_NET_FORCE_FLUSH", EP_T_BOOL, "0", 0, 0, "NCCL_NET_FORCE_FLUSH",
+	 "1: flush what a NIC wrote to device memory before every signal, also on GPUs that do not need it.")
 EP_PARAM(RING_ENTRIES, "NCCL_EP_RING_ENTRIES", EP_T_INT, "0", 0, 16777216, "",
 	 "Commands per ring between kernels and an engine, rounded up to a power of two; 0: 1024 or, for a GPU, 2048.")
 EP_PARAM(NET_PLUGIN, "NCCL_EP_NET_PLUGIN", EP_T_STR, "", 0, 0, "",

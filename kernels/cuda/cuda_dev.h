@@ -46,8 +46,6 @@ struct ep_cuda_dev {
 	bool vmm;		  /* shareable virtual memory handles */
 	bool vmm_rdma;		  /* ... that a NIC may register */
 	bool dmabuf;		  /* the driver exports memory as dma-buf */
-	bool flush_needed;	  /* kernels may see a NIC's writes out of order */
-	bool flush_by_host;	  /* ... and the driver has a call to flush them */
 	struct CUstream_st *work; /* for zeroing; non-blocking */
 	struct ep_cuda_stage *stage;
 	struct ep_cuda_code *code;
@@ -104,7 +102,6 @@ int ep_cuda_pinned_alloc(struct ep_dev *dev, size_t size, struct ep_pinned *out)
 void ep_cuda_pinned_free(struct ep_dev *dev, struct ep_pinned *mem);
 int ep_cuda_pin(struct ep_dev *dev, void *host, size_t size, struct ep_pinned *out);
 void ep_cuda_unpin(struct ep_dev *dev, struct ep_pinned *mem);
-int ep_cuda_flush(struct ep_dev *dev);
 int ep_cuda_address(struct ep_dev *dev, const void *ptr, void **out);
 int ep_cuda_buffer_id(struct ep_dev *dev, const void *ptr, size_t bytes, struct ep_buffer *out);
 int ep_cuda_user_export(struct ep_dev *dev, const struct ep_buffer *user, uint32_t piece, struct ep_export *out,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda_dev.h"
+#include "kernels/cuda/nic.h"
 #include "kernels/cuda/nvml.h"
 #include "util/error.h"
 #include "util/param.h"
@@ -123,6 +124,16 @@ static void sms_find(struct ep_cuda_dev *dev)
 			dev->dev.ordinal, all ? "NVML counts fewer than CUDA" : why, dev->dev.sms);
 }
 
+static void nic_writes_find(struct ep_cuda_dev *dev)
+{
+	struct ep_cuda_nic nic = { .major = attribute(dev, EP_CU_DEV_CC_MAJOR) };
+
+	nic.orders = attribute(dev, EP_CU_DEV_RDMA_ORDERING) >= EP_CU_RDMA_ORDER_OWNER;
+	nic.host_page_tables = attribute(dev, EP_CU_DEV_HOST_PAGE_TABLES);
+	dev->dev.nic_flush = ep_cuda_nic_flush(nic);
+	dev->dev.nic_ordered = ep_cuda_nic_ordered(nic);
+}
+
 static int device_find(struct ep_cuda_dev *dev)
 {
 	int count, ordinal = dev->dev.ordinal, rc = cuda_count(&count);
@@ -146,10 +157,7 @@ static int device_find(struct ep_cuda_dev *dev)
 	dev->vmm = attribute(dev, EP_CU_DEV_VMM) && attribute(dev, EP_CU_DEV_POSIX_FD) && ep_param_bool(EP_P_CUDA_VMM);
 	dev->vmm_rdma = attribute(dev, EP_CU_DEV_RDMA_WITH_VMM);
 	dev->dmabuf = ep_cu.cuMemGetHandleForAddressRange && attribute(dev, EP_CU_DEV_DMABUF);
-	dev->flush_needed = attribute(dev, EP_CU_DEV_RDMA_ORDERING) < EP_CU_RDMA_ORDER_OWNER;
-	dev->dev.nic_ordered = !dev->flush_needed;
-	dev->flush_by_host = ep_cu.cuFlushGPUDirectRDMAWrites &&
-			     (attribute(dev, EP_CU_DEV_RDMA_FLUSH_OPTIONS) & EP_CU_RDMA_FLUSH_BY_HOST);
+	nic_writes_find(dev);
 	pci_find(dev);
 	ep_cuda_uuid(dev->device, dev->dev.uuid);
 	return 0;
@@ -198,9 +206,9 @@ static void device_log(const struct ep_cuda_dev *dev)
 		version / 1000, version % 1000 / 10, dev->dev.sms, dev->dev.sms_all, dev->dev.shared_max);
 	EP_INFO(EP_DEV, "GPU %d: %s context, windows by %s, NIC writes %s", dev->dev.ordinal,
 		dev->primary ? "primary" : "the caller's", dev->vmm ? "virtual memory handles" : "CUDA IPC",
-		!dev->flush_needed   ? "in order"
-		: dev->flush_by_host ? "flushed by the driver"
-				     : "must be flushed by the net");
+		dev->dev.nic_flush     ? "must be flushed by the NIC"
+		: dev->dev.nic_ordered ? "in order"
+				       : "not in order");
 }
 
 static int cuda_open(int ordinal, struct ep_dev **out)
@@ -288,7 +296,6 @@ const struct ep_dev_ops ep_cuda_ops = {
 	.stream_create = ep_cuda_stream_create,
 	.stream_destroy = ep_cuda_stream_destroy,
 	.capturing = ep_cuda_capturing,
-	.flush = ep_cuda_flush,
 	.address = ep_cuda_address,
 	.knows_buffers = true,
 	.buffer_id = ep_cuda_buffer_id,

@@ -258,23 +258,3 @@ int ep_cuda_mem_dmabuf(struct ep_dev *base, const struct ep_mem *mem, int *fd)
 	ep_cuda_leave(&scope);
 	return rc;
 }
-
-/* Nothing to do if the device orders a NIC's writes itself; else the driver's call, if it has one. */
-int ep_cuda_flush(struct ep_dev *base)
-{
-	struct ep_cuda_dev *dev = ep_cuda(base);
-	struct ep_cuda_scope scope;
-	int rc;
-
-	if (!dev->flush_needed)
-		return 0;
-	if (!dev->flush_by_host)
-		return EP_FAIL(EP_DEV, ENOTSUP, "GPU %d: the driver cannot flush a NIC's writes; the net must",
-			       base->ordinal);
-	if ((rc = ep_cuda_enter(dev, &scope)))
-		return rc;
-	rc = EP_CU(cuFlushGPUDirectRDMAWrites, (EP_CU_FLUSH_CURRENT_CTX, EP_CU_FLUSH_TO_OWNER), "on GPU %d",
-		   base->ordinal);
-	ep_cuda_leave(&scope);
-	return rc;
-}

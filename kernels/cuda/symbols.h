@@ -57,7 +57,6 @@ EP_CU_SYM(true, cuMemHostUnregister, (void *host))
 EP_CU_SYM(true, cuPointerGetAttribute, (void *out, unsigned attribute, unsigned long long ptr))
 EP_CU_SYM(false, cuMemGetHandleForAddressRange,
 	  (void *out, unsigned long long ptr, size_t size, unsigned type, unsigned long long flags))
-EP_CU_SYM(false, cuFlushGPUDirectRDMAWrites, (unsigned target, unsigned scope))
 
 EP_CU_SYM(true, cuIpcGetMemHandle, (struct ep_cu_ipc *out, unsigned long long ptr))
 EP_CU_SYM(true, cuIpcOpenMemHandle_v2, (unsigned long long *out, struct ep_cu_ipc handle, unsigned flags))

@@ -209,14 +209,6 @@ static int host_capturing(struct ep_dev *dev, void *stream, bool *out)
 	return 0;
 }
 
-/* A NIC's writes to host memory are visible before its signal; the fence orders this thread's later reads. */
-static int host_flush(struct ep_dev *dev)
-{
-	(void)dev;
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	return 0;
-}
-
 /* All host memory is the device's. */
 static int host_address(struct ep_dev *dev, const void *ptr, void **out)
 {
@@ -249,7 +241,6 @@ const struct ep_dev_ops ep_host_ops = {
 	.stream_create = host_stream_create,
 	.stream_destroy = host_stream_destroy,
 	.capturing = host_capturing,
-	.flush = host_flush,
 	.address = host_address,
 	.buffer_id = host_buffer_id,
 };

@@ -82,6 +82,9 @@ int fab_mr_open(struct fab_comm *comm, const ncclEpNetMem_v1_t *mem, bool dmabuf
 		mr->count++;
 		mine.key[i] = mr->mr[i]->key;
 	}
+	/* For flushes, even if never shared. */
+	mr->far[comm->base.rank].base = mine.base;
+	memcpy(mr->far[comm->base.rank].key, mine.key, sizeof(mine.key));
 	ep_base_key_write(key, &mine, sizeof(mine));
 	*out = mr;
 	return 0;

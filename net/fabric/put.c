@@ -13,19 +13,19 @@
 
 static char fab_done; /* the request of an operation that is done at once */
 
-static int ends_check(struct fab_ctx *ctx, const ncclEpNetPut_v1_t *put)
+static int peer_check(struct fab_ctx *ctx, int peer)
 {
 	struct fab_comm *comm = ctx->comm;
-	int rc = ep_base_peer_check(&comm->base, put->peer);
+	int rc = ep_base_peer_check(&comm->base, peer);
 
 	if (__builtin_expect(rc, 0)) {
 		if (rc == -EP_EREMOTE)
-			fab_conn_drop(ctx, put->peer);
+			fab_conn_drop(ctx, peer);
 		return rc;
 	}
-	if (__builtin_expect(fab_peer_left(comm, put->peer), 0))
-		return ep_base_peer_lost(&comm->base, put->peer, "it has closed its comm");
-	return ep_base_put_check(&comm->base, put, put->dstMr, put->srcMr, FAB_INLINE);
+	if (__builtin_expect(fab_peer_left(comm, peer), 0))
+		return ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
+	return 0;
 }
 
 typedef ssize_t (*rma_fn)(struct ofi_ep *ep, const struct ofi_msg_rma *msg, uint64_t flags);
@@ -112,19 +112,14 @@ static int op_start(struct fab_ctx *ctx, const ncclEpNetPut_v1_t *put, rma_fn po
 	return 0;
 }
 
-static int op_check_start(struct fab_ctx *ctx, const ncclEpNetPut_v1_t *put, rma_fn post, void **request)
-{
-	int rc = ends_check(ctx, put);
-
-	*request = NULL;
-	return rc ? rc : op_start(ctx, put, post, request);
-}
-
 int fab_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 {
 	struct fab_ctx *ctx = c;
+	int rc = peer_check(ctx, put->peer);
 
-	return op_check_start(ctx, put, ctx->ep->rma->writemsg, request);
+	*request = NULL;
+	rc = rc ? rc : ep_base_put_check(&ctx->comm->base, put, put->dstMr, put->srcMr, FAB_INLINE);
+	return rc ? rc : op_start(ctx, put, ctx->ep->rma->writemsg, request);
 }
 
 /* A read by the NIC from device memory pushes its earlier writes. Host memory needs no flush. */
@@ -133,11 +128,14 @@ static int fab_iflush(void *c, void *m, void **request)
 	struct fab_ctx *ctx = c;
 	struct fab_mr *mr = m;
 	ncclEpNetPut_v1_t get = { .peer = ctx->comm->base.rank, .flags = NCCL_EP_NET_INLINE, .dstMr = mr, .size = 1 };
+	int rc;
 
 	*request = &fab_done;
 	if (mr->base.kind == NCCL_EP_NET_MEM_HOST)
 		return 0;
-	return op_check_start(ctx, &get, ctx->ep->rma->readmsg, request);
+	*request = NULL;
+	rc = peer_check(ctx, get.peer);
+	return rc ? rc : op_start(ctx, &get, ctx->ep->rma->readmsg, request);
 }
 
 int fab_test(void *c, void *request, int *done)

@@ -220,6 +220,7 @@ static void props_join(ncclEpNetProperties_v1_t *to, const ncclEpNetProperties_v
 	to->memKinds &= p->memKinds;
 	to->dmaBuf = to->dmaBuf && p->dmaBuf;
 	to->flushes = to->flushes && p->flushes;
+	to->forceFlush = to->forceFlush || p->forceFlush;
 	to->maxPuts = to->maxPuts && p->maxPuts ? to->maxPuts + p->maxPuts : 0;
 	to->speed += p->speed;
 	to->numaNode = to->numaNode == p->numaNode ? to->numaNode : -1;

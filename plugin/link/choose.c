@@ -291,6 +291,9 @@ static int nic_take(struct choice *choice, const struct ep_nics *nics, const str
 		 choice->rails == 1 && pick.sharers ? ", shared with other ranks of this host" : "");
 	if (!(link->props.memKinds & NCCL_EP_NET_MEM_HOST))
 		return EP_FAIL(EP_GROUP, EP_EUSAGE, "net %s does not register host memory", link->net->name);
+	if (link->props.forceFlush && !link->props.flushes)
+		return EP_FAIL(EP_GROUP, EP_EUSAGE, "rank %d: net %s must be flushed, but cannot", link->ctx.rank,
+			       link->net->name);
 	return 0;
 }
 
@@ -304,7 +307,7 @@ static int net_listen(struct choice *choice, const struct ep_nics *nics, const s
 		return rc;
 	snprintf(hello->net, sizeof(hello->net), "%s", link->net->name);
 	ep_link_direct_probe(link);
-	hello->ordered = link->props.ordered && (!link->direct || link->ctx.dev->nic_ordered);
+	hello->ordered = link->props.ordered && !link->flushes && (!link->direct || link->ctx.dev->nic_ordered);
 	hello->imm_bits = link->props.immBits;
 	hello->ports = ports_wanted(link);
 	return link->net->ops.listen(link->net->net, dev, link->ctx.nranks, hello->handle, &link->listener);

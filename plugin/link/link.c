@@ -122,13 +122,6 @@ static int engines_take(struct ep_link *link)
 	return rc;
 }
 
-static int device_flush(void *arg)
-{
-	const struct ep_link *link = arg;
-
-	return link->ctx.dev->ops->flush(link->ctx.dev);
-}
-
 static uint32_t link_window(const struct ep_link *link)
 {
 	uint32_t want = link->ctx.throughput ? WINDOWS / (uint32_t)link->far : WINDOW;
@@ -158,7 +151,7 @@ static int port_open(struct ep_link *link, int i, const uint32_t *mail, const st
 		.rings = link->lanes,
 		.rung = on_cpu(link),
 		.open = link->open.host,
-		.flush = link->direct ? device_flush : NULL,
+		.flush = link->flush.mr,
 		.peer_failed = peer_failed,
 		.peer_error = peer_error,
 		.failed = port_failed,
@@ -233,7 +226,7 @@ static int link_furnish(struct ep_link *link)
 		rc = ep_link_region(link, ep_port_mail_size(link->far, link_window(link)), EP_LINK_MAIL, &mail[i]);
 	if (rc || (rc = ep_link_region(link, ctx->far_size, EP_LINK_SIGNALS, &link->control)))
 		return rc;
-	if (!(rc = engines_take(link)) && !(rc = rings_make(link)))
+	if (!(rc = engines_take(link)) && !(rc = rings_make(link)) && !(rc = ep_link_flush_open(link)))
 		rc = ports_open(link, mail);
 	return ep_link_agree(link, rc, "start its engines");
 }
@@ -262,9 +255,9 @@ int ep_link_open(const struct ep_link_ctx *ctx, struct ep_link **out)
 		ep_link_close(link);
 		return rc;
 	}
-	EP_INFO(EP_GROUP, "rank %d: %u remote ranks over net %s (%s), %d engines, %zu KiB of words, mail and tables",
-		ctx->rank, link->peers, link->net->name, link->props.ordered ? "ordered" : "unordered", link->ports,
-		(ep_link_bytes(link) + ep_link_tables(link)) >> 10);
+	EP_INFO(EP_GROUP, "rank %d: %u remote ranks over net %s (%s%s), %d engines, %zu KiB of words, mail and tables",
+		ctx->rank, link->peers, link->net->name, link->props.ordered ? "ordered" : "unordered",
+		link->flush.mr ? ", flushed" : "", link->ports, (ep_link_bytes(link) + ep_link_tables(link)) >> 10);
 	*out = link;
 	return 0;
 }

@@ -76,12 +76,15 @@ struct ep_link {
 
 	/* Rows lie in device memory. If the net is ordered, and so are a NIC's writes there as kernels see them,
 	 * signals do too. Else they lie in host memory: a CPU cannot store to device memory. The two are not ordered,
-	 * so the net counts as unordered, and engines flush before they signal. */
+	 * so the net counts as unordered. */
 	bool direct;
-	bool across;	    /* the NIC is on another CPU socket than the device */
-	uint32_t near, far; /* mapped ranks and those put to, of the rank that has most of them */
-	uint32_t peers;	    /* those that this rank puts to */
-	bool stuck;	    /* an engine did not return from the net */
+	/* Engines let the net flush before they signal: the device, or the net, needs it. */
+	bool flushes;
+	struct ep_link_mem flush; /* what is flushed, local: there before rows are, and in the same memory */
+	bool across;		  /* the NIC is on another CPU socket than the device */
+	uint32_t near, far;	  /* mapped ranks and those put to, of the rank that has most of them */
+	uint32_t peers;		  /* those that this rank puts to */
+	bool stuck;		  /* an engine did not return from the net */
 	atomic_bool closing;
 };
 
@@ -135,12 +138,14 @@ int ep_link_probe(struct ep_link *link, uint32_t region, uint64_t deadline);
 /* Whether a rank probes this peer, of those it puts to. */
 bool ep_link_probes(int nranks, int rank, int peer);
 
-/* mem.c: sets direct where link->props and the device allow rows in device memory. */
+/* mem.c: sets direct where link->props and the device allow rows in device memory, and flushes. */
 void ep_link_direct_probe(struct ep_link *link);
 /* Rows; words that engines or, of an ordered net, NICs write; what engines write and read. */
 enum ep_link_use { EP_LINK_ROWS, EP_LINK_SIGNALS, EP_LINK_MAIL };
 /* Collective. A region of the same size on all ranks. */
 int ep_link_region(struct ep_link *link, size_t size, enum ep_link_use use, uint32_t *index);
+/* Local: what is flushed, if anything is. */
+int ep_link_flush_open(struct ep_link *link);
 void ep_link_regions_free(struct ep_link *link);
 /* Collective: 0, or the first rank's failure with a message that names it. */
 int ep_link_agree(struct ep_link *link, int rc, const char *what);

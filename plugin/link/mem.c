@@ -54,9 +54,10 @@ static uint32_t mem_kind(const struct ep_link *link)
 
 void ep_link_direct_probe(struct ep_link *link)
 {
-	struct ep_dev *dev = link->ctx.dev;
+	bool flush = link->ctx.dev->nic_flush || ep_param_bool(EP_P_NET_FORCE_FLUSH);
 
 	link->direct = false;
+	link->flushes = link->props.forceFlush;
 	if (mem_kind(link) == NCCL_EP_NET_MEM_HOST)
 		return;
 	if (!ep_param_int(EP_P_GDR))
@@ -69,10 +70,12 @@ void ep_link_direct_probe(struct ep_link *link)
 	else if (!(link->props.memKinds & mem_kind(link)) || link->props.immBits < 32)
 		EP_INFO(EP_GROUP, "rank %d: staging through host memory: net %s does not register device memory",
 			link->ctx.rank, link->net->name);
-	else if (dev->ops->flush(dev)) /* its message says why */
-		EP_INFO(EP_GROUP, "rank %d: staging through host memory: %s", link->ctx.rank, ep_last_error());
+	else if (flush && !link->props.flushes)
+		EP_INFO(EP_GROUP, "rank %d: staging through host memory: net %s cannot flush what it writes to the GPU",
+			link->ctx.rank, link->net->name);
 	else
 		link->direct = true;
+	link->flushes |= link->direct && flush;
 }
 
 static int direct_dmabuf(struct ep_link *link, struct ep_link_mem *m, ncclEpNetMem_v1_t *mem, void *key)
@@ -211,8 +214,26 @@ int ep_link_region(struct ep_link *link, size_t size, enum ep_link_use use, uint
 	return 0;
 }
 
+/* Of the memory in which rows will be: that of the first region of rows would do, but peers may put there before this
+ * rank knows that all have it. */
+int ep_link_flush_open(struct ep_link *link)
+{
+	uint8_t key[NCCL_EP_NET_KEY_SIZE] = { 0 };
+
+	if (!link->flushes)
+		return 0;
+	if (link->direct && !direct_make(link, &link->flush, DIRECT_UNIT, key))
+		return 0;
+	if (link->direct)
+		EP_INFO(EP_GROUP, "rank %d: staging through host memory. Registering device memory: %s", link->ctx.rank,
+			ep_last_error());
+	link->direct = false;
+	return link->props.forceFlush ? host_make(link, &link->flush, DIRECT_UNIT, key) : 0;
+}
+
 void ep_link_regions_free(struct ep_link *link)
 {
+	mem_free(link, &link->flush);
 	for (uint32_t i = 0; i < link->regions.count; i++)
 		mem_free(link, &link->mem[i]);
 	link->regions.count = 0;

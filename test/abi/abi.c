@@ -204,7 +204,7 @@ Test(abi, net_structs)
 		AT(ncclEpNetProperties_v1_t, maxContexts, 48),
 		AT(ncclEpNetProperties_v1_t, dmaBuf, 52),
 		AT(ncclEpNetProperties_v1_t, flushes, 56),
-		AT(ncclEpNetProperties_v1_t, reserved, 60),
+		AT(ncclEpNetProperties_v1_t, forceFlush, 60),
 		AT(ncclEpNetProperties_v1_t, maxPutSize, 64),
 		AT(ncclEpNetProperties_v1_t, maxRegSize, 72),
 		AT(ncclEpNetProperties_v1_t, lowLatency, 80),

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device memory that the net registers for signals, but not for rows. On an ordered net that is an error that says what
- * to set; with that set, and on an unordered net, rows are staged through host memory. The GPU is a model: the CPU
- * device, said to be of another kind; the net is loop, which takes such memory up to a size. Links are opened over the
- * bootstrap of an LL group. Exit status 0 or 1.
+ * to set; with that set, and on an unordered net, rows are staged through host memory. For a GPU that needs flushes an
+ * ordered net counts as unordered and has memory of its own to flush; one that cannot flush is not given any. The GPU
+ * is a model: the CPU device, said to be of another kind; the net is loop, which takes such memory up to a size. Links
+ * are opened over the bootstrap of an LL group. Exit status 0 or 1.
  */
 #include <stdio.h>
 #include <string.h>
@@ -22,6 +23,7 @@ struct job {
 	struct rig_cfg cfg;
 	bool fails; /* it is an error */
 	int direct; /* how many regions the refused rank has in device memory */
+	bool flush; /* the GPU needs flushes */
 };
 
 /* ---- the net ---- */
@@ -30,12 +32,14 @@ int __real_ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY
 int __wrap_ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY_MAX]);
 static _Thread_local int rank_here;
 static _Thread_local int direct; /* regions in device memory */
+static bool no_flush;		 /* the net cannot flush */
 
 static int model_getProperties(void *net, int dev, ncclEpNetProperties_v1_t *props)
 {
 	int rc = ep_net_loop.getProperties(net, dev, props);
 
 	props->memKinds |= NCCL_EP_NET_MEM_CUDA;
+	props->flushes = !no_flush;
 	return rc;
 }
 
@@ -113,11 +117,14 @@ static void link_use(struct rig *rig, const struct job *job)
 		return;
 	}
 	ctx.dev->ops = &gpu;
-	ctx.dev->nic_ordered = true;
+	ctx.dev->nic_ordered = !job->flush;
+	ctx.dev->nic_flush = job->flush;
 	if (ep_link_open(&ctx, &link))
 		seat_fail(rig->seat, "rank %d: %s", group->rank, ep_last_error());
 	else
 		reserve(rig, link, job);
+	ll_wrong(&rig->verdict, link && (link->flush.mr != NULL) != (job->flush && !no_flush),
+		 "rank %d: engines flush, or not", group->rank);
 	seat_barrier(rig->seat);
 	ep_link_stop(link);
 	seat_barrier(rig->seat);
@@ -144,10 +151,13 @@ int main(void)
 		const char *net, *gdr;
 		bool fails;
 		int direct;
+		bool flush, no_flush;
 	} rows[] = {
-		{ "loop", "1", true, 1 }, /* the signals */
-		{ "loop", "0", false, 0 },
-		{ "loop:unordered=1", "1", false, 0 }, /* signals are in host memory */
+		{ "loop", "1", true, 1, false, false }, /* the signals */
+		{ "loop", "0", false, 0, false, false },
+		{ "loop:unordered=1", "1", false, 0, false, false }, /* signals are in host memory */
+		{ "loop", "1", false, 1, true, false },		     /* what is flushed */
+		{ "loop", "1", false, 0, true, true },
 	};
 	struct world_opts opts = { .seats = RANKS };
 	struct world *world;
@@ -168,11 +178,14 @@ int main(void)
 						   .combine = NUM_BF16 };
 		job.fails = rows[i].fails;
 		job.direct = rows[i].direct;
+		job.flush = rows[i].flush;
+		no_flush = rows[i].no_flush;
 		far_set(world, 1, rows[i].net, 0);
 		world_setenv(world, "NCCL_EP_GDR", rows[i].gdr);
 		rc = world_run(world, RANKS, gdr_job, &job, sizeof(job), 60);
-		printf("%s %s, NCCL_EP_GDR=%s%s%s\n", rc ? "FAILED" : "ok    ", rows[i].net, rows[i].gdr,
-		       rc ? ": " : "", rc ? world_text(world) : "");
+		printf("%s %s, NCCL_EP_GDR=%s%s%s%s%s\n", rc ? "FAILED" : "ok    ", rows[i].net, rows[i].gdr,
+		       rows[i].flush ? ", flushes" : "", rows[i].no_flush ? " it cannot" : "", rc ? ": " : "",
+		       rc ? world_text(world) : "");
 		failed += rc != 0;
 	}
 	failed += world_close(world) != 0;

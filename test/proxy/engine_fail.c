@@ -219,34 +219,6 @@ static void stalled(const char *spec)
 	eng_close(rig);
 }
 
-/* A failed flush: nothing may be signalled any more, and everything pushed is dropped. */
-static int no_flush(void *arg)
-{
-	(void)arg;
-	return EP_FAIL(EP_PROXY, EP_EDEVICE, "injected flush failure");
-}
-
-static void flushes(void)
-{
-	struct eng_opts o = { .spec = "loop:unordered=1",
-			      .ranks = 2,
-			      .bytes = 2 * AREA,
-			      .window = 64,
-			      .max_inline = ENG_INLINE_MAX,
-			      .flush = no_flush };
-	struct eng_rig *rig = eng_open(&o);
-	struct eng_rank *me = &rig->rank[1];
-
-	send_some(&rig->rank[0], 1, 5, 5);
-	CHECK(wait_count(&me->failed), "no failure was reported");
-	CHECK(me->failed_err == -EP_EDEVICE && strstr(me->failed_why, "injected flush failure"), "%s", me->failed_why);
-	CHECK(eng_word(me, SIGNAL_AT(0)) == 0, "signalled without a flush");
-	send_some(me, 0, 500, 5);
-	check_quiet(me, 0);
-	CHECK(eng_counts(me).dropped == 501 && me->failed == 1, "%llu dropped", eng_counts(me).dropped + 0ull);
-	eng_close(rig);
-}
-
 /* No traffic with a peer: polling the net finds that it is lost. */
 static void unseen(const char *spec)
 {
@@ -290,6 +262,5 @@ int main(void)
 	lies(EP_REGION_AT(1, 0));
 	stalled("loop");
 	stalled("loop:unordered=1");
-	flushes();
 	return check_result("engine_fail");
 }

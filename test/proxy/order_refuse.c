@@ -45,8 +45,9 @@ static void narrow(void)
 		CHECK(arrive(&o, 5, n, true) == -EALREADY, "put %u twice", i);
 		if (i % 7 == 0)
 			CHECK(arrive(&o, 5, (n + 8192 - 4095) & 8191, true) == -EALREADY, "put %u of the past", i);
-		CHECK(ep_order_due(&o, 5, &seq) == (i % 5 == 0) && (i % 5 || seq == n), "signal %u", i);
-		CHECK(!ep_order_due(&o, 5, &seq), "a second signal at %u", i);
+		CHECK(ep_order_due(&o, 5, o.channel[5].prefix, &seq) == (i % 5 == 0) && (i % 5 || seq == n),
+		      "signal %u", i);
+		CHECK(!ep_order_due(&o, 5, o.channel[5].prefix, &seq), "a second signal at %u", i);
 	}
 	ep_order_free(&o);
 }
@@ -63,13 +64,13 @@ static void refused(void)
 	CHECK(arrive(&o, 0, 1u << 29, true) == -ERANGE, "far outside");
 	CHECK(arrive(&o, 0, 10 + 63, true) == 0, "just inside");
 	CHECK(arrive(&o, 0, 10 + 63, false) == -EALREADY, "twice");
-	CHECK(!ep_order_due(&o, 0, &seq) && seq == 12345, "nothing is due");
+	CHECK(!ep_order_due(&o, 0, o.channel[0].prefix, &seq) && seq == 12345, "nothing is due");
 	/* The window advances only when signals are taken. */
 	for (uint32_t i = 10; i < 10 + 63; i++)
 		CHECK(arrive(&o, 0, i, false) == 1, "put %u", i);
 	CHECK(arrive(&o, 0, 10 + 64, false) == -ERANGE, "the window moved by itself");
-	CHECK(ep_order_due(&o, 0, &seq) && seq == 73, "the signal at the end");
-	CHECK(!ep_order_due(&o, 0, &seq), "no other");
+	CHECK(ep_order_due(&o, 0, o.channel[0].prefix, &seq) && seq == 73, "the signal at the end");
+	CHECK(!ep_order_due(&o, 0, o.channel[0].prefix, &seq), "no other");
 	CHECK(arrive(&o, 0, 10 + 64, false) == 1, "now it is inside");
 	CHECK(arrive(&o, 0, 10 + 63, false) == -EALREADY, "and that is the past");
 	CHECK(arrive(&o, 1, 10, false) == 1, "channels are independent");

@@ -89,6 +89,47 @@ static int probe_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
 	return 0;
 }
 
+/* One at a time: what a port promises itself. */
+static int probe_iflush(void *ctx, void *mr, void **request)
+{
+	struct eng_probe *p = *(struct eng_probe **)ctx;
+	int rc = __atomic_load_n(&p->flush_rc, __ATOMIC_ACQUIRE);
+
+	*request = NULL;
+	if (rc)
+		ep_last_error_set(p->text ? p->text : "");
+	if (rc || p->flush)
+		return rc ? rc : -EBUSY;
+	if (__atomic_load_n(&p->flushing, __ATOMIC_ACQUIRE) == 2)
+		return 0;
+	rc = p->inner->iflush(p->ctx, mr, &p->flush);
+	if (rc || !p->flush)
+		return rc;
+	if (__atomic_load_n(&p->hold_next_flush, __ATOMIC_ACQUIRE))
+		__atomic_store_n(&p->flushing, 1, __ATOMIC_RELEASE);
+	__atomic_fetch_add(&p->flushes, 1, __ATOMIC_RELEASE);
+	*request = &p->flush;
+	return 0;
+}
+
+static int probe_flush_test(struct eng_probe *p, int *done)
+{
+	int rc;
+
+	*done = 0;
+	if (__atomic_load_n(&p->flushing, __ATOMIC_ACQUIRE))
+		return 0;
+	rc = p->inner->test(p->ctx, p->flush, done);
+	if (*done)
+		p->flush = NULL;
+	if (rc || !*done)
+		return rc;
+	rc = __atomic_load_n(&p->flushed_rc, __ATOMIC_ACQUIRE);
+	if (rc)
+		ep_last_error_set(p->text ? p->text : "");
+	return rc;
+}
+
 static int probe_test(void *ctx, void *request, int *done)
 {
 	struct eng_probe *p = *(struct eng_probe **)ctx;
@@ -96,6 +137,8 @@ static int probe_test(void *ctx, void *request, int *done)
 	int rc;
 
 	*done = 0;
+	if (request == &p->flush)
+		return probe_flush_test(p, done);
 	if ((r->slow && r->slow--) || (r->held && __atomic_load_n(&p->hold, __ATOMIC_RELAXED)))
 		return 0;
 	rc = p->inner->test(p->ctx, r->inner, done);
@@ -124,7 +167,9 @@ static int probe_progress(void *ctx, uint32_t *imms, int max, int *count)
 	return rc;
 }
 
-static const ncclEpNetHot_v1_t probe_hot = { .iput = probe_iput, .test = probe_test, .progress = probe_progress };
+static const ncclEpNetHot_v1_t probe_hot = {
+	.iput = probe_iput, .iflush = probe_iflush, .test = probe_test, .progress = probe_progress
+};
 
 static void peer_failed(void *arg, int peer, int err, const char *why)
 {
@@ -211,7 +256,7 @@ static int port_open(struct eng_rank *me, int index)
 		.rung = !o->no_bell,
 		.open = o->open,
 		.open_ns = o->open_ns,
-		.flush = o->flush,
+		.flush = o->flush ? me->regions.region[0].mr : NULL,
 		.peer_failed = peer_failed,
 		.peer_error = peer_error,
 		.failed = failed,

@@ -27,7 +27,7 @@ struct eng_opts {
 	uint64_t max_put;	 /* at most; 0: as the net says */
 	ncclEpNetFlow_v1_t flow; /* 0: no limit */
 	bool no_bell;		 /* no bell, as with GPUs */
-	int (*flush)(void *arg);
+	bool flush;		 /* signals wait for flushes of region 0 */
 	const struct ep_cmd_open *open;
 	uint64_t open_ns;
 	bool (*peers)(int a, int b); /* who puts to whom, both ways; NULL: everybody, also to itself */
@@ -51,14 +51,20 @@ struct eng_probe {
 	uint64_t iputs, quiet, more;
 	struct probe_request *open; /* not complete */
 	uint32_t calls;		    /* of progress; atomic */
+	uint32_t flushes;	    /* that began; atomic */
+	void *flush;		    /* under way */
 	/* Knobs, atomic. */
-	uint32_t stall_ms; /* the next iput sleeps this long, once */
-	uint32_t slow;	   /* requests complete after this many tests */
-	uint32_t room;	   /* n + 1: the net takes n more puts; 0: all */
-	int refusal;	   /* its result then; 0: no room, retry */
-	int progress_rc;   /* of progress, */
-	const char *text;  /* with this message or, NULL, without one */
-	uint32_t hold;	   /* 1: hold the next request until this is 0; 2: it is held */
+	uint32_t stall_ms;	  /* the next iput sleeps this long, once */
+	uint32_t slow;		  /* requests complete after this many tests */
+	uint32_t room;		  /* n + 1: the net takes n more puts; 0: all */
+	int refusal;		  /* its result then; 0: no room, retry */
+	int progress_rc;	  /* of progress, */
+	const char *text;	  /* with this message or, NULL, without one */
+	uint32_t hold;		  /* 1: hold the next request until this is 0; 2: it is held */
+	uint32_t flushing;	  /* 1: flushes end when this is 0; 2: the net has no room for one, nor does one end */
+	uint32_t hold_next_flush; /* sets the one above to 1 with the next flush */
+	int flush_rc;		  /* result of iflush, */
+	int flushed_rc;		  /* and of its request */
 };
 
 struct eng_port {
