@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the files of ep_perf: jobs, the board on which ranks leave their results, timing. */
+/* Shared by the files of ep_perf: jobs, the board on which a rank leaves its results, timing. */
 #ifndef EP_PERF_EP_PERF_H
 #define EP_PERF_EP_PERF_H
 
@@ -26,35 +26,50 @@ struct perf_rank {
 	struct perf_far far[PERF_PHASES];
 };
 
-/* On the world's board: struct perf_rank [ranks], then samples [phase][iteration][rank]. */
-size_t perf_board_size(const struct perf_opts *opts);
-struct perf_rank *perf_board_rank(void *board, int rank);
-struct perf_sample *perf_board_sample(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration,
-				      int rank);
-/* The same for the reference program. */
-struct perf_sample *perf_board_plain(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration,
-				     int rank);
+/* Results of all phases. A rank fills its own part; perf_board_gather gives every rank all of them. */
+struct perf_board {
+	int iterations;
+	size_t part; /* bytes: struct perf_rank, samples [phase][iteration], the same for the reference program */
+	uint8_t *own, *all;
+	uint8_t *shared; /* by all ranks of one host, where perf_shared_bytes() is not 0 */
+};
+
+/* 0, or -1 after seat_fail. */
+int perf_board_open(const struct perf_opts *opts, struct seat *seat, struct perf_board *out);
+void perf_board_close(struct perf_board *board);
+int perf_board_gather(struct perf_board *board, struct seat *seat);
+struct perf_rank *perf_own(const struct perf_board *board);
+struct perf_sample *perf_own_sample(const struct perf_board *board, enum perf_phase phase, int iteration);
+struct perf_sample *perf_own_plain(const struct perf_board *board, enum perf_phase phase, int iteration);
+const struct perf_rank *perf_board_rank(const struct perf_board *board, int rank);
+const struct perf_sample *perf_board_sample(const struct perf_board *board, enum perf_phase phase, int iteration,
+					    int rank);
+
 /* Bytes of a rank's window in the reference program. */
 size_t perf_window_bytes(const struct perf_opts *opts);
-/* Shared memory of the reference program: a rank's window, or its card (ep_perf_wire.h). */
-uint8_t *perf_board_window(void *board, const struct perf_opts *opts, int rank);
-/* With -a ht -P: shared memory that stands for a rank's tensors, as far as other ranks access them. */
+/* With -a ht -P: memory that stands for a rank's tensors, as far as other ranks access them. */
 size_t perf_rows_bytes(const struct perf_opts *opts);
-uint8_t *perf_board_rows(void *board, const struct perf_opts *opts, int rank);
+/* Whether the reference program needs memory that all ranks share, and how much. */
+bool perf_needs_shared(const struct perf_opts *opts);
+size_t perf_shared_bytes(const struct perf_opts *opts);
+uint8_t *perf_shared_window(const struct perf_board *board, const struct perf_opts *opts, int rank);
+uint8_t *perf_shared_rows(const struct perf_board *board, const struct perf_opts *opts, int rank);
 
-void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum perf_phase phase, struct perf_row *out);
-void perf_facts_make(const struct perf_opts *opts, void *board, struct perf_facts *out);
+void perf_row_make(const struct perf_opts *opts, const struct perf_board *board, int tokens, enum perf_phase phase,
+		   struct perf_row *out);
+void perf_facts_make(const struct perf_opts *opts, const struct perf_board *board, struct perf_facts *out);
 
-/* One job: all ranks, `tokens` each. */
+/* One size on one rank: `tokens` of each. */
 struct perf_job {
 	struct perf_opts opts;
 	int tokens;
+	struct perf_board *board;
 };
 
-int perf_ll_job(struct seat *seat, const void *job);
-int perf_ht_job(struct seat *seat, const void *job);
-int perf_plain_job(struct seat *seat, const void *job); /* the copies of LL by memcpy or by puts */
-int perf_puts_job(struct seat *seat, const void *job);	/* the puts of HT */
+int perf_ll_job(struct seat *seat, const struct perf_job *job);
+int perf_ht_job(struct seat *seat, const struct perf_job *job);
+int perf_plain_job(struct seat *seat, const struct perf_job *job); /* the copies of LL by memcpy or by puts */
+int perf_puts_job(struct seat *seat, const struct perf_job *job);  /* the puts of HT */
 
 /* Clears the results; sets the device of the job's communicator. */
 void perf_rank_init(const struct perf_opts *opts, int device, struct perf_rank *out);
@@ -64,6 +79,7 @@ struct perf_play {
 	struct seat *seat;
 	struct shim *shim;
 	const struct perf_opts *opts;
+	const struct perf_board *board;
 	int (*step)(void *rig, enum perf_phase phase);
 	void *rig;
 };
@@ -72,7 +88,8 @@ struct perf_play {
 int perf_time(const struct perf_play *play);
 /* After it, collective: rounds that measure the transport, where the group uses one. */
 int perf_far_run(const struct perf_play *play, ncclEpGroup_t group, struct perf_rank *out);
-void perf_far_row(const struct perf_opts *opts, void *board, enum perf_phase phase, struct perf_row *row);
+void perf_far_row(const struct perf_opts *opts, const struct perf_board *board, enum perf_phase phase,
+		  struct perf_row *row);
 /* Waits for the stream. */
 int perf_sync(const struct perf_play *play);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Results of the ranks in shared memory, and the table rows made of them. */
+/* Results of the ranks, gathered over the communicator, and the table rows made of them. */
+#include <stdlib.h>
+
 #include "perf/ep_perf.h"
-#include "perf/ep_perf_wire.h"
 
 void perf_rank_init(const struct perf_opts *opts, int device, struct perf_rank *out)
 {
@@ -17,9 +18,9 @@ void perf_rank_init(const struct perf_opts *opts, int device, struct perf_rank *
 
 /* ---- the board ---- */
 
-static size_t samples(const struct perf_opts *opts)
+static size_t samples(const struct perf_board *board)
 {
-	return (size_t)PERF_PHASES * (size_t)opts->iterations * (size_t)opts->ranks;
+	return (size_t)PERF_PHASES * (size_t)board->iterations;
 }
 
 static size_t round_up(size_t n)
@@ -27,11 +28,68 @@ static size_t round_up(size_t n)
 	return (n + 4095) & ~(size_t)4095;
 }
 
-static size_t head_bytes(const struct perf_opts *opts)
+int perf_board_open(const struct perf_opts *opts, struct seat *seat, struct perf_board *out)
 {
-	return round_up((size_t)WORLD_SEATS * sizeof(struct perf_rank) +
-			2 * samples(opts) * sizeof(struct perf_sample));
+	struct perf_board board = { .iterations = opts->iterations, .shared = seat_board(seat) };
+
+	board.part = sizeof(struct perf_rank) + 2 * samples(&board) * sizeof(struct perf_sample);
+	board.own = calloc(1, board.part);
+	board.all = calloc((size_t)opts->ranks, board.part);
+	if (!board.own || !board.all) {
+		perf_board_close(&board);
+		return seat_fail(seat, "out of memory for the results of %d iterations", opts->iterations);
+	}
+	*out = board;
+	return 0;
 }
+
+void perf_board_close(struct perf_board *board)
+{
+	free(board->own);
+	free(board->all);
+	*board = (struct perf_board){ 0 };
+}
+
+int perf_board_gather(struct perf_board *board, struct seat *seat)
+{
+	return seat_gather(seat, board->own, board->part, board->all);
+}
+
+static struct perf_sample *sample_in(const struct perf_board *board, uint8_t *part, enum perf_phase phase,
+				     int iteration)
+{
+	struct perf_sample *first = (struct perf_sample *)(void *)(part + sizeof(struct perf_rank));
+
+	return first + (size_t)phase * (size_t)board->iterations + iteration;
+}
+
+struct perf_rank *perf_own(const struct perf_board *board)
+{
+	return (struct perf_rank *)(void *)board->own;
+}
+
+struct perf_sample *perf_own_sample(const struct perf_board *board, enum perf_phase phase, int iteration)
+{
+	return sample_in(board, board->own, phase, iteration);
+}
+
+struct perf_sample *perf_own_plain(const struct perf_board *board, enum perf_phase phase, int iteration)
+{
+	return perf_own_sample(board, phase, iteration) + samples(board);
+}
+
+const struct perf_rank *perf_board_rank(const struct perf_board *board, int rank)
+{
+	return (const struct perf_rank *)(const void *)(board->all + (size_t)rank * board->part);
+}
+
+const struct perf_sample *perf_board_sample(const struct perf_board *board, enum perf_phase phase, int iteration,
+					    int rank)
+{
+	return sample_in(board, board->all + (size_t)rank * board->part, phase, iteration);
+}
+
+/* ---- memory that ranks of one host share, for the reference programs ---- */
 
 /* Dispatch: one row per token of every rank. Combine: one row per expert choice of this rank's tokens. */
 size_t perf_window_bytes(const struct perf_opts *opts)
@@ -43,11 +101,6 @@ size_t perf_window_bytes(const struct perf_opts *opts)
 	dispatch = (size_t)(opts->ranks * opts->last) * (ll_out_bytes(&shape) + ll_scale_bytes(&shape));
 	combine = (size_t)(opts->last * opts->topk) * ll_combine_bytes(&shape);
 	return round_up(dispatch > combine ? dispatch : combine);
-}
-
-static size_t shared_bytes(const struct perf_opts *opts)
-{
-	return opts->memcpy ? perf_window_bytes(opts) : opts->puts ? WIRE_CARD : 0;
 }
 
 /* One row per token of every rank. */
@@ -62,53 +115,40 @@ size_t perf_rows_bytes(const struct perf_opts *opts)
 	return round_up((size_t)(opts->ranks * opts->last) * (dispatch > combine ? dispatch : combine));
 }
 
-size_t perf_board_size(const struct perf_opts *opts)
+bool perf_needs_shared(const struct perf_opts *opts)
 {
-	size_t rows = opts->puts && opts->algorithm == PERF_HT ? perf_rows_bytes(opts) : 0;
-
-	return head_bytes(opts) + (size_t)opts->ranks * (shared_bytes(opts) + rows);
+	return opts->memcpy || (opts->puts && opts->algorithm == PERF_HT);
 }
 
-struct perf_rank *perf_board_rank(void *board, int rank)
+size_t perf_shared_bytes(const struct perf_opts *opts)
 {
-	return (struct perf_rank *)board + rank;
+	if (!perf_needs_shared(opts))
+		return 0;
+	return (size_t)opts->ranks * (opts->memcpy ? perf_window_bytes(opts) : perf_rows_bytes(opts));
 }
 
-struct perf_sample *perf_board_sample(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration,
-				      int rank)
+uint8_t *perf_shared_window(const struct perf_board *board, const struct perf_opts *opts, int rank)
 {
-	struct perf_sample *first = (struct perf_sample *)(void *)perf_board_rank(board, WORLD_SEATS);
-
-	return first + ((size_t)phase * (size_t)opts->iterations + (size_t)iteration) * (size_t)opts->ranks + rank;
+	return board->shared + (size_t)rank * perf_window_bytes(opts);
 }
 
-struct perf_sample *perf_board_plain(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration,
-				     int rank)
+uint8_t *perf_shared_rows(const struct perf_board *board, const struct perf_opts *opts, int rank)
 {
-	return perf_board_sample(board, opts, phase, iteration, rank) + samples(opts);
-}
-
-uint8_t *perf_board_window(void *board, const struct perf_opts *opts, int rank)
-{
-	return (uint8_t *)board + head_bytes(opts) + (size_t)rank * shared_bytes(opts);
-}
-
-uint8_t *perf_board_rows(void *board, const struct perf_opts *opts, int rank)
-{
-	return perf_board_window(board, opts, opts->ranks) + (size_t)rank * perf_rows_bytes(opts);
+	return board->shared + (size_t)rank * perf_rows_bytes(opts);
 }
 
 /* ---- rows ---- */
 
 enum what { DEVICE, HOST, PLAIN };
 
-static double one(void *board, const struct perf_opts *opts, enum perf_phase phase, int iteration, enum what what)
+static double one(const struct perf_board *board, const struct perf_opts *opts, enum perf_phase phase, int iteration,
+		  enum what what)
 {
 	double slowest = -1;
 
 	for (int r = 0; r < opts->ranks; r++) {
-		const struct perf_sample *s = what == PLAIN ? perf_board_plain(board, opts, phase, iteration, r)
-							    : perf_board_sample(board, opts, phase, iteration, r);
+		const struct perf_sample *s =
+			perf_board_sample(board, phase, iteration, r) + (what == PLAIN ? samples(board) : 0);
 		double us = what == DEVICE ? s->device : s->host;
 
 		slowest = us > slowest ? us : slowest;
@@ -117,7 +157,8 @@ static double one(void *board, const struct perf_opts *opts, enum perf_phase pha
 }
 
 /* The slowest rank of each iteration, averaged; best gets the fastest iteration. */
-static double average(void *board, const struct perf_opts *opts, enum perf_phase phase, enum what what, double *best)
+static double average(const struct perf_board *board, const struct perf_opts *opts, enum perf_phase phase,
+		      enum what what, double *best)
 {
 	double sum = 0;
 
@@ -132,7 +173,7 @@ static double average(void *board, const struct perf_opts *opts, enum perf_phase
 }
 
 /* Ranks that share a GPU share its memory bandwidth, so their bytes add up. With several GPUs there is no limit. */
-static bool has_limit(const struct perf_opts *opts, void *board)
+static bool has_limit(const struct perf_opts *opts, const struct perf_board *board)
 {
 	int device = perf_board_rank(board, 0)->device;
 
@@ -142,7 +183,7 @@ static bool has_limit(const struct perf_opts *opts, void *board)
 	return device >= 0;
 }
 
-static double limit_us(const struct perf_opts *opts, void *board, enum perf_phase phase)
+static double limit_us(const struct perf_opts *opts, const struct perf_board *board, enum perf_phase phase)
 {
 	double traffic = 0;
 
@@ -151,7 +192,8 @@ static double limit_us(const struct perf_opts *opts, void *board, enum perf_phas
 	return traffic > 0 && has_limit(opts, board) ? traffic / (1e3 * opts->bandwidth) : -1;
 }
 
-void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum perf_phase phase, struct perf_row *out)
+void perf_row_make(const struct perf_opts *opts, const struct perf_board *board, int tokens, enum perf_phase phase,
+		   struct perf_row *out)
 {
 	bool gpu = perf_board_rank(board, 0)->device >= 0;
 
@@ -175,7 +217,7 @@ void perf_row_make(const struct perf_opts *opts, void *board, int tokens, enum p
 	out->algbw = out->bytes / 1e3 / (gpu ? out->device_us : out->host_us);
 }
 
-void perf_facts_make(const struct perf_opts *opts, void *board, struct perf_facts *out)
+void perf_facts_make(const struct perf_opts *opts, const struct perf_board *board, struct perf_facts *out)
 {
 	const struct perf_rank *rank = perf_board_rank(board, 0);
 

@@ -119,7 +119,8 @@ static void mean_make(struct perf_far *far)
 }
 
 /* Counts of the rank that sent most, times averaged over all ranks' operations. */
-void perf_far_row(const struct perf_opts *opts, void *board, enum perf_phase phase, struct perf_row *row)
+void perf_far_row(const struct perf_opts *opts, const struct perf_board *board, enum perf_phase phase,
+		  struct perf_row *row)
 {
 	const struct perf_net *net = &perf_board_rank(board, 0)->net;
 	struct perf_far *far = &row->far;

@@ -257,14 +257,16 @@ static void reach_print(struct ht_play *play)
 	fflush(stdout);
 }
 
-int perf_ht_job(struct seat *seat, const void *arg)
+int perf_ht_job(struct seat *seat, const struct perf_job *job)
 {
-	const struct perf_job *job = arg;
 	struct ht_cfg cfg = cfg_make(job);
-	struct ht_play play = { .opts = &job->opts, .out = perf_board_rank(seat_board(seat), seat_rank(seat)) };
-	struct perf_play timed = {
-		.seat = seat, .shim = &play.rig.shim, .opts = &job->opts, .step = step, .rig = &play
-	};
+	struct ht_play play = { .opts = &job->opts, .out = perf_own(job->board) };
+	struct perf_play timed = { .seat = seat,
+				   .shim = &play.rig.shim,
+				   .opts = &job->opts,
+				   .board = job->board,
+				   .step = step,
+				   .rig = &play };
 
 	if (ht_open(&play.rig, seat, &cfg) || facts(&play) || round_play(&play))
 		goto close;

@@ -175,14 +175,16 @@ static int device_of(struct rig *rig)
 	return ncclCommCuDevice(rig->comm, &device) == ncclSuccess ? device : -1;
 }
 
-int perf_ll_job(struct seat *seat, const void *arg)
+int perf_ll_job(struct seat *seat, const struct perf_job *job)
 {
-	const struct perf_job *job = arg;
 	struct rig_cfg cfg = cfg_make(job);
-	struct ll_play play = { .opts = &job->opts, .out = perf_board_rank(seat_board(seat), seat_rank(seat)) };
-	struct perf_play timed = {
-		.seat = seat, .shim = &play.rig.shim, .opts = &job->opts, .step = step, .rig = &play
-	};
+	struct ll_play play = { .opts = &job->opts, .out = perf_own(job->board) };
+	struct perf_play timed = { .seat = seat,
+				   .shim = &play.rig.shim,
+				   .opts = &job->opts,
+				   .board = job->board,
+				   .step = step,
+				   .rig = &play };
 
 	if (rig_open(&play.rig, seat, &cfg) || rig_update(&play.rig, 0) || rig_sync(&play.rig))
 		goto close;

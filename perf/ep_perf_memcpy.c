@@ -16,6 +16,7 @@
 struct plain {
 	struct seat *seat;
 	const struct perf_opts *opts;
+	const struct perf_board *board;
 	struct ll_shape shape;
 	struct ll_input *in;
 	struct ll_expect expect;
@@ -52,7 +53,7 @@ static size_t home_at(const struct plain *p, int token, int k)
 
 static const uint8_t *window(const struct plain *p)
 {
-	return p->wire ? wire_window(p->wire) : perf_board_window(seat_board(p->seat), p->opts, seat_rank(p->seat));
+	return p->wire ? wire_window(p->wire) : perf_shared_window(p->board, p->opts, seat_rank(p->seat));
 }
 
 static void row_send(const struct plain *p, int peer, size_t to, const uint8_t *from, size_t bytes)
@@ -60,7 +61,7 @@ static void row_send(const struct plain *p, int peer, size_t to, const uint8_t *
 	uint8_t *staged;
 
 	if (!p->wire) {
-		memcpy(perf_board_window(seat_board(p->seat), p->opts, peer) + to, from, bytes);
+		memcpy(perf_shared_window(p->board, p->opts, peer) + to, from, bytes);
 		return;
 	}
 	staged = wire_stage(p->wire, bytes);
@@ -200,7 +201,7 @@ static int plain_connect(struct plain *p)
 			p->answers_in += p->shape.layout != LL_RANK_MAJOR ||
 					 first_of(p, &p->in[me], t, owner) == i % p->shape.topk;
 	}
-	return wire_open(p->seat, perf_board_window(seat_board(p->seat), p->opts, 0), perf_window_bytes(p->opts),
+	return wire_open(p->seat, perf_window_bytes(p->opts),
 			 (size_t)(p->shape.ranks * p->shape.tmax) * (row > answer ? row : answer) + 4096, &p->wire);
 }
 
@@ -232,15 +233,13 @@ static int plain_time(struct plain *p, enum perf_phase phase, int iteration)
 	start = world_now();
 	rc = phase == PERF_DISPATCH ? plain_dispatch(p) : plain_combine(p);
 	if (!rc && iteration >= 0)
-		perf_board_plain(seat_board(p->seat), p->opts, phase, iteration, seat_rank(p->seat))->host =
-			1e6 * (world_now() - start);
+		perf_own_plain(p->board, phase, iteration)->host = 1e6 * (world_now() - start);
 	return rc;
 }
 
-int perf_plain_job(struct seat *seat, const void *arg)
+int perf_plain_job(struct seat *seat, const struct perf_job *job)
 {
-	const struct perf_job *job = arg;
-	struct plain p = { .seat = seat, .opts = &job->opts };
+	struct plain p = { .seat = seat, .opts = &job->opts, .board = job->board };
 
 	if (!plain_open(&p, job) && (!job->opts.puts || !plain_connect(&p))) {
 		/* Rows written before, as an expert would: untouched pages are not real memory. */

@@ -20,6 +20,7 @@
 struct puts {
 	struct seat *seat;
 	const struct perf_opts *opts;
+	const struct perf_board *board;
 	const struct far_nodes *nodes;
 	struct ll_shape shape;
 	uint64_t *near;	   /* [ranks][tmax]: the ranks of this node that the token goes to, as bits */
@@ -73,7 +74,7 @@ static uint8_t *row_at(const struct puts *p, uint8_t *memory, size_t row, size_t
 /* The row of a token in another rank's tensors. */
 static uint8_t *row_of(const struct puts *p, int rank, int src, int t, size_t bytes)
 {
-	return perf_board_rows(seat_board(p->seat), p->opts, rank) + ((size_t)src * (size_t)p->shape.tmax + t) * bytes;
+	return perf_shared_rows(p->board, p->opts, rank) + ((size_t)src * (size_t)p->shape.tmax + t) * bytes;
 }
 
 /* Of token t of src, to every rank of this node that it goes to. */
@@ -207,8 +208,7 @@ static int phase_time(struct puts *p, enum perf_phase phase, int iteration)
 	start = world_now();
 	rc = phase == PERF_DISPATCH ? dispatch(p) : combine(p);
 	if (!rc && iteration >= 0)
-		perf_board_plain(seat_board(p->seat), p->opts, phase, iteration, seat_rank(p->seat))->host =
-			1e6 * (world_now() - start);
+		perf_own_plain(p->board, phase, iteration)->host = 1e6 * (world_now() - start);
 	return rc;
 }
 
@@ -253,17 +253,15 @@ static int puts_open(struct puts *p, const struct perf_job *job)
 		return seat_fail(p->seat, "out of memory");
 	memset(p->rows, 1, p->room * row); /* untouched pages are not real memory */
 	memset(p->out, 1, p->room * row);
-	memset(perf_board_rows(seat_board(p->seat), p->opts, seat_rank(p->seat)), 1, perf_rows_bytes(p->opts));
-	return wire_open(p->seat, perf_board_window(seat_board(p->seat), p->opts, 0), p->room * row,
-			 p->room * row + 4096, &p->wire);
+	memset(perf_shared_rows(p->board, p->opts, seat_rank(p->seat)), 1, perf_rows_bytes(p->opts));
+	return wire_open(p->seat, p->room * row, p->room * row + 4096, &p->wire);
 }
 
-int perf_puts_job(struct seat *seat, const void *arg)
+int perf_puts_job(struct seat *seat, const struct perf_job *job)
 {
-	const struct perf_job *job = arg;
-	struct puts p = { .seat = seat,
-			  .opts = &job->opts,
-			  .nodes = &perf_board_rank(seat_board(seat), seat_rank(seat))->nodes };
+	struct puts p = {
+		.seat = seat, .opts = &job->opts, .board = job->board, .nodes = &perf_own(job->board)->nodes
+	};
 
 	if (!puts_open(&p, job))
 		for (int i = -job->opts.warmup; i < job->opts.iterations; i++)

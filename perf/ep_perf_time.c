@@ -33,7 +33,7 @@ static int time_host(const struct perf_play *play)
 			if (play->step(play->rig, *phase) || perf_sync(play))
 				return -1;
 			if (i >= 0)
-				*perf_board_sample(seat_board(play->seat), opts, *phase, i, seat_rank(play->seat)) =
+				*perf_own_sample(play->board, *phase, i) =
 					(struct perf_sample){ .device = -1, .host = 1e6 * (world_now() - start) };
 		}
 	return 0;
@@ -62,8 +62,7 @@ static int events_read(const struct perf_play *play, void *(*event)[STEPS_MAX + 
 	for (int i = 0; i < opts->iterations; i++)
 		for (int p = 0; phases[p] != PERF_PHASES; p++) {
 			void **pair = &event[opts->warmup + i][p];
-			struct perf_sample *sample =
-				perf_board_sample(seat_board(play->seat), opts, phases[p], i, seat_rank(play->seat));
+			struct perf_sample *sample = perf_own_sample(play->board, phases[p], i);
 
 			if (shim_said(play,
 				      play->shim->ops->event_elapsed(play->shim, pair[0], pair[1], &sample->device)))

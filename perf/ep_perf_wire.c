@@ -40,11 +40,6 @@ struct wire {
 	struct wire_put queue[QUEUE];
 };
 
-struct wire_card {
-	uint8_t handle[NCCL_EP_NET_HANDLE_SIZE], key[NCCL_EP_NET_KEY_SIZE];
-};
-_Static_assert(sizeof(struct wire_card) <= WIRE_CARD, "a card holds it");
-
 /* ---- the thread ---- */
 
 /* State of the thread. */
@@ -192,36 +187,27 @@ static int memory_open(struct wire *w, uint8_t *key)
 	return rc;
 }
 
-static int cards_gather(const struct wire *w, const uint8_t *cards, size_t at, size_t bytes, uint8_t *out)
+static int net_connect(struct wire *w, uint8_t *all)
 {
-	if (seat_barrier(w->seat))
-		return -1;
-	for (int r = 0; r < seat_ranks(w->seat); r++)
-		memcpy(out + (size_t)r * bytes, cards + (size_t)r * WIRE_CARD + at, bytes);
-	return seat_barrier(w->seat);
-}
-
-static int net_connect(struct wire *w, uint8_t *cards, uint8_t *all)
-{
-	struct wire_card *mine = (struct wire_card *)(void *)(cards + (size_t)seat_rank(w->seat) * WIRE_CARD);
+	uint8_t handle[NCCL_EP_NET_HANDLE_SIZE] = { 0 }, key[NCCL_EP_NET_KEY_SIZE] = { 0 };
 	double end = world_now() + WAIT_SECONDS;
 	void *listener = NULL;
-	int rc = w->net->ops.listen(w->net->net, 0, seat_ranks(w->seat), mine->handle, &listener);
+	int rc = w->net->ops.listen(w->net->net, 0, seat_ranks(w->seat), handle, &listener);
 
-	if (rc || cards_gather(w, cards, offsetof(struct wire_card, handle), NCCL_EP_NET_HANDLE_SIZE, all))
+	if (rc || seat_gather(w->seat, handle, sizeof(handle), all))
 		return -1;
 	while (!rc && !w->comm && world_now() < end)
 		rc = w->net->ops.connect(listener, all, seat_ranks(w->seat), seat_rank(w->seat), &w->comm);
 	if (rc || !w->comm)
 		return -1;
 	w->net->ops.closeListen(listener);
-	if (w->net->ops.createContext(w->comm, 0, &w->ctx) || memory_open(w, mine->key) ||
-	    cards_gather(w, cards, offsetof(struct wire_card, key), NCCL_EP_NET_KEY_SIZE, all))
+	if (w->net->ops.createContext(w->comm, 0, &w->ctx) || memory_open(w, key) ||
+	    seat_gather(w->seat, key, sizeof(key), all))
 		return -1;
 	return w->net->ops.shareMr(w->comm, w->mr, all);
 }
 
-int wire_open(struct seat *seat, uint8_t *cards, size_t window, size_t send, struct wire **out)
+int wire_open(struct seat *seat, size_t window, size_t send, struct wire **out)
 {
 	struct wire *w = aligned_alloc(64, sizeof(*w));
 	uint8_t *all = calloc((size_t)seat_ranks(seat), NCCL_EP_NET_HANDLE_SIZE);
@@ -238,7 +224,7 @@ int wire_open(struct seat *seat, uint8_t *cards, size_t window, size_t send, str
 	w->size = (window + send + 4095) & ~(size_t)4095;
 	*out = w;
 	if (!ep_net_open(NULL, &w->net))
-		rc = net_connect(w, cards, all);
+		rc = net_connect(w, all);
 	free(all);
 	if (rc)
 		return seat_fail(seat, "no net: %s", ep_last_error());

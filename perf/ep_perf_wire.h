@@ -8,16 +8,13 @@
 
 #include "test/oracle/world.h"
 
-/* Bytes of a rank's card on the board: its address for the connection. */
-#define WIRE_CARD 1024
-
 struct wire;
 
 /*
- * Collective. `window` bytes that others put to, the same on every rank, and `send` bytes to put from. cards: WIRE_CARD
- * bytes per rank in memory shared by all. 0, or -1 after seat_fail.
+ * Collective. `window` bytes that others put to, the same on every rank, and `send` bytes to put from. 0, or -1 after
+ * seat_fail.
  */
-int wire_open(struct seat *seat, uint8_t *cards, size_t window, size_t send, struct wire **out);
+int wire_open(struct seat *seat, size_t window, size_t send, struct wire **out);
 /* Collective; NULL is accepted. */
 void wire_close(struct wire *wire);
 

@@ -31,6 +31,7 @@ enum perf_use { PERF_FOR_LL = 1 << PERF_LL, PERF_FOR_HT = 1 << PERF_HT, PERF_FOR
 
 struct perf_opts {
 	const char *program, *title;			/* title NULL: the algorithm's name */
+	const char *launcher;				/* that started the ranks; NULL: the program does */
 	bool quiet;					/* print no errors: another rank does */
 	uint64_t given;					/* bits: rows of the option table */
 	int algorithm, layout, dtype, quant, zero_copy; /* enums; zero_copy as ncclEpZeroCopyMode_t */

@@ -173,6 +173,8 @@ int perf_opts_settle(struct perf_opts *opts, unsigned use, bool gpu)
 					names[opts->algorithm]);
 			return -1;
 		}
+	if (opts->launcher && (given(opts, 'g') || given(opts, 't')))
+		return complain(opts, "-g and -t start ranks, but a launcher has started them: leave both out");
 	fill_in(opts, gpu);
 	if (opts->last < opts->first || opts->last < 1)
 		return complain(opts, "-e must be at least 1 and at least -b");
@@ -182,5 +184,7 @@ int perf_opts_settle(struct perf_opts *opts, unsigned use, bool gpu)
 		return complain(opts, "-k must not exceed -x");
 	if (opts->quant == LL_QUANT_FWD && opts->hidden % 512)
 		return complain(opts, "-q fwd needs -H a multiple of 512: rows and scales are 16-byte aligned");
+	if (opts->launcher && (opts->memcpy || (opts->puts && opts->algorithm == PERF_HT)))
+		return complain(opts, "-M and -a ht -P need ranks that share memory: -g or -t, without a launcher");
 	return opts->algorithm == PERF_HT ? fits_ht(opts) : fits_ll(opts);
 }

@@ -44,9 +44,12 @@ const enum perf_phase *perf_phases(const struct perf_opts *opts)
 
 void perf_print_head(const struct perf_opts *opts)
 {
-	printf("# %s " EP_VERSION ", %s, %s, %d %s, %s%s%s%s%s%s\n", opts->program,
+	printf("# %s " EP_VERSION ", %s, %s, %d %s%s, %s%s%s%s%s%s\n", opts->program,
 	       opts->title ? opts->title : mode_names[opts->algorithm], layout_names[opts->layout], opts->ranks,
-	       opts->processes ? "processes" : "threads", num_info[opts->dtype].name, opts->staged ? ", staged" : "",
+	       opts->launcher	 ? "processes by "
+	       : opts->processes ? "processes"
+				 : "threads",
+	       opts->launcher ? opts->launcher : "", num_info[opts->dtype].name, opts->staged ? ", staged" : "",
 	       opts->graph ? ", graph" : "", opts->graph_update ? " with update" : "", opts->windows ? ", windows" : "",
 	       copy_names[opts->zero_copy]);
 	printf("# tokens %d to %d, times %d; hidden %zu, top-%d of %d experts, quantisation %s, SMs %d\n", opts->first,

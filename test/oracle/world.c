@@ -17,63 +17,11 @@
 #include <unistd.h>
 
 #include "kernels/simt/simt.h"
-#include "test/oracle/shim.h"
+#include "test/oracle/world_seat.h"
 
 #pragma weak simt_configure
 
 #define BARRIER_SECONDS 100.0
-
-enum { TEXT = 768, VARIABLES = 8 };
-
-struct variable {
-	char name[40], value[160];
-};
-
-struct result {
-	bool done;
-	int rc;
-	char text[TEXT];
-};
-
-/* Shared by parent and ranks; protected by the lock except for the atomics. */
-struct shared {
-	pthread_mutex_t lock;
-	pthread_cond_t job, back;
-	unsigned long number; /* of the job; each seat runs it once */
-	bool quit;
-	int ranks;
-	world_fn fn;
-	_Alignas(16) char arg[WORLD_ARG];
-	unsigned long generation; /* communicators of older generations are dropped */
-	struct variable variable[VARIABLES];
-	struct result result[WORLD_SEATS];
-
-	_Alignas(64) atomic_uint arrived;
-	_Alignas(64) atomic_uint round;
-	atomic_bool failed; /* some rank of this job */
-	atomic_bool left[WORLD_SEATS];
-	ncclUniqueId id; /* rank 0 writes it before a barrier, the others read it after */
-};
-
-struct seat {
-	struct world *world;
-	int index;
-	pid_t pid;
-	pthread_t thread;
-	ncclComm_t comm[WORLD_SEATS + 1]; /* by size */
-	unsigned long generation;
-};
-
-struct world {
-	struct shared *shared;
-	void *board;
-	size_t board_size;
-	int seats;
-	bool processes, lost;
-	int doomed; /* -1: nobody */
-	char text[TEXT + 64];
-	struct seat seat[WORLD_SEATS];
-};
 
 double world_now(void)
 {
@@ -97,7 +45,7 @@ int world_random_order(uint64_t seed)
 
 int seat_rank(const struct seat *seat)
 {
-	return seat->index;
+	return seat->rank;
 }
 
 int seat_ranks(const struct seat *seat)
@@ -141,6 +89,8 @@ int seat_barrier(struct seat *seat)
 	unsigned round = atomic_load(&s->round);
 	double end = 0;
 
+	if (seat->world->joined)
+		return joined_barrier(seat);
 	if (atomic_fetch_add(&s->arrived, 1) + 1 == (unsigned)s->ranks) {
 		atomic_store(&s->arrived, 0);
 		atomic_store(&s->round, round + 1);
@@ -164,9 +114,12 @@ int seat_barrier(struct seat *seat)
 ncclComm_t seat_comm(struct seat *seat)
 {
 	struct shared *s = seat->world->shared;
-	ncclComm_t *comm = &seat->comm[s->ranks];
+	ncclComm_t *comm;
 	ncclResult_t rc;
 
+	if (seat->world->joined)
+		return joined_comm(seat);
+	comm = &seat->comm[s->ranks];
 	if (*comm)
 		return *comm;
 	if (seat->index == 0 && (rc = ncclGetUniqueId(&s->id)) != ncclSuccess) {
@@ -184,8 +137,9 @@ ncclComm_t seat_comm(struct seat *seat)
 	return seat_barrier(seat) ? NULL : *comm;
 }
 
-static void comms_drop(struct seat *seat, bool sound)
+void seat_comms_drop(struct seat *seat, bool sound)
 {
+	lane_close(&seat->lane);
 	for (int n = 0; n <= WORLD_SEATS; n++) {
 		if (!seat->comm[n])
 			continue;
@@ -224,7 +178,7 @@ static void *seat_main(void *arg)
 		seen = s->number;
 		if (seat->generation != s->generation) {
 			seat->generation = s->generation;
-			comms_drop(seat, false);
+			seat_comms_drop(seat, false);
 		}
 		if (seat->world->processes)
 			variables_set(s);
@@ -240,11 +194,11 @@ static void *seat_main(void *arg)
 		}
 	}
 	pthread_mutex_unlock(&s->lock);
-	comms_drop(seat, true);
+	seat_comms_drop(seat, true);
 	return NULL;
 }
 
-static int shared_make(struct world *world)
+int world_shared_make(struct world *world)
 {
 	pthread_mutexattr_t mutex;
 	pthread_condattr_t cond;
@@ -284,15 +238,20 @@ static int seat_start(struct seat *seat, int (*enter)(int))
 	_exit(rc);
 }
 
-int world_open(const struct world_opts *opts, struct world **out)
+void world_prepare(void)
 {
-	struct world *world = calloc(1, sizeof(*world));
-
 	setenv("NCCL_EP_TIMEOUT_MS", "30000", 0);
 	setenv("NCCL_EP_DEBUG", "NONE", 0); /* many tests provoke errors; failures print their message anyway */
 	/* Ranks spin side by side on one GPU: streams that share a hardware queue would deadlock. */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	shim_choose();
+}
+
+int world_open(const struct world_opts *opts, struct world **out)
+{
+	struct world *world = calloc(1, sizeof(*world));
+
+	world_prepare();
 	if (!world || opts->seats < 1 || opts->seats > WORLD_SEATS) {
 		fprintf(stderr, "the number of ranks must be 1 to %d\n", WORLD_SEATS);
 		free(world);
@@ -302,13 +261,13 @@ int world_open(const struct world_opts *opts, struct world **out)
 	world->processes = opts->processes;
 	world->doomed = -1;
 	world->board_size = opts->board ? opts->board : 4096;
-	if (shared_make(world)) {
+	if (world_shared_make(world)) {
 		perror("mmap");
 		free(world);
 		return -1;
 	}
 	for (int i = 0; i < world->seats; i++) {
-		world->seat[i] = (struct seat){ .world = world, .index = i };
+		world->seat[i] = (struct seat){ .world = world, .index = i, .rank = i };
 		if (seat_start(&world->seat[i], opts->enter)) {
 			fprintf(stderr, "cannot start rank %d: %s\n", i, strerror(errno));
 			return -1;
@@ -425,7 +384,7 @@ int world_run(struct world *world, int ranks, world_fn fn, const void *arg, size
 	int rc;
 
 	world->text[0] = '\0';
-	if (world->lost || ranks > world->seats || size > WORLD_ARG) {
+	if (world->lost || ranks > (world->joined ? world->peers.ranks : world->seats) || size > WORLD_ARG) {
 		snprintf(world->text, sizeof(world->text), "%s",
 			 world->lost ? "a rank was lost before" : "job too large");
 		return -1;
@@ -439,6 +398,10 @@ int world_run(struct world *world, int ranks, world_fn fn, const void *arg, size
 	atomic_store(&s->arrived, 0);
 	atomic_store(&s->failed, false);
 	s->number++;
+	if (world->joined) {
+		pthread_mutex_unlock(&s->lock);
+		return joined_run(world, fn);
+	}
 	pthread_cond_broadcast(&s->job);
 	rc = world_wait(world, seconds);
 	if (rc)
@@ -454,6 +417,8 @@ int world_close(struct world *world)
 	struct shared *s = world->shared;
 	int rc = world->lost ? -1 : 0;
 
+	if (world->joined)
+		return joined_close(world);
 	if (!world->lost) {
 		pthread_mutex_lock(&s->lock);
 		s->quit = true;

@@ -31,6 +31,22 @@ struct world_opts {
 	int (*enter)(int seat);
 };
 
+/* The other processes of a world, each with one seat, and how they exchange data before there is a communicator. */
+struct world_peers {
+	int rank, ranks;
+	int local; /* index among those of this host: which GPU it takes */
+	/* `bytes` of every rank to all[ranks]; 0, or -1 with a message in text. */
+	int (*gather)(void *arg, const void *mine, size_t bytes, void *all, char *text, size_t size);
+	void *arg;
+};
+
+/*
+ * A world whose ranks were started by others, one per process, perhaps on other hosts. Jobs have all ranks and run in
+ * the calling thread of each; the board is this rank's own. After a failed job only world_close may follow, which
+ * aborts the communicator, so that the others fail too. 0, or -1 with a line on stderr.
+ */
+int world_join(const struct world_peers *peers, size_t board, struct world **out);
+
 /* 0, or -1 with a line on stderr. Sets timeouts for tests in the environment, unless they are set. */
 int world_open(const struct world_opts *opts, struct world **out);
 /* Ends threads and processes; -1 if one had already exited. */
@@ -69,6 +85,8 @@ void *seat_board(const struct seat *seat);
 int seat_barrier(struct seat *seat);
 /* A barrier of some seats, on a counter of the board: until `want` have arrived; -1 after a minute. */
 int seat_meet(struct seat *seat, atomic_int *count, int want);
+/* Collective, by the communicator: `bytes` of every rank, in order, to all[ranks]. 0, or -1 after seat_fail. */
+int seat_gather(struct seat *seat, const void *mine, size_t bytes, void *all);
 /* The communicator of all ranks of this job; NULL after a failure. */
 ncclComm_t seat_comm(struct seat *seat);
 /* Keeps the first message and notifies the other ranks; always -1. */
