@@ -85,6 +85,9 @@ static int listen_one(const union ep_sockaddr *addr, uint16_t *port)
 	/* Or the v6 listener also takes v4 connections to the same port. */
 	if (at.any.sa_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
+	/* Closed connections of the run before must not keep a port that was asked for: they linger for a minute. */
+	if (*port)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	*addr_port(&at) = htons(*port);
 	if (bind(fd, &at.any, addr_len(&at)) || listen(fd, 4096) || getsockname(fd, &at.any, &len)) {
 		rc = -errno;

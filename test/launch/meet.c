@@ -160,6 +160,17 @@ Test(meet, four_and_a_stranger)
 	all_is_well();
 }
 
+/* Connections of the first run are still in TIME_WAIT. */
+Test(meet, the_same_port_again)
+{
+	int port = port_find();
+
+	for (int i = 0; i < 2; i++) {
+		play(port, false);
+		all_is_well();
+	}
+}
+
 Test(meet, token)
 {
 	for (int r = 0; r < RANKS; r++)
