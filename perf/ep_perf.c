@@ -18,6 +18,7 @@
 
 struct table {
 	struct perf_row row[ROWS_MAX];
+	struct perf_each *each; /* rank 0: [ROWS_MAX][ranks] */
 	int count;
 	struct perf_facts facts;
 };
@@ -45,11 +46,17 @@ static int run_size(struct seat *seat, struct perf_job *job, struct table *table
 			perf_print_facts(opts, &table->facts);
 	}
 	for (const enum perf_phase *p = perf_phases(opts); *p != PERF_PHASES && table->count < ROWS_MAX; p++) {
+		struct perf_each *each = prints ? table->each + (size_t)table->count * (size_t)opts->ranks : NULL;
 		struct perf_row *row = &table->row[table->count++];
 
 		perf_row_make(opts, job->board, job->tokens, *p, row);
-		if (prints)
-			perf_print_row(opts, row);
+		if (!prints)
+			continue;
+		if (perf_each_make(opts, job->board, *p, each))
+			return seat_fail(seat, "out of memory");
+		perf_print_row(opts, row);
+		if (opts->each)
+			perf_print_each(each, opts->ranks);
 	}
 	return 0;
 }
@@ -60,8 +67,12 @@ static int sweep(struct seat *seat, struct perf_job *job, struct table *table)
 	bool prints = !seat_rank(seat);
 	int rc = 0;
 
-	if (prints)
+	if (prints) {
+		table->each = calloc((size_t)ROWS_MAX * (size_t)opts->ranks, sizeof(*table->each));
+		if (!table->each)
+			return seat_fail(seat, "out of memory");
 		perf_print_head(opts);
+	}
 	for (int tokens = opts->first; tokens <= opts->last && !rc; tokens = tokens ? tokens * opts->factor : 1) {
 		job->tokens = tokens;
 		rc = run_size(seat, job, table);
@@ -70,7 +81,11 @@ static int sweep(struct seat *seat, struct perf_job *job, struct table *table)
 		return -1;
 	if (prints) {
 		perf_print_end(&table->facts, table->row, table->count);
-		if (opts->json && perf_write_json(opts, &table->facts, table->row, table->count))
+		if (opts->json && perf_write_json(&(struct perf_report){ .opts = opts,
+									 .facts = &table->facts,
+									 .rows = table->row,
+									 .each = table->each,
+									 .count = table->count }))
 			rc = seat_fail(seat, "no JSON");
 		fflush(stdout);
 	}
@@ -117,6 +132,7 @@ static int perf_main(struct seat *seat, const void *arg)
 		sweep(seat, &job, table);
 		perf_board_close(&board);
 	}
+	free(table->each);
 	free(table);
 	return seat_failed(seat) ? -1 : 0;
 }

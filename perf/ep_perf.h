@@ -16,12 +16,14 @@ struct perf_sample {
 /* A rank's results. */
 struct perf_rank {
 	double bytes[PERF_PHASES];	     /* of rows received or returned */
+	double remote[PERF_PHASES];	     /* of these: from other ranks, or to them */
 	double traffic[PERF_PHASES];	     /* minimum memory traffic of the phase; 0: not known */
 	int64_t wrong[PERF_PHASES];	     /* -1: not checked */
 	uint64_t window;		     /* bytes; UINT64_MAX: unknown */
 	double group_us, first_us, later_us; /* as in struct perf_facts */
 	int device;			     /* -1: the CPU */
-	struct far_nodes nodes;		     /* HT */
+	char host[32];
+	struct far_nodes nodes; /* HT */
 	struct perf_net net;
 	struct perf_far far[PERF_PHASES];
 };
@@ -57,6 +59,9 @@ uint8_t *perf_shared_rows(const struct perf_board *board, const struct perf_opts
 
 void perf_row_make(const struct perf_opts *opts, const struct perf_board *board, int tokens, enum perf_phase phase,
 		   struct perf_row *out);
+/* What each rank had of it, to out[ranks]. */
+int perf_each_make(const struct perf_opts *opts, const struct perf_board *board, enum perf_phase phase,
+		   struct perf_each *out);
 void perf_facts_make(const struct perf_opts *opts, const struct perf_board *board, struct perf_facts *out);
 
 /* One size on one rank: `tokens` of each. */
@@ -80,6 +85,7 @@ struct perf_play {
 	struct shim *shim;
 	const struct perf_opts *opts;
 	const struct perf_board *board;
+	int tokens; /* for the progress line */
 	int (*step)(void *rig, enum perf_phase phase);
 	void *rig;
 };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Results of the ranks, gathered over the communicator, and the table rows made of them. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "perf/ep_perf.h"
 
@@ -9,6 +11,7 @@ void perf_rank_init(const struct perf_opts *opts, int device, struct perf_rank *
 	*out = (struct perf_rank){
 		.window = UINT64_MAX, .group_us = -1, .first_us = -1, .later_us = -1, .device = device
 	};
+	gethostname(out->host, sizeof(out->host) - 1);
 	for (int p = 0; p < PERF_PHASES; p++)
 		out->wrong[p] = -1;
 	for (const enum perf_phase *p = perf_phases(opts); opts->check && *p != PERF_PHASES; p++)
@@ -172,6 +175,22 @@ static double average(const struct perf_board *board, const struct perf_opts *op
 	return sum / opts->iterations;
 }
 
+/* Of the slowest ranks; -1 without memory. */
+static void percentiles(const struct perf_board *board, const struct perf_opts *opts, enum perf_phase phase,
+			enum what what, struct perf_row *out)
+{
+	double *us = calloc((size_t)opts->iterations, sizeof(*us));
+
+	out->p50_us = out->p99_us = -1;
+	for (int i = 0; us && i < opts->iterations; i++)
+		us[i] = one(board, opts, phase, i, what);
+	if (us) {
+		out->p50_us = perf_percentile(us, opts->iterations, 0.5);
+		out->p99_us = perf_percentile(us, opts->iterations, 0.99);
+	}
+	free(us);
+}
+
 /* Ranks that share a GPU share its memory bandwidth, so their bytes add up. With several GPUs there is no limit. */
 static bool has_limit(const struct perf_opts *opts, const struct perf_board *board)
 {
@@ -202,6 +221,7 @@ void perf_row_make(const struct perf_opts *opts, const struct perf_board *board,
 		const struct perf_rank *rank = perf_board_rank(board, r);
 
 		out->bytes += rank->bytes[phase] / opts->ranks;
+		out->remote += rank->remote[phase] / opts->ranks;
 		if (rank->wrong[phase] >= 0)
 			out->wrong = rank->wrong[phase] + (out->wrong > 0 ? out->wrong : 0);
 	}
@@ -210,11 +230,51 @@ void perf_row_make(const struct perf_opts *opts, const struct perf_board *board,
 		out->device_us = average(board, opts, phase, DEVICE, &out->best_us);
 		out->beside_us = limit_us(opts, board, phase);
 	}
+	percentiles(board, opts, phase, gpu ? DEVICE : HOST, out);
 	out->beside_best_us = out->beside_us;
 	if ((opts->memcpy || opts->puts) && !gpu && (phase == PERF_DISPATCH || phase == PERF_COMBINE))
 		out->beside_us = average(board, opts, phase, PLAIN, &out->beside_best_us);
 	perf_far_row(opts, board, phase, out);
 	out->algbw = out->bytes / 1e3 / (gpu ? out->device_us : out->host_us);
+	out->busbw = out->remote / 1e3 / (gpu ? out->device_us : out->host_us);
+}
+
+static void each_times(const struct perf_board *board, const struct perf_opts *opts, enum perf_phase phase, double *us,
+		       struct perf_each *out)
+{
+	bool gpu = perf_board_rank(board, out->rank)->device >= 0;
+
+	for (int i = 0; i < opts->iterations; i++) {
+		const struct perf_sample *s = perf_board_sample(board, phase, i, out->rank);
+
+		us[i] = gpu ? s->device : s->host;
+		out->mean_us += us[i] / opts->iterations;
+	}
+	out->p50_us = perf_percentile(us, opts->iterations, 0.5);
+	out->p99_us = perf_percentile(us, opts->iterations, 0.99);
+	out->worst_us = us[opts->iterations - 1];
+}
+
+int perf_each_make(const struct perf_opts *opts, const struct perf_board *board, enum perf_phase phase,
+		   struct perf_each *out)
+{
+	double *us = calloc((size_t)opts->iterations, sizeof(*us));
+
+	if (!us)
+		return -1;
+	for (int r = 0; r < opts->ranks; r++) {
+		const struct perf_rank *rank = perf_board_rank(board, r);
+
+		out[r] = (struct perf_each){ .rank = r,
+					     .bytes = rank->bytes[phase],
+					     .remote = rank->remote[phase],
+					     .window = rank->window,
+					     .wrong = rank->wrong[phase] };
+		snprintf(out[r].host, sizeof(out[r].host), "%.*s", (int)sizeof(rank->host) - 1, rank->host);
+		each_times(board, opts, phase, us, &out[r]);
+	}
+	free(us);
+	return 0;
 }
 
 void perf_facts_make(const struct perf_opts *opts, const struct perf_board *board, struct perf_facts *out)
@@ -232,6 +292,7 @@ void perf_facts_make(const struct perf_opts *opts, const struct perf_board *boar
 		out->beside = opts->memcpy ? "memcpy" : "puts";
 	for (int r = 1; r < opts->ranks; r++) {
 		rank = perf_board_rank(board, r);
+		out->window = rank->window > out->window ? rank->window : out->window;
 		out->group_us = rank->group_us > out->group_us ? rank->group_us : out->group_us;
 		out->first_us = rank->first_us > out->first_us ? rank->first_us : out->first_us;
 		out->later_us = rank->later_us > out->later_us ? rank->later_us : out->later_us;

@@ -44,7 +44,8 @@ static int capacity_of(const struct perf_opts *opts, const struct ht_shape *shap
 
 	if (opts->eager || opts->max_recv)
 		return opts->max_recv;
-	return (int)(bound < 2 * average || !shape->expert_major ? bound : 2 * average);
+	/* A popular expert may receive all tokens. */
+	return (int)(bound < 2 * average || !shape->expert_major || opts->zipf > 0 ? bound : 2 * average);
 }
 
 static struct ht_cfg cfg_make(const struct perf_job *job)
@@ -58,6 +59,8 @@ static struct ht_cfg cfg_make(const struct perf_job *job)
 			      .zero_copy = opts->zero_copy,
 			      .overflow = opts->drop ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_AUTO,
 			      .sms = opts->sms,
+			      .dispatch_sms = opts->dispatch_sms,
+			      .combine_sms = opts->combine_sms,
 			      .backward = opts->bwd,
 			      .spare = 4,
 			      .tell_topk = true,
@@ -172,13 +175,18 @@ static void facts_bytes(struct ht_play *play)
 	const struct ht_plan *plan = &h->plan[seat_rank(rig->seat)];
 	double row = (double)(ht_row_bytes(rig, HT_OUT) + ht_row_bytes(rig, HT_OUT_SCALES));
 	double sum = (double)ht_row_bytes(rig, HT_ANSWERS), own = h->in[seat_rank(rig->seat)].t, rows = 0;
-	double *bytes = play->out->bytes, *traffic = play->out->traffic;
+	double others = 0, *bytes = play->out->bytes, *remote = play->out->remote, *traffic = play->out->traffic;
 
-	for (int i = 0; i < plan->rows; i++)
+	for (int i = 0; i < plan->rows; i++) {
 		rows += plan->row[i].src >= 0;
+		others += plan->row[i].src >= 0 && plan->row[i].src != seat_rank(rig->seat);
+	}
 	bytes[PERF_DISPATCH] = rows * row;
 	bytes[PERF_COMBINE] = bytes[PERF_DISPATCH_BWD] = bytes[PERF_COMBINE_BWD] = rows * sum;
 	bytes[PERF_GRAPH] = rows * (row + sum);
+	remote[PERF_DISPATCH] = others * row;
+	remote[PERF_COMBINE] = remote[PERF_DISPATCH_BWD] = remote[PERF_COMBINE_BWD] = others * sum;
+	remote[PERF_GRAPH] = others * (row + sum);
 	traffic[PERF_DISPATCH] = (own + rows) * row;
 	traffic[PERF_COMBINE] = traffic[PERF_DISPATCH_BWD] = traffic[PERF_COMBINE_BWD] = (own + rows) * sum;
 	traffic[PERF_GRAPH] = traffic[PERF_DISPATCH] + traffic[PERF_COMBINE];
@@ -265,6 +273,7 @@ int perf_ht_job(struct seat *seat, const struct perf_job *job)
 				   .shim = &play.rig.shim,
 				   .opts = &job->opts,
 				   .board = job->board,
+				   .tokens = job->tokens,
 				   .step = step,
 				   .rig = &play };
 

@@ -22,6 +22,8 @@ static struct rig_cfg cfg_make(const struct perf_job *job)
 			       .windows = opts->windows,
 			       .zero_copy = opts->zero_copy,
 			       .sms = opts->sms,
+			       .dispatch_sms = opts->dispatch_sms,
+			       .combine_sms = opts->combine_sms,
 			       .idx64 = true,
 			       .spare = 4,
 			       .data = perf_data(opts, job->tokens) };
@@ -153,14 +155,19 @@ static void facts(struct ll_play *play)
 	const struct ll_shape *shape = &play->rig.cfg.shape;
 	const struct ll_input *in = &h->in[seat_rank(play->rig.seat)];
 	double row = (double)(ll_out_bytes(shape) + ll_scale_bytes(shape)), sum = (double)ll_combine_bytes(shape);
-	double rows = 0, *bytes = play->out->bytes, *traffic = play->out->traffic;
+	double rows = 0, others = 0, *bytes = play->out->bytes, *remote = play->out->remote;
+	double *traffic = play->out->traffic;
 	size_t window = 0;
 
 	for (int z = 0; z < h->expect.zones; z++)
-		rows += h->expect.count[z];
+		for (int i = 0; i < h->expect.count[z]; i++, rows++)
+			others += h->expect.row[z * h->expect.cap + i].src != seat_rank(play->rig.seat);
 	bytes[PERF_DISPATCH] = bytes[PERF_DISPATCH_SEND] = bytes[PERF_DISPATCH_RECV] = rows * row;
 	bytes[PERF_COMBINE] = bytes[PERF_COMBINE_SEND] = bytes[PERF_COMBINE_RECV] = rows * sum;
 	bytes[PERF_GRAPH] = rows * (row + sum);
+	remote[PERF_DISPATCH] = remote[PERF_DISPATCH_SEND] = remote[PERF_DISPATCH_RECV] = others * row;
+	remote[PERF_COMBINE] = remote[PERF_COMBINE_SEND] = remote[PERF_COMBINE_RECV] = others * sum;
+	remote[PERF_GRAPH] = others * (row + sum);
 	traffic[PERF_DISPATCH] = in->t * (double)ll_in_bytes(shape) + (2 * pairs_of(shape, in) + rows) * row;
 	traffic[PERF_COMBINE] = (3 * rows + in->t) * sum;
 	traffic[PERF_GRAPH] = traffic[PERF_DISPATCH] + traffic[PERF_COMBINE];
@@ -183,6 +190,7 @@ int perf_ll_job(struct seat *seat, const struct perf_job *job)
 				   .shim = &play.rig.shim,
 				   .opts = &job->opts,
 				   .board = job->board,
+				   .tokens = job->tokens,
 				   .step = step,
 				   .rig = &play };
 

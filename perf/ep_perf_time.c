@@ -27,6 +27,10 @@ static int time_host(const struct perf_play *play)
 		for (const enum perf_phase *phase = perf_phases(opts); *phase != PERF_PHASES; phase++) {
 			double start;
 
+			if (!seat_rank(play->seat))
+				perf_progress("%d tokens, %s: iteration %d of %d, %s", play->tokens,
+					      perf_phase_names[*phase], i < 0 ? 0 : i + 1, opts->iterations,
+					      i < 0 ? "warm-up" : "timed");
 			if (seat_barrier(play->seat))
 				return -1;
 			start = world_now();
@@ -101,5 +105,9 @@ destroy:
 
 int perf_time(const struct perf_play *play)
 {
-	return time_host(play) || (shim_is_gpu(play->shim) && time_device(play)) ? -1 : 0;
+	int rc = time_host(play);
+
+	if (!seat_rank(play->seat))
+		perf_progress_end();
+	return rc || (shim_is_gpu(play->shim) && time_device(play)) ? -1 : 0;
 }

@@ -205,7 +205,8 @@ static int sweep(const struct perf_opts *opts, int rank)
 	}
 	if (!rank) {
 		perf_print_end(&facts, row, count);
-		if (opts->json && perf_write_json(opts, &facts, row, count))
+		if (opts->json && perf_write_json(&(struct perf_report){
+					  .opts = opts, .facts = &facts, .rows = row, .count = count }))
 			rc = 1;
 	}
 	return rc;

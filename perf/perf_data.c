@@ -21,6 +21,9 @@ struct ll_data perf_data(const struct perf_opts *opts, int tokens)
 {
 	return (struct ll_data){ .seed = ll_seed(opts->seed, 1, (uint64_t)tokens),
 				 .fill = tokens ? LL_FILL_FULL : LL_FILL_NONE,
+				 .route = opts->zipf > 0 ? LL_ROUTE_ZIPF : LL_ROUTE_UNIFORM,
+				 .zipf = opts->zipf,
+				 .idle = opts->idle,
 				 .fixed_t = tokens };
 }
 

@@ -7,7 +7,22 @@
 #include "test/oracle/world.h"
 
 /* Options without a letter. */
-enum { O_ALIGN = 256, O_BWD, O_DROP, O_EAGER, O_GRAPH_UPDATE, O_LATENCY, O_MAX_RECV, O_RATE, O_SEPARATE, O_ZERO_COPY };
+enum {
+	O_ALIGN = 256,
+	O_BWD,
+	O_COMBINE_SMS,
+	O_DISPATCH_SMS,
+	O_DROP,
+	O_EAGER,
+	O_GRAPH_UPDATE,
+	O_IDLE,
+	O_LATENCY,
+	O_MAX_RECV,
+	O_RATE,
+	O_SEPARATE,
+	O_ZERO_COPY,
+	O_ZIPF
+};
 
 #define LL PERF_FOR_LL
 #define HT PERF_FOR_HT
@@ -39,6 +54,11 @@ static const struct perf_arg rows[] = {
 	{ "max-recv", O_MAX_RECV, HT, ARG_INT, AT(max_recv), 0, 1 << 30, NULL, "rows a rank can receive; 0: all" },
 	{ "drop", O_DROP, HT, ARG_SWITCH, AT(drop), 0, 1, NULL, "drop what does not fit (0)" },
 	{ "sms", 'm', EP, ARG_INT, AT(sms), 0, 65536, NULL, "max_num_sms; 0: automatic (ll 0, ht 24)" },
+	{ "dispatch-sms", O_DISPATCH_SMS, EP, ARG_INT, AT(dispatch_sms), 0, 1 << 20, NULL, "of dispatch; 0: as -m" },
+	{ "combine-sms", O_COMBINE_SMS, EP, ARG_INT, AT(combine_sms), 0, 1 << 20, NULL, "of combine; 0: as -m" },
+	{ "zipf", O_ZIPF, EP, ARG_REAL, AT(zipf), 0, 0, NULL, "skewed routing: popularity n^-ZIPF; 0: uniform (0)" },
+	{ "idle", O_IDLE, EP, ARG_INT, AT(idle), 0, 1 << 20, NULL, "the last so many ranks have no tokens (0)" },
+	{ "ranks", 'R', EP, ARG_SWITCH, AT(each), 0, 1, NULL, "a row per rank too (0)" },
 	{ "device", 'D', EP, ARG_NAME, AT(device), 0, 16, "auto host cuda", "auto, host or cuda (auto)" },
 	{ "iters", 'n', ALL, ARG_INT, AT(iterations), 1, 100000, NULL, "timed iterations (20)" },
 	{ "warmup_iters", 'w', ALL, ARG_INT, AT(warmup), 0, 100000, NULL, "warm-up iterations (5)" },
@@ -180,6 +200,8 @@ int perf_opts_settle(struct perf_opts *opts, unsigned use, bool gpu)
 		return complain(opts, "-e must be at least 1 and at least -b");
 	if (opts->experts % opts->ranks)
 		return complain(opts, "-x must be a multiple of the number of ranks");
+	if (opts->idle >= opts->ranks)
+		return complain(opts, "--idle must be less than the number of ranks");
 	if (opts->topk > opts->experts)
 		return complain(opts, "-k must not exceed -x");
 	if (opts->quant == LL_QUANT_FWD && opts->hidden % 512)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table, and the same results as JSON. */
-#include <errno.h>
+/* The table. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,8 +19,8 @@ const char *const perf_phase_names[PERF_PHASES] = {
 	[PERF_ALLTOALLV] = "alltoallv",
 };
 
-static const char *const quant_names[] = { "none", "fwd", "ds", "ds_round" };
-static const char *const layout_names[] = { "expert-major", "rank-major", "flat" };
+const char *const perf_quant_names[] = { "none", "fwd", "ds", "ds_round" };
+const char *const perf_layout_names[] = { "expert-major", "rank-major", "flat" };
 static const char *const mode_names[] = { "low latency", "high throughput" };
 static const char *const copy_names[] = { "", ", zero-copy off", ", zero-copy on" };
 
@@ -45,7 +44,7 @@ const enum perf_phase *perf_phases(const struct perf_opts *opts)
 void perf_print_head(const struct perf_opts *opts)
 {
 	printf("# %s " EP_VERSION ", %s, %s, %d %s%s, %s%s%s%s%s%s\n", opts->program,
-	       opts->title ? opts->title : mode_names[opts->algorithm], layout_names[opts->layout], opts->ranks,
+	       opts->title ? opts->title : mode_names[opts->algorithm], perf_layout_names[opts->layout], opts->ranks,
 	       opts->launcher	 ? "processes by "
 	       : opts->processes ? "processes"
 				 : "threads",
@@ -53,13 +52,22 @@ void perf_print_head(const struct perf_opts *opts)
 	       opts->graph ? ", graph" : "", opts->graph_update ? " with update" : "", opts->windows ? ", windows" : "",
 	       copy_names[opts->zero_copy]);
 	printf("# tokens %d to %d, times %d; hidden %zu, top-%d of %d experts, quantisation %s, SMs %d\n", opts->first,
-	       opts->last, opts->factor, opts->hidden, opts->topk, opts->experts, quant_names[opts->quant], opts->sms);
+	       opts->last, opts->factor, opts->hidden, opts->topk, opts->experts, perf_quant_names[opts->quant],
+	       opts->sms);
 	if (opts->align > 1)
 		printf("# rows of an expert padded to %d\n", opts->align);
 	if (opts->eager)
 		printf("# eager: outputs sized by the update\n");
 	if (opts->max_recv)
 		printf("# room for %d rows per rank%s\n", opts->max_recv, opts->drop ? ", the rest is dropped" : "");
+	if (opts->dispatch_sms || opts->combine_sms)
+		printf("# SMs of dispatch %d, of combine %d; 0: as above\n", opts->dispatch_sms, opts->combine_sms);
+	if (opts->zipf > 0)
+		printf("# routing skewed by a Zipf law of exponent %g\n", opts->zipf);
+	if (opts->idle)
+		printf("# the last %d ranks have no tokens\n", opts->idle);
+	if (opts->each)
+		printf("# a line per rank: bytes received, those of other ranks, its own times\n");
 	printf("# %d iterations after %d of warm-up; times are the slowest rank's, averaged\n", opts->iterations,
 	       opts->warmup);
 }
@@ -70,16 +78,16 @@ void perf_print_facts(const struct perf_opts *opts, const struct perf_facts *fac
 
 	printf("# device %s", facts->device);
 	if (facts->window != UINT64_MAX)
-		printf(", windows %llu bytes per rank", (unsigned long long)facts->window);
+		printf(", EP memory (windows) at most %llu bytes per rank", (unsigned long long)facts->window);
 	if (!strcmp(beside, "limit"))
 		printf(", limit: bytes / %.0f GB/s", opts->bandwidth);
 	if (facts->first_us >= 0)
 		printf("\n# group made in %.2f ms, its first handle in %.2f ms, a later one in %.2f ms",
 		       1e-3 * facts->group_us, 1e-3 * facts->first_us, 1e-3 * facts->later_us);
-	printf("\n#\n#%9s  %-14s %12s %10s %10s %9s %10s%s %7s\n", "tokens", "phase", "bytes", "time", "host", "algbw",
-	       beside, opts->puts ? "   reached" : "", "#wrong");
-	printf("#%9s  %-14s %12s %10s %10s %9s %10s%s %7s\n", "", "", "(B/rank)", "(us)", "(us)", "(GB/s)",
-	       *beside ? "(us)" : "", opts->puts ? "       (%)" : "", "");
+	printf("\n#\n#%9s  %-14s %12s %10s %10s %10s %10s %9s %9s %10s%s %7s\n", "tokens", "phase", "bytes", "time",
+	       "p50", "p99", "host", "algbw", "busbw", beside, opts->puts ? "   reached" : "", "#wrong");
+	printf("#%9s  %-14s %12s %10s %10s %10s %10s %9s %9s %10s%s %7s\n", "", "", "(B/rank)", "(us)", "(us)", "(us)",
+	       "(us)", "(GB/s)", "(GB/s)", *beside ? "(us)" : "", opts->puts ? "       (%)" : "", "");
 }
 
 static void print_or(double value, int width)
@@ -94,8 +102,11 @@ void perf_print_row(const struct perf_opts *opts, const struct perf_row *row)
 {
 	printf("%10d  %-14s %12.0f", row->tokens, perf_phase_names[row->phase], row->bytes);
 	print_or(row->device_us < 0 ? row->host_us : row->device_us, 10);
+	print_or(row->p50_us, 10);
+	print_or(row->p99_us, 10);
 	print_or(row->host_us, 10);
 	print_or(row->bytes > 0 ? row->algbw : -1, 9);
+	print_or(row->bytes > 0 ? row->busbw : -1, 9);
 	print_or(row->beside_us, 10);
 	if (opts->puts) /* of the fastest iterations: the two run one after the other, so averages compare badly */
 		print_or(row->beside_best_us > 0 ? 100 * row->beside_best_us / row->best_us : -1, 9);
@@ -103,6 +114,21 @@ void perf_print_row(const struct perf_opts *opts, const struct perf_row *row)
 		printf(" %7s\n", "N/A");
 	else
 		printf(" %7lld\n", (long long)row->wrong);
+	fflush(stdout);
+}
+
+/* Times on the device where there is one, as in the column `time`. */
+void perf_print_each(const struct perf_each *each, int count)
+{
+	for (int r = 0; r < count; r++) {
+		const struct perf_each *e = &each[r];
+
+		printf("# rank %4d on %-16s %12.0f %12.0f B, mean %.2f p50 %.2f p99 %.2f worst %.2f us", e->rank,
+		       e->host, e->bytes, e->remote, e->mean_us, e->p50_us, e->p99_us, e->worst_us);
+		if (e->window != UINT64_MAX)
+			printf(", windows %llu B", (unsigned long long)e->window);
+		printf(", wrong %lld\n", (long long)(e->wrong > 0 ? e->wrong : 0));
+	}
 	fflush(stdout);
 }
 
@@ -118,108 +144,20 @@ static void print_ratios(const struct perf_row *rows, int count, const char *bes
 void perf_print_end(const struct perf_facts *facts, const struct perf_row *rows, int count)
 {
 	long long wrong = 0;
-	double algbw = 0;
+	double algbw = 0, busbw = 0;
 	int with_bytes = 0, checked = 0;
 
 	for (int i = 0; i < count; i++) {
 		wrong += rows[i].wrong > 0 ? rows[i].wrong : 0;
 		checked += rows[i].wrong >= 0;
 		algbw += rows[i].algbw;
+		busbw += rows[i].busbw > 0 ? rows[i].busbw : 0;
 		with_bytes += rows[i].bytes > 0;
 	}
 	printf("# Out of bounds values : %lld %s\n", wrong, wrong ? "FAILED" : checked ? "OK" : "not checked");
 	printf("# Avg algbw (GB/s)     : %.3f\n", with_bytes ? algbw / with_bytes : 0);
+	printf("# Avg busbw (GB/s)     : %.3f\n", with_bytes ? busbw / with_bytes : 0);
 	print_ratios(rows, count, facts->beside);
 	printf("#\n");
 	perf_print_far(facts, rows, count);
-}
-
-/* ---- JSON ---- */
-
-static void json_number(FILE *out, const char *name, double value)
-{
-	if (value < 0)
-		fprintf(out, ", \"%s\": null", name);
-	else
-		fprintf(out, ", \"%s\": %.3f", name, value);
-}
-
-static void json_bool(FILE *out, const char *name, bool value)
-{
-	fprintf(out, ", \"%s\": %s", name, value ? "true" : "false");
-}
-
-static void json_rows(FILE *out, const char *beside, const struct perf_row *rows, int count)
-{
-	for (int i = 0; i < count; i++) {
-		const struct perf_row *row = &rows[i];
-
-		fprintf(out, "%s    {\"tokens\": %d, \"phase\": \"%s\", \"bytes\": %.0f", i ? ",\n" : "", row->tokens,
-			perf_phase_names[row->phase], row->bytes);
-		json_number(out, "device_us", row->device_us);
-		json_number(out, "host_us", row->host_us);
-		json_number(out, "best_us", row->best_us);
-		json_number(out, "algbw", row->algbw);
-		if (*beside)
-			json_number(out,
-				    !strcmp(beside, "limit")  ? "limit_us"
-				    : !strcmp(beside, "puts") ? "puts_us"
-							      : "memcpy_us",
-				    row->beside_us);
-		perf_json_far(out, row);
-		if (row->wrong < 0)
-			fprintf(out, ", \"wrong\": null}");
-		else
-			fprintf(out, ", \"wrong\": %lld}", (long long)row->wrong);
-	}
-}
-
-static void json_head(FILE *out, const struct perf_opts *opts, const struct perf_facts *facts)
-{
-	fprintf(out, "{\n  \"program\": \"%s\", \"version\": \"" EP_VERSION "\", \"algorithm\": \"%s\",\n",
-		opts->program, opts->algorithm == PERF_HT ? "ht" : "ll");
-	fprintf(out, "  \"layout\": \"%s\", \"ranks\": %d, \"device\": \"%s\"", layout_names[opts->layout], opts->ranks,
-		facts->device);
-	json_bool(out, "processes", opts->processes);
-	fprintf(out, ",\n  \"hidden\": %zu, \"topk\": %d, \"experts\": %d, \"dtype\": \"%s\", \"quant\": \"%s\"",
-		opts->hidden, opts->topk, opts->experts, num_info[opts->dtype].name, quant_names[opts->quant]);
-	fprintf(out, ",\n  \"sms\": %d, \"zero_copy\": %d, \"align\": %d, \"max_recv\": %d", opts->sms, opts->zero_copy,
-		opts->align, opts->max_recv);
-	json_bool(out, "eager", opts->eager);
-	json_bool(out, "drop", opts->drop);
-	json_bool(out, "staged", opts->staged);
-	json_bool(out, "graph", opts->graph);
-	json_bool(out, "graph_update", opts->graph_update);
-	json_bool(out, "windows", opts->windows);
-	fprintf(out, ",\n  \"iterations\": %d, \"warmup\": %d", opts->iterations, opts->warmup);
-	json_number(out, "group_us", facts->group_us);
-	json_number(out, "first_handle_us", facts->first_us);
-	json_number(out, "later_handle_us", facts->later_us);
-	if (facts->window == UINT64_MAX)
-		fprintf(out, ", \"window_bytes\": null,\n");
-	else
-		fprintf(out, ", \"window_bytes\": %llu,\n", (unsigned long long)facts->window);
-}
-
-int perf_write_json(const struct perf_opts *opts, const struct perf_facts *facts, const struct perf_row *rows,
-		    int count)
-{
-	FILE *out = fopen(opts->json, "w");
-	int failed;
-
-	if (!out) {
-		fprintf(stderr, "%s: %s: %s\n", opts->program, opts->json, strerror(errno));
-		return -1;
-	}
-	json_head(out, opts, facts);
-	perf_json_net(out, &facts->net);
-	fprintf(out, "  \"rows\": [\n");
-	json_rows(out, facts->beside, rows, count);
-	fprintf(out, "\n  ]\n}\n");
-	failed = ferror(out);
-	if (fclose(out) || failed) {
-		fprintf(stderr, "%s: %s: %s\n", opts->program, opts->json, strerror(errno));
-		return -1;
-	}
-	return 0;
 }

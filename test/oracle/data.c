@@ -2,6 +2,7 @@
 #include "test/oracle/data.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,8 @@ int ll_tokens(const struct ll_shape *shape, const struct ll_data *data, int src)
 {
 	uint64_t random = ll_seed(data->seed, USE_TOKENS, (uint64_t)src);
 
+	if (src >= shape->ranks - data->idle)
+		return 0;
 	if (data->fixed_t > 0)
 		return data->fixed_t;
 	switch (data->fill) {
@@ -58,6 +61,37 @@ static void ids_distinct(int64_t *idx, int k, int first, int n, uint64_t *random
 	}
 }
 
+/* When an expert's clock rings: exponential, of a rate by its popularity, which is dealt to ranks in turn, as a
+ * balancer would place experts. */
+static double zipf_clock(const struct ll_shape *shape, const struct ll_data *data, uint64_t seed, int64_t expert)
+{
+	int local = shape->experts / shape->ranks;
+	double place = (double)(expert % local * shape->ranks + expert / local + 1);
+	double uniform = ((double)(ll_seed(seed, (uint64_t)expert, 0) >> 11) + 0.5) / 9007199254740992.0;
+
+	return -log(uniform) * pow(place, data->zipf);
+}
+
+/* The K whose clocks ring first: different ones, each in proportion to its popularity among those that are left. */
+static void ids_zipf(const struct ll_shape *shape, const struct ll_data *data, int64_t *idx, uint64_t *random)
+{
+	uint64_t seed = ll_random(random);
+	int used = 0;
+
+	for (int64_t e = 0; e < shape->experts; e++) {
+		double at = zipf_clock(shape, data, seed, e);
+		int i = used;
+
+		if (used < shape->topk)
+			used++;
+		else if (zipf_clock(shape, data, seed, idx[--i]) < at)
+			continue;
+		for (; i > 0 && zipf_clock(shape, data, seed, idx[i - 1]) > at; i--)
+			idx[i] = idx[i - 1];
+		idx[i] = e;
+	}
+}
+
 static int64_t bad_id(const struct ll_shape *shape, bool idx64, uint64_t *random)
 {
 	const int64_t bad[] = { shape->experts, -2, shape->experts + 7, INT32_MAX, INT32_MIN, 1ll << 32, -(1ll << 40) };
@@ -77,6 +111,9 @@ static void ids_make(const struct ll_shape *shape, const struct ll_data *data, i
 		return;
 	case LL_ROUTE_ONE_RANK:
 		ids_distinct(idx, k, (int)(pick % (uint64_t)shape->ranks) * local, local, random);
+		return;
+	case LL_ROUTE_ZIPF:
+		ids_zipf(shape, data, idx, random);
 		return;
 	case LL_ROUTE_NOWHERE:
 		for (int i = 0; i < k; i++)

@@ -19,7 +19,8 @@ enum ll_route {
 	LL_ROUTE_BAD,	   /* some ids out of range */
 	LL_ROUTE_ONE,	   /* everything to one expert */
 	LL_ROUTE_ONE_RANK, /* everything to the experts of one rank */
-	LL_ROUTE_NOWHERE   /* all -1 */
+	LL_ROUTE_NOWHERE,  /* all -1 */
+	LL_ROUTE_ZIPF	   /* K different experts, some of them popular */
 };
 
 struct ll_data {
@@ -30,6 +31,8 @@ struct ll_data {
 	bool numeric; /* tokens are finite numbers; else any bits, including NaNs (never interpreted) */
 	bool echo;    /* experts return what they received: combine's input is dispatch's output */
 	int fixed_t;  /* > 0: tokens of every rank */
+	int idle;     /* the last so many ranks have no tokens */
+	double zipf;  /* LL_ROUTE_ZIPF: the n-th most popular expert is chosen in proportion to n to the power -zipf */
 };
 
 /* Derives a seed from another and numbers that distinguish its uses. */

@@ -401,6 +401,8 @@ static int group_open(struct rig *rig)
 	config.max_dispatch_tokens_per_rank = (unsigned)cfg->shape.tmax;
 	config.max_token_bytes = cfg->max_token_bytes ? cfg->max_token_bytes : largest_row(&cfg->shape);
 	config.max_num_sms = (unsigned)cfg->sms;
+	config.dispatch_num_sms = (unsigned)cfg->dispatch_sms;
+	config.combine_num_sms = (unsigned)cfg->combine_sms;
 	config.rdma_buffer_size = cfg->buffer_bytes;
 	config.enable_mask = cfg->mask;
 	config.zero_copy = (ncclEpZeroCopyMode_t)cfg->zero_copy;

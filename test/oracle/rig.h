@@ -25,7 +25,8 @@ struct rig_cfg {
 	int id_kind;   /* ncclEpExpertIdKind_t */
 	int zero_copy; /* ncclEpZeroCopyMode_t */
 	int sms;
-	int spare; /* rows after the valid ones that are poisoned and checked; LL_ALL in tests */
+	int dispatch_sms, combine_sms; /* 0: as sms */
+	int spare;		       /* rows after the valid ones that are poisoned and checked; LL_ALL in tests */
 	bool idx64;
 	unsigned max_token_bytes;   /* 0: the largest row of the shape */
 	unsigned long buffer_bytes; /* rdma_buffer_size; 0: automatic */
