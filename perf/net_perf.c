@@ -5,12 +5,15 @@
  * the round trip.
  *
  *   net_perf [-p] [-n net] [-b bytes] [-e bytes] [-f factor] [-i puts]
+ *
+ * Under a launcher (perf/launch.h) with two ranks these are its processes, and rank 0 prints.
  */
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "perf/launch.h"
 #include "test/rig/net_rig.h"
 #include "util/error.h"
 
@@ -157,6 +160,17 @@ static void measure(struct net_rank *me, struct row *row)
 		way_take(me, size, n);
 }
 
+/* Rank 1 counts what is wrong. */
+static void rows_join(struct net_rank *me)
+{
+	struct row all[2][MAX_SIZES];
+
+	net_meet(me); /* makes progress: the other's last put may need it */
+	EXPECT(me, me->test->gather(me->test->gather_arg, shared->rows, sizeof(shared->rows), all) == 0);
+	for (int i = 0; i < shared->count; i++)
+		shared->rows[i].wrong = all[1][i].wrong;
+}
+
 static void rank_run(struct net_rank *me)
 {
 	for (int i = 0; i < shared->count && !me->errors; i++) {
@@ -165,6 +179,8 @@ static void rank_run(struct net_rank *me)
 		else if (me->rank == 0)
 			shared->skipped++;
 	}
+	if (me->test->gather)
+		rows_join(me);
 }
 
 static int print(void)
@@ -231,9 +247,57 @@ static int parse(int argc, char **argv, struct options *opt)
 	return 0;
 }
 
+static int peers_gather(void *launch, const void *mine, size_t bytes, void *all)
+{
+	char text[LAUNCH_TEXT];
+
+	if (!launch_gather(launch, mine, bytes, all, text, sizeof(text)))
+		return 0;
+	fprintf(stderr, "net_perf: %s\n", text);
+	return -1;
+}
+
+/* -1 after a message. */
+static int launched(struct net_case *test, const struct options *opt, struct launch **launch)
+{
+	char text[LAUNCH_TEXT];
+
+	if (launch_open(launch, text, sizeof(text))) {
+		fprintf(stderr, "net_perf: %s\n", text);
+		return -1;
+	}
+	if (!*launch)
+		return 0;
+	if (launch_ranks(*launch) != 2 || opt->processes) {
+		if (!launch_rank(*launch))
+			fprintf(stderr,
+				"net_perf: a launcher must start 2 ranks, not %d, and -p starts them without one\n",
+				launch_ranks(*launch));
+		launch_close(*launch);
+		return -1;
+	}
+	test->rank = launch_rank(*launch);
+	test->gather = peers_gather;
+	test->gather_arg = *launch;
+	return 0;
+}
+
+static void print_head(const struct options *opt, const struct launch *launch)
+{
+	printf("# net_perf " EP_VERSION
+	       ", transport %s, 2 ranks as %s%s, at most %lu puts per size, a completion every %u\n#\n",
+	       opt->net,
+	       launch		? "processes by "
+	       : opt->processes ? "processes"
+				: "threads",
+	       launch ? launch_name(launch) : "", opt->puts, COVER);
+	fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
 	struct net_case test = { .ranks = 2, .run = rank_run };
+	struct launch *launch = NULL;
 	struct options opt;
 	int rc = parse(argc, argv, &opt);
 
@@ -250,13 +314,15 @@ int main(int argc, char **argv)
 	test.spec = opt.net;
 	test.each = opt.processes;
 	test.bytes = 2 * area();
-	printf("# net_perf " EP_VERSION
-	       ", transport %s, 2 ranks as %s, at most %lu puts per size, a completion every %u\n#\n",
-	       opt.net, opt.processes ? "processes" : "threads", opt.puts, COVER);
-	fflush(stdout);
+	if (launched(&test, &opt, &launch))
+		return 2;
+	if (!test.rank)
+		print_head(&opt, launch);
 	if (net_run(&test)) {
 		printf("# FAILED\n");
 		return 1;
 	}
-	return print();
+	rc = test.rank ? 0 : print();
+	launch_close(launch);
+	return rc;
 }

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# launch.sh EP_PERF HOW: ep_perf with 4 ranks started by HOW prints one table without a wrong value, and a rank that
-# fails ends all of them with a status and a message. Exit status 77 where HOW is not installed.
+# launch.sh EP_PERF NET_PERF HOW: ep_perf with 4 ranks started by HOW, and net_perf with 2, print one table without a
+# wrong value, and a rank that fails ends all of them with a status and a message. Exit status 77 where HOW is missing.
 #   openmpi, mpich, torchrun   the real launcher
 #   srun, ray                  the variables that srun and Ray set, by hand
 #   hosts                      the same as ray, 2 + 2 ranks in two network namespaces joined by a veth; needs root and ip
 set -uo pipefail
-perf=$(readlink -f "$1") how=$2 # absolute: nsenter changes the folder
+perf=$(readlink -f "$1") net=$(readlink -f "$2") how=$3 # absolute: nsenter changes the folder
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"; [ -z "${there:-}" ] || kill -9 "$there"' EXIT # the first of a pid namespace ignores others
 failed=0
@@ -26,10 +26,10 @@ done
 port=$((21000 + $$ % 9000))
 export NCCL_EP_BOOTSTRAP_TIMEOUT_MS=20000 NCCL_EP_TIMEOUT_MS=20000
 
-# ranks COMMAND...: 4 processes; COMMAND sees $rank
+# ranks COMMAND...: $n processes; COMMAND sees $rank
 ranks() {
 	local pids=() rank rc=0
-	for rank in 3 2 1 0; do
+	for ((rank = n - 1; rank >= 0; rank--)); do
 		rank=$rank "$@" &
 		pids+=($!)
 	done
@@ -38,11 +38,11 @@ ranks() {
 }
 # shellcheck disable=SC2317 # called by ranks
 srun_rank() {
-	env SLURM_JOB_ID=$((port % 7919)) SLURM_STEP_ID=0 SLURM_PROCID="$rank" SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID="$rank" \
+	env SLURM_JOB_ID=$((port % 7919)) SLURM_STEP_ID=0 SLURM_PROCID="$rank" SLURM_STEP_NUM_TASKS=$n SLURM_LOCALID="$rank" \
 		SLURM_STEP_NODELIST='127.0.0.[1-2]' "$@"
 }
 # shellcheck disable=SC2317
-ray_rank() { env RANK="$rank" WORLD_SIZE=4 MASTER_ADDR="${master:-127.0.0.1}" MASTER_PORT=$port NCCL_EP_TOKEN="$dir" "$@"; }
+ray_rank() { env RANK="$rank" WORLD_SIZE=$n MASTER_ADDR="${master:-127.0.0.1}" MASTER_PORT=$port NCCL_EP_TOKEN="$dir" "$@"; }
 # Ranks 0 and 2 here, 1 and 3 there.
 # shellcheck disable=SC2317
 host_rank() { if ((rank % 2)); then ray_rank nsenter -t "$there" -n -p -m "$@"; else ray_rank "$@"; fi; }
@@ -50,6 +50,8 @@ host_rank() { if ((rank % 2)); then ray_rank nsenter -t "$there" -n -p -m "$@"; 
 hosts_make() {
 	[ "$(id -u)" = 0 ] || skip 'needs root for network namespaces'
 	want ip && want nsenter
+	compgen -G '/usr/lib*/*/libfabric.so.1' >/dev/null || compgen -G '/usr/lib*/libfabric.so.1' >/dev/null ||
+		skip 'no libfabric: no transport between hosts'
 	unshare --net --pid --fork --mount-proc sleep 120 >/dev/null 2>&1 &
 	there=$!
 	for _ in 1 2 3 4 5 6 7 8 9 10; do
@@ -71,11 +73,12 @@ case $how in
 openmpi)
 	want mpirun.openmpi
 	by='by mpirun (Open MPI)'
-	start=(mpirun.openmpi --oversubscribe -n 4)
+	start=(mpirun.openmpi --oversubscribe)
 	[ "$(id -u)" != 0 ] || start+=(--allow-run-as-root)
+	count=-n
 	;;
-mpich) want mpirun.mpich && by='by mpirun (MPICH)' start=(mpirun.mpich -n 4) ;;
-torchrun) want torchrun && by='by torchrun' start=(torchrun --nproc-per-node 4 --master-port "$port" --no-python) ;;
+mpich) want mpirun.mpich && by='by mpirun (MPICH)' start=(mpirun.mpich) count=-n ;;
+torchrun) want torchrun && by='by torchrun' start=(torchrun --master-port "$port" --no-python) count=--nproc-per-node ;;
 srun) by='by srun' start=(ranks srun_rank) ;;
 ray) by='by RANK and WORLD_SIZE' start=(ranks ray_rank) ;;
 hosts)
@@ -86,8 +89,13 @@ hosts)
 *) echo "unknown: $how" && exit 2 ;;
 esac
 
-# run OPTIONS...: sets rc
-run() { "${start[@]}" "$perf" -D host -n 3 -w 1 -H 256 -x 16 "$@" >"$dir/out" 2>"$dir/err"; rc=$?; }
+# launch RANKS COMMAND...: sets rc
+launch() {
+	n=$1
+	"${start[@]}" ${count:+"$count" "$n"} "${@:2}" >"$dir/out" 2>"$dir/err"
+	rc=$?
+}
+run() { launch 4 "$perf" -D host -n 3 -w 1 -H 256 -x 16 "$@"; }
 
 for mode in ll ht; do
 	run -a $mode -b 4 -e 8
@@ -100,6 +108,18 @@ for mode in ll ht; do
 		grep -q '^# net ' "$dir/out" || fail "$mode: two hosts, but no transport between them"
 	fi
 done
+
+transport=loop
+[ "$how" != hosts ] || transport=fabric:provider=tcp
+launch 2 "$net" -n $transport -b 64 -e 4096 -f 64 -i 200
+[ $rc = 0 ] || [ $rc = 77 ] || fail "net_perf: exit status $rc"
+if [ $rc = 0 ]; then
+	[ "$(grep -c "^# net_perf.* 2 ranks as processes $by" "$dir/out")" = 1 ] || fail 'net_perf: not one table'
+	grep -q '^ *4096 .* 0$' "$dir/out" || fail 'net_perf: no row of 4096 bytes'
+	grep -q 'Out of bounds values : 0 OK' "$dir/out" || fail 'net_perf: wrong values'
+	launch 3 "$net" -i 10
+	[ $rc != 0 ] && [ "$(grep -c 'must start 2 ranks, not 3' "$dir/err")" = 1 ] || fail 'net_perf with 3 ranks'
+fi
 
 # More rows than max_recv_tokens_per_rank: a call fails on every rank.
 NCCL_EP_DEBUG=NONE run -a ht -e 8 --max-recv 8

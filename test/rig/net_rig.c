@@ -32,12 +32,60 @@ pid_t net_pid(struct net_rank *me, int rank)
 	return me->board->pid[rank];
 }
 
+struct stepper {
+	struct net_rank *me;
+	_Atomic bool end;
+};
+
+static void *stepper_main(void *arg)
+{
+	struct stepper *s = arg;
+	int n;
+
+	while (!s->end) {
+		s->me->hot->progress(s->me->ctx, NULL, 0, &n);
+		sched_yield();
+	}
+	return NULL;
+}
+
+/* Blocks, so that a thread makes progress meanwhile; nobody else uses the context. */
+static void gather_all(struct net_rank *me, const void *mine, size_t bytes, void *all)
+{
+	struct stepper stepper = { .me = me };
+	pthread_t thread;
+	bool steps = me->ctx && !pthread_create(&thread, NULL, stepper_main, &stepper);
+
+	EXPECT(me, me->test->gather(me->test->gather_arg, mine, bytes, all) == 0);
+	stepper.end = true;
+	if (steps)
+		pthread_join(thread, NULL);
+}
+
+/* What each rank has written to its place in all[ranks], to everybody. */
+static void net_share(struct net_rank *me, void *all, size_t bytes)
+{
+	uint8_t mine[NCCL_EP_NET_HANDLE_SIZE];
+
+	if (!me->test->gather) {
+		net_meet(me);
+		return;
+	}
+	memcpy(mine, (uint8_t *)all + (size_t)me->rank * bytes, bytes);
+	gather_all(me, mine, bytes, all);
+}
+
 void net_meet(struct net_rank *me)
 {
+	uint8_t here = 1, all[NET_RANKS];
 	uint32_t *arrived = &me->board->arrived[me->meetings++ % 1024];
 	uint64_t end = ep_deadline_ms(NET_WAIT_MS);
 	int n;
 
+	if (me->test->gather) {
+		gather_all(me, &here, 1, all);
+		return;
+	}
 	__atomic_fetch_add(arrived, 1, __ATOMIC_SEQ_CST);
 	while (__atomic_load_n(arrived, __ATOMIC_SEQ_CST) < __atomic_load_n(&me->board->present, __ATOMIC_SEQ_CST)) {
 		if (ep_now_ns() > end) {
@@ -165,7 +213,7 @@ static int rank_open(struct net_rank *me)
 	    me->net->ops.listen(me->net->net, dev, me->nranks, b->handles[me->rank], &listener))
 		return -1;
 	b->pid[me->rank] = getpid();
-	net_meet(me);
+	net_share(me, b->handles, NCCL_EP_NET_HANDLE_SIZE);
 	for (int r = 0; r < me->nranks; r++)
 		if (r == me->rank || !me->test->peers || me->test->peers(me->rank, r))
 			memcpy(handles[r], b->handles[r], sizeof(handles[r]));
@@ -178,7 +226,7 @@ static int rank_open(struct net_rank *me)
 	    me->net->ops.regMr(me->comm, &mem, b->keys[me->rank], &me->mr))
 		return -1;
 	close(fd);
-	net_meet(me);
+	net_share(me, b->keys, NCCL_EP_NET_KEY_SIZE);
 	me->share_rc = me->net->ops.shareMr(me->comm, me->mr, b->keys);
 	if (me->share_rc)
 		snprintf(me->message, sizeof(me->message), "%s", ep_last_error());
@@ -276,7 +324,11 @@ int net_run(const struct net_case *test)
 	board->present = (uint32_t)test->ranks;
 	for (int r = 0; r < test->ranks; r++)
 		ranks[r] = (struct net_rank){ .test = test, .board = board, .rank = r, .nranks = test->ranks };
-	errors = test->each ? processes_run(ranks, test->ranks, test->each) : threads_run(ranks, 0, test->ranks);
+	if (test->gather)
+		rank_main(&ranks[test->rank]);
+	errors = test->gather ? 0
+		 : test->each ? processes_run(ranks, test->ranks, test->each)
+			      : threads_run(ranks, 0, test->ranks);
 	for (int r = 0; r < test->ranks; r++)
 		errors += board->errors[r];
 	munmap(board, sizeof(*board));

@@ -37,9 +37,14 @@ struct net_case {
 	bool (*peers)(int a, int b); /* who connects to whom, both ways; NULL: all */
 	int (*enter)(int first); /* or NULL: in each process before its ranks start, with the first rank; not 0: exit */
 	void (*run)(struct net_rank *me);
+	/* Where a launcher started the ranks, one per process: this one's rank, and `bytes` of every rank to
+	 * all[ranks] (0, or -1 after a message); also a barrier. NULL: net_run starts them. */
+	int rank;
+	int (*gather)(void *arg, const void *mine, size_t bytes, void *all);
+	void *gather_arg;
 };
 
-/* The number of failed expectations or ranks, which are printed. */
+/* The number of failed expectations or ranks, which are printed; of a launcher's ranks those of this one. */
 int net_run(const struct net_case *test);
 /* Whether this net has no device here; prints the reason on stderr. Leaves nothing loaded. */
 bool net_absent(const char *spec);
