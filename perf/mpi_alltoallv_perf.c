@@ -160,7 +160,7 @@ static long wrong_rows(const struct exchange *x)
 static void row_make(struct exchange *x, struct perf_row *out)
 {
 	int rows = 0, n = x->opts->iterations;
-	long sum[2] = { 0 };
+	long sum[3] = { 0 };
 
 	*out = (struct perf_row){
 		.tokens = x->tokens, .phase = PERF_ALLTOALLV, .device_us = -1, .beside_us = -1, .wrong = -1
@@ -169,7 +169,8 @@ static void row_make(struct exchange *x, struct perf_row *out)
 		rows += x->recv_count[r];
 	sum[0] = rows;
 	sum[1] = x->opts->check ? wrong_rows(x) : 0;
-	MPI_Allreduce(MPI_IN_PLACE, sum, 2, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
+	sum[2] = rows - x->recv_count[x->rank];
+	MPI_Allreduce(MPI_IN_PLACE, sum, 3, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
 	MPI_Allreduce(MPI_IN_PLACE, x->sample, n, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
 	out->best_us = x->sample[0];
 	for (int i = 0; i < n; i++) {
@@ -177,7 +178,11 @@ static void row_make(struct exchange *x, struct perf_row *out)
 		out->best_us = x->sample[i] < out->best_us ? x->sample[i] : out->best_us;
 	}
 	out->bytes = (double)sum[0] * (double)x->row / x->opts->ranks;
+	out->remote = (double)sum[2] * (double)x->row / x->opts->ranks;
 	out->algbw = out->bytes / 1e3 / out->host_us;
+	out->busbw = out->remote / 1e3 / out->host_us;
+	out->p50_us = perf_percentile(x->sample, n, 0.5);
+	out->p99_us = perf_percentile(x->sample, n, 0.99);
 	out->wrong = x->opts->check ? sum[1] : -1;
 }
 
