@@ -42,7 +42,10 @@ srun_rank() {
 		SLURM_STEP_NODELIST='127.0.0.[1-2]' "$@"
 }
 # shellcheck disable=SC2317
-ray_rank() { env RANK="$rank" WORLD_SIZE=$n MASTER_ADDR="${master:-127.0.0.1}" MASTER_PORT=$port NCCL_EP_TOKEN="$dir" "$@"; }
+ray_rank() {
+	[ "$rank" != "${dies:-}" ] || set -- timeout -s KILL 1 "$@"
+	env RANK="$rank" WORLD_SIZE=$n MASTER_ADDR="${master:-127.0.0.1}" MASTER_PORT=$port NCCL_EP_TOKEN="$dir" "$@"
+}
 # Ranks 0 and 2 here, 1 and 3 there.
 # shellcheck disable=SC2317
 host_rank() { if ((rank % 2)); then ray_rank nsenter -t "$there" -n -p -m "$@"; else ray_rank "$@"; fi; }
@@ -125,6 +128,15 @@ fi
 NCCL_EP_DEBUG=NONE run -a ht -e 8 --max-recv 8
 [ $rc != 0 ] || fail 'ranks that failed have exit status 0'
 grep -q 'ep_perf: rank [0-3]: .*max_recv_tokens_per_rank' "$dir/err" || fail 'no message of the failed call'
+# Killed in the middle: here no launcher ends the others.
+if [ "$how" = ray ]; then
+	start_s=$SECONDS
+	NCCL_EP_DEBUG=NONE dies=2 launch 4 "$perf" -D host -b 8 -e 8 -H 256 -x 16 -n 100000
+	[ $rc != 0 ] || fail 'a rank was killed, the exit status is 0'
+	[ "$(grep -c 'ep_perf: rank [013]: ' "$dir/err")" = 3 ] || fail 'not every survivor said why it ended'
+	grep -q 'rank 2' "$dir/err" || fail 'nobody named the killed rank'
+	((SECONDS - start_s < 15)) || fail "survivors took $((SECONDS - start_s)) s to end"
+fi
 # Ranks by itself, and by the launcher.
 run -t 2
 [ $rc != 0 ] || fail '-t under a launcher'

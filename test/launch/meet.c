@@ -181,7 +181,7 @@ Test(meet, token)
 
 Test(meet, another_token)
 {
-	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "1500", 1);
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "4000", 1);
 	for (int r = 0; r < RANKS; r++)
 		token[r] = r == 2 ? "guessed" : r == 3 ? NULL : "correct horse";
 	play(port_find(), false);
@@ -199,7 +199,7 @@ Test(meet, another_token)
 
 Test(meet, a_rank_that_never_comes)
 {
-	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "1000", 1);
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "3000", 1);
 	absent = 3;
 	play(port_find(), false);
 	cr_expect_eq(seen[0].rc, -1);
