@@ -125,6 +125,13 @@ ncclResult_t anyEpGroupNodes(ncclEpGroup_t group, int *nodes, size_t nranks);
 ncclResult_t anyEpGroupAllGather(ncclEpGroup_t group, const void *mine, void *all, size_t bytes);
 
 /*
+ * Writes what this rank is doing in the group to a file in NCCL_EP_DUMP_DIR, now, with the line `why` in it;
+ * ncclInvalidUsage where the variable is not set. `ep_info --dump FOLDER` joins the files of all ranks. From any
+ * thread, also while another is in an operation: for a watchdog. A group that fails writes one by itself.
+ */
+ncclResult_t anyEpGroupDump(ncclEpGroup_t group, const char *why);
+
+/*
  * Where the rows of an LL expert-major dispatch came from, in stream order after it (after ncclEpComplete, where it was
  * send_only). tokens, int32 [El, R * Tmax]: the row's token at its source; past an expert's count untouched. ranges,
  * int64 [El, R]: the rows of a source in an expert, which are contiguous, as first << 32 | number.

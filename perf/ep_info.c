@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints the version, what the library finds on this machine, and its parameters; comment lines start with #. */
+#include <getopt.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -125,11 +126,13 @@ static void print_params(bool all)
 static int usage(FILE *out, int status)
 {
 	fprintf(out, "usage: ep_info [-e] [-n] [-p] [-h]\n"
+		     "       ep_info --dump FOLDER\n"
 		     "  version, devices, bootstrap addresses, and the parameters that are set\n"
 		     "  -e  every parameter: type, default, value, source, description\n"
 		     "  -n  every transport: its devices, or why it has none, and what a rank here would use\n"
 		     "  -p  NIC profiles of the verbs transport\n"
-		     "  -h  this text\n");
+		     "  -h  this text\n"
+		     "  --dump FOLDER  joins what the ranks of a job that hangs wrote to NCCL_EP_DUMP_DIR\n");
 	return status;
 }
 
@@ -143,10 +146,15 @@ static void print_profiles(void)
 
 int main(int argc, char **argv)
 {
+	static const struct option options[] = { { "dump", required_argument, NULL, 'D' },
+						 { "help", no_argument, NULL, 'h' },
+						 { 0 } };
 	bool all = false, nets = false, profiles = false;
 	int c;
 
-	while ((c = getopt(argc, argv, "ehnp")) != -1) {
+	while ((c = getopt_long(argc, argv, "ehnp", options, NULL)) != -1) {
+		if (c == 'D')
+			return ep_info_dump(optarg);
 		if (c == 'h')
 			return usage(stdout, 0);
 		if (c == '?')

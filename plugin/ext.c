@@ -9,6 +9,7 @@
 #include "plugin/boot/gather.h"
 #include "plugin/check/check.h"
 #include "plugin/group/algo.h"
+#include "plugin/group/dump.h"
 #include "plugin/group/group.h"
 #include "plugin/group/handle.h"
 #include "plugin/ht/state.h"
@@ -155,6 +156,16 @@ ncclResult_t anyEpGroupNodes(ncclEpGroup_t group, int *nodes, size_t nranks)
 	for (int r = 0; r < group->nranks; r++)
 		nodes[r] = ep_group_ht(group) ? (int)ep_ht_nodes_of(ep_ht_nodes(group), r) : group->topo.rank[r].node;
 	return ncclSuccess;
+}
+
+ncclResult_t anyEpGroupDump(ncclEpGroup_t group, const char *why)
+{
+	static const char fn[] = "anyEpGroupDump";
+	int rc;
+
+	if ((rc = ep_check_live(fn, "group", EP_LIVE_GROUP, group)) || (rc = ep_check_pointer(fn, "why", why)))
+		return result(rc);
+	return result(ep_dump_write(group, why));
 }
 
 ncclResult_t anyEpGroupAllGather(ncclEpGroup_t group, const void *mine, void *all, size_t bytes)

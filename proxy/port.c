@@ -238,6 +238,7 @@ void ep_port_close(struct ep_port *port)
 	free(port->ring);
 	free(port->of);
 	free(port->channel);
+	free(port->state);
 	free(port);
 }
 
@@ -263,8 +264,7 @@ void ep_port_counts(const struct ep_port *port, struct ep_port_counts *out)
 	};
 }
 
-/* Until the engine has answered the ticket. */
-static int port_wait(struct ep_port *port, const uint64_t *answered, uint64_t ticket, uint64_t deadline)
+int port_wait(struct ep_port *port, const uint64_t *answered, uint64_t ticket, uint64_t deadline)
 {
 	struct timespec nap = ep_timespec(QUIET_POLL_NS);
 
@@ -375,6 +375,10 @@ int ep_port_turn(struct ep_port *port)
 		port_peers_ask(port);
 	port_times_end(port);
 	port_settle(port, asked);
+	/* A1, as above. */
+	asked = __atomic_load_n(&port->asked_state, __ATOMIC_ACQUIRE);
+	if (__builtin_expect(asked != port->told_state, 0))
+		port_state_tell(port, asked);
 	return moved;
 }
 

@@ -139,6 +139,8 @@ struct ep_port {
 	struct ep_port_times times; /* atomic, written by the engine's thread only */
 	uint64_t asked, answered;   /* atomic: tickets of ep_port_quiet */
 	uint64_t looks, looked;	    /* atomic: tickets of ep_port_look */
+	uint64_t asked_state, told_state; /* atomic: tickets of ep_port_describe */
+	char *state;			  /* what the engine wrote for the last of them; NULL: nobody has asked */
 };
 
 /* Adds to a counter that other threads read. */
@@ -215,6 +217,11 @@ static inline bool port_owes(const struct ep_port *p, const struct port_channel 
 {
 	return !p->o.ordered && p->order.channel[ch->index].taken - ch->credited >= p->o.window / 4;
 }
+
+/* Until the engine has answered the ticket; -EP_ETIMEOUT, without a message, past the deadline. */
+int port_wait(struct ep_port *port, const uint64_t *answered, uint64_t ticket, uint64_t deadline);
+/* The engine: writes its state, and answers. */
+void port_state_tell(struct ep_port *p, uint64_t asked);
 
 /* Called by the engine: one turn; returns how much moved. */
 int ep_port_turn(struct ep_port *port);

@@ -118,5 +118,8 @@ int ep_port_quiet(struct ep_port *port, uint64_t deadline);
 bool ep_port_pending(const struct ep_port *port, int rank);
 /* The same for the receiving side: until everything that had arrived before the call is processed. */
 int ep_port_look(struct ep_port *port, uint64_t deadline);
+/* Any thread, one at a time, while the port is attached: what it has in flight and queued, in lines, as of a turn after
+ * the call; valid until the next call. -EP_ETIMEOUT, without a message: the engine made no turn. */
+int ep_port_describe(struct ep_port *port, uint64_t deadline, const char **out);
 
 #endif

@@ -44,6 +44,10 @@ struct ep_algo {
 	int (*clear)(struct ncclEpGroup *group);
 	int (*mask)(struct ncclEpGroup *group, const struct ep_mask *mask, void *stream);
 
+	/* The last operation of which something came from the rank, as this rank sees it; of this rank itself: the last
+	 * that has ended. -ENOENT: nothing here tells. Waits for no kernel. */
+	int (*heard)(const struct ncclEpGroup *group, int rank, uint64_t deadline, uint64_t *epoch);
+
 	/* ---- of a handle; fn is the API call, for messages ---- */
 	int (*mem_size)(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args,
 			size_t *bytes);

@@ -5,9 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plugin/group/dump.h"
 #include "plugin/group/grow.h"
 #include "plugin/group/launch.h"
 #include "plugin/group/plan.h"
+#include "plugin/group/guard.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/live.h"
@@ -290,6 +292,7 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 {
 	struct ep_window_ctx ctx = ep_group_window_ctx(group);
 
+	ep_guard_close(group->guard); /* while there is something to see */
 	group->algo->stop(group);
 	ep_link_stop(group->link);
 	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
@@ -325,6 +328,7 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 		group->dev->ops->close(group->dev);
 	pthread_mutex_destroy(&group->lock);
 	pthread_mutex_destroy(&group->error_lock);
+	pthread_mutex_destroy(&group->dump_lock);
 	ep_live_drop(EP_LIVE_GROUP, group);
 	free(group);
 }
@@ -348,6 +352,7 @@ static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep
 	group->timeout_ns = timeout_of(cfg);
 	pthread_mutex_init(&group->lock, NULL);
 	pthread_mutex_init(&group->error_lock, NULL);
+	pthread_mutex_init(&group->dump_lock, NULL);
 	return group;
 }
 
@@ -394,6 +399,8 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 		goto release;
 	}
 	ep_boot_limit(group->boot, 0);
+	if ((rc = ep_dump_open(group)))
+		EP_WARN(EP_GROUP, "rank %d: no dumps of this group: %s", group->rank, ep_last_error());
 	*out = group;
 	return 0;
 release:

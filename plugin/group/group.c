@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "plugin/group/algo.h"
+#include "plugin/group/guard.h"
 #include "util/error.h"
 
 uint32_t ep_group_near(const struct ncclEpGroup *group)
@@ -32,6 +33,25 @@ void ep_group_set_error(struct ncclEpGroup *group, int err, struct ep_blame blam
 	    (!atomic_load_explicit(&group->told, memory_order_relaxed) && blame.evidence > group->blame.evidence))
 		error_put(group, err, blame, message);
 	pthread_mutex_unlock(&group->error_lock);
+	ep_guard_wake(group->guard);
+}
+
+/* By halves, the upper one until it stays: a peek reads 32 bits. */
+int ep_group_peek(const struct ncclEpGroup *group, const uint64_t *word, uint64_t deadline, uint64_t *out)
+{
+	const struct ep_dev_ops *ops = group->dev->ops;
+	const uint32_t *half = (const uint32_t *)word;
+	uint32_t low, high, again = 0;
+	int rc;
+
+	do {
+		high = again;
+		if ((rc = ops->peek(group->dev, half, deadline, &low)) ||
+		    (rc = ops->peek(group->dev, half + 1, deadline, &again)))
+			return rc;
+	} while (high != again);
+	*out = (uint64_t)high << 32 | low;
+	return 0;
 }
 
 static bool fatal(const struct ncclEpGroup *group, int err)
@@ -91,6 +111,8 @@ int ep_group_check(struct ncclEpGroup *group)
 	told = atomic_load_explicit(&group->told, memory_order_relaxed);
 	if (!told && group->boot && fatal(group, rc))
 		judge(group);
+	if (!told) /* before the caller may end the process */
+		ep_guard_report(group->guard);
 	pthread_mutex_lock(&group->error_lock);
 	atomic_store_explicit(&group->told, true, memory_order_relaxed);
 	ep_last_error_set(group->error_text);
@@ -129,8 +151,10 @@ static void mask_for_good(struct ncclEpGroup *group, int rank, const char *why)
 		__atomic_store_n(gone, 1, __ATOMIC_RELAXED);
 	}
 	pthread_mutex_unlock(&group->error_lock);
-	if (first)
+	if (first) {
 		EP_WARN(EP_GROUP, "rank %d: masking rank %d: %s", group->rank, rank, why);
+		ep_guard_wake(group->guard);
+	}
 }
 
 /* Runs in the bootstrap's service thread. */
@@ -213,6 +237,8 @@ int ep_group_clear(struct ncclEpGroup *group)
 	else
 		forget(group);
 	pthread_mutex_unlock(&group->error_lock);
+	if (!rc)
+		ep_guard_again(group->guard);
 	return rc || !group->state.ptr ? rc : group->algo->clear(group);
 }
 

@@ -19,6 +19,7 @@
 #include "plugin/link/link.h"
 
 struct ep_algo;
+struct ep_guard;
 
 /* Operations whose SMs are limited separately. */
 enum ep_sms { EP_SMS_ANY, EP_SMS_UPDATE, EP_SMS_DISPATCH, EP_SMS_COMBINE, EP_SMS_KINDS };
@@ -72,6 +73,12 @@ struct ncclEpGroup {
 	struct ep_mem state;   /* counters and epochs of the kernels; this rank's own */
 	const uint32_t *ended; /* in state: number of the last launch that has ended */
 	atomic_uint launched;  /* number of the last that was not captured */
+	/* Only to be shown: the last launch, also one that is under way in its caller, its enum ep_kernel and time. */
+	atomic_uint opened;
+	atomic_int last_kernel;
+	_Atomic uint64_t last_at;
+	struct ep_guard *guard;	   /* NULL: nobody asked for dumps */
+	pthread_mutex_t dump_lock; /* held while one is written */
 	struct ep_page page;
 	struct ep_pool pool; /* memory of handles: freed only at the end */
 
@@ -108,6 +115,9 @@ int ep_group_check(struct ncclEpGroup *group);
 void ep_group_set_error(struct ncclEpGroup *group, int err, struct ep_blame blame, const char *message);
 /* Whether the group has an error that only ncclEpGroupDestroy ends. */
 bool ep_group_failed(struct ncclEpGroup *group);
+
+/* A word of the group's device memory, now: waits for no stream. */
+int ep_group_peek(const struct ncclEpGroup *group, const uint64_t *word, uint64_t deadline, uint64_t *out);
 
 /* A failure of this rank alone in something collective: the others are told, and the group has failed. */
 void ep_group_give_up(struct ncclEpGroup *group, int rc);

@@ -133,10 +133,16 @@ int ep_launch_run(struct ncclEpGroup *group, struct ep_launch *launch, uint32_t 
 	*counted = atomic_load_explicit(&group->launched, memory_order_relaxed) + 1;
 	*counted += !*counted;
 	launch->counted = counted;
-	if ((rc = group->dev->ops->launch(group->dev, launch)))
-		return rc;
-	if (*counted)
+	atomic_store_explicit(&group->opened, *counted, memory_order_relaxed);
+	atomic_store_explicit(&group->last_kernel, (int)launch->kernel, memory_order_relaxed);
+	atomic_store_explicit(&group->last_at, ep_now_ns(), memory_order_relaxed);
+	rc = group->dev->ops->launch(group->dev, launch);
+	if (!rc && *counted)
 		atomic_store_explicit(&group->launched, *counted, memory_order_relaxed);
+	atomic_store_explicit(&group->opened, atomic_load_explicit(&group->launched, memory_order_relaxed),
+			      memory_order_relaxed);
+	if (rc)
+		return rc;
 	ep_link_wake(group->link);
 	return ep_group_check(group);
 }

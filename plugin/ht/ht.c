@@ -378,6 +378,7 @@ const struct ep_algo ep_ht_algo = {
 	.abandon = ep_ht_abandon,
 	.clear = ep_ht_clear,
 	.mask = ep_algo_no_mask,
+	.heard = ep_ht_heard,
 	.mem_size = ep_ht_mem_size,
 	.need = ep_ht_need,
 	.update = ht_update,

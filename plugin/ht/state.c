@@ -227,38 +227,58 @@ int ep_ht_clear(struct ncclEpGroup *group)
 	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
 }
 
-/* By halves, the upper one until it stays: a peek reads a word, and waits for no stream. */
-static int count_read(struct ncclEpGroup *group, const uint64_t *count, uint64_t *out)
-{
-	const struct ep_dev_ops *ops = group->dev->ops;
-	const uint32_t *half = (const uint32_t *)count;
-	uint64_t deadline = ep_deadline_ms(SETUP_MS);
-	uint32_t low, high, again = 0;
-	int rc;
-
-	do {
-		high = again;
-		if ((rc = ops->peek(group->dev, half, deadline, &low)) ||
-		    (rc = ops->peek(group->dev, half + 1, deadline, &again)))
-			return rc;
-	} while (high != again);
-	*out = (uint64_t)high << 32 | low;
-	return 0;
-}
-
 int ep_ht_counts(struct ncclEpGroup *group, struct ep_ht_counts *out)
 {
 	const struct ep_ht_state *state = group->state.ptr;
+	uint64_t deadline = ep_deadline_ms(SETUP_MS);
 	int rc;
 
-	if ((rc = count_read(group, &state->direct, &out->direct)) ||
-	    (rc = count_read(group, &state->staged, &out->staged)) ||
-	    (rc = count_read(group, &state->crossed[0], &out->crossed[0])) ||
-	    (rc = count_read(group, &state->crossed[1], &out->crossed[1])))
+	if ((rc = ep_group_peek(group, &state->direct, deadline, &out->direct)) ||
+	    (rc = ep_group_peek(group, &state->staged, deadline, &out->staged)) ||
+	    (rc = ep_group_peek(group, &state->crossed[0], deadline, &out->crossed[0])) ||
+	    (rc = ep_group_peek(group, &state->crossed[1], deadline, &out->crossed[1])))
 		return rc != -EP_ETIMEOUT ? rc
 					  : EP_FAIL(EP_GROUP, EP_ETIMEOUT,
 						    "rank %d: its device did not copy a counter within %d s",
 						    group->rank, SETUP_MS / 1000);
 	ep_reach_counts(ep_ht_reach(group), &out->reach);
+	return 0;
+}
+
+/* Of another node only the counts of a client: steps of its rows are numbered through all operations. */
+static int heard_afar(const struct ncclEpGroup *group, int rank, uint64_t deadline, uint64_t *epoch)
+{
+	const struct ep_ht_nodes *nodes = ep_ht_nodes(group);
+	struct ep_far far;
+
+	ep_link_args(group->link, &far);
+	for (uint32_t i = 0; far.control && i < nodes->clients; i++)
+		if (nodes->client[i].rank == (uint32_t)rank)
+			return ep_group_peek(group, (const uint64_t *)(far.control + ep_ht_counts_word(i)), deadline,
+					     epoch);
+	return -ENOENT;
+}
+
+int ep_ht_heard(const struct ncclEpGroup *group, int rank, uint64_t deadline, uint64_t *epoch)
+{
+	const struct ep_ht *ht = group->algo_state;
+	const uint8_t *mine = group->control.peer[group->rank];
+	const struct ep_ht_line *line = (const struct ep_ht_line *)(mine + ep_ht_line_at((uint32_t)rank));
+	const struct ep_ht_line *near =
+		(const struct ep_ht_line *)((const uint8_t *)group->state.ptr + ep_ht_lines_at(group));
+	uint64_t words[4], last = 0;
+	int rc;
+
+	if (!group->control.peer[rank])
+		return heard_afar(group, rank, deadline, epoch);
+	line = ht->near[rank] ? near + rank : line;
+	if ((rc = ep_group_peek(group, &line->done, deadline, &words[0])) ||
+	    (rc = ep_group_peek(group, &line->counts, deadline, &words[1])) ||
+	    (rc = ep_group_peek(group, &line->entered, deadline, &words[2])) ||
+	    (rc = ep_group_peek(group, &line->meta, deadline, &words[3])))
+		return rc;
+	for (int i = 0; i < (rank == group->rank ? 1 : 4); i++)
+		last = words[i] > last ? words[i] : last;
+	*epoch = last;
 	return 0;
 }

@@ -17,6 +17,7 @@ void ep_ht_stop(struct ncclEpGroup *group);
 void ep_ht_close(struct ncclEpGroup *group);
 void ep_ht_abandon(struct ncclEpGroup *group);
 int ep_ht_clear(struct ncclEpGroup *group);
+int ep_ht_heard(const struct ncclEpGroup *group, int rank, uint64_t deadline, uint64_t *epoch);
 
 /* NULL in *out, and 0, when all ranks of the node are threads of this process, or zero_copy is OFF. */
 int ep_ht_reach_open(struct ncclEpGroup *group, struct ep_reach **out);

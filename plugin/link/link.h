@@ -16,6 +16,7 @@
 #include "plugin/boot/boot.h"
 #include "plugin/boot/topo.h"
 #include "proxy/engine.h"
+#include "util/lines.h"
 
 #define EP_LINK_PORTS 8
 #define EP_LINK_LANES 4
@@ -112,6 +113,8 @@ size_t ep_link_tables(const struct ep_link *link);
 int ep_link_quiet(const struct ep_link *link, uint64_t deadline);
 /* After a timeout of ep_link_quiet: " to rank 3 and rank 5", or "" if it is not known to whom. */
 void ep_link_pending(const struct ep_link *link, char *out, size_t size);
+/* Its transport, NICs and engines, in lines, for a dump; one thread at a time. */
+void ep_link_describe(const struct ep_link *link, uint64_t deadline, struct ep_lines *out);
 /* Waits until what has arrived shows in the control page; immediate on an ordered net. */
 int ep_link_poll(const struct ep_link *link, uint64_t deadline);
 /* Detaches from the engines: between two barriers, the first of them after ep_link_quiet. */

@@ -62,3 +62,28 @@ int ep_ll_clear(struct ncclEpGroup *group)
 		rc = ep_link_clear(group->link, ep_ll_far_at(n, ep_ll_failed_at(n)));
 	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));
 }
+
+/* Its signal: all its rows of the operation are here. Of this rank itself the acknowledgements, which follow the rows
+ * that it has received. */
+int ep_ll_heard(const struct ncclEpGroup *group, int rank, uint64_t deadline, uint64_t *epoch)
+{
+	uint32_t n = (uint32_t)group->nranks, r = (uint32_t)rank;
+	const uint8_t *page = group->control.mine.ptr;
+	uint64_t at = ep_ll_signal_at(r), other = 0;
+	struct ep_far far;
+	int rc;
+
+	if (rank == group->rank) {
+		if ((rc = ep_group_peek(group, (const uint64_t *)(page + ep_ll_ack_at(n, 1, r)), deadline, &other)))
+			return rc;
+		at = ep_ll_ack_at(n, 0, r);
+	} else if (!group->control.peer[rank]) {
+		ep_link_args(group->link, &far);
+		page = far.control;
+		at = ep_ll_far_at(n, at);
+	}
+	rc = ep_group_peek(group, (const uint64_t *)(page + at), deadline, epoch);
+	if (!rc && other > *epoch)
+		*epoch = other;
+	return rc;
+}

@@ -22,9 +22,10 @@ __all__ = ['AllocConfig', 'CombineConfig', 'CombineInputs', 'CombineOutputs', 'C
            'NCCLEpError', 'NetCounts', 'NetTimes', 'ReachCounts', 'Tensor', 'TensorAllocConfig', 'anyep_version',
            'check_status', 'combine', 'complete', 'create_group', 'create_handle', 'dispatch', 'error_clear',
            'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_all_gather', 'group_destroy',
-           'group_net_counts', 'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes', 'handle_destroy',
-           'handle_mem_size', 'handle_sources', 'host_stream_create', 'host_stream_destroy', 'host_stream_synchronize',
-           'init_handle', 'mask_clean', 'mask_query', 'mask_update', 'tensor_alloc', 'tensor_destroy', 'update_handle']
+           'group_dump', 'group_net_counts', 'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes',
+           'handle_destroy', 'handle_mem_size', 'handle_sources', 'host_stream_create', 'host_stream_destroy',
+           'host_stream_synchronize', 'init_handle', 'mask_clean', 'mask_query', 'mask_update', 'tensor_alloc',
+           'tensor_destroy', 'update_handle']
 
 _P = c_void_p
 PROTOTYPES: dict[str, Sequence[Any]] = {
@@ -50,6 +51,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     'anyEpGetLastError': (c_char_p,),
     'anyEpGroupWindowBytes': (c_int, _P, POINTER(c_size_t)),
     'anyEpGroupAllGather': (c_int, _P, _P, _P, c_size_t),
+    'anyEpGroupDump': (c_int, _P, c_char_p),
     'anyEpGroupNetCounts': (c_int, _P, POINTER(NetCounts)),
     'anyEpGroupNetTimes': (c_int, _P, POINTER(NetTimes)),
     'anyEpGroupReachCounts': (c_int, _P, POINTER(ReachCounts)),
@@ -209,6 +211,10 @@ def _filled(name: str, group: int, kind: type[_structs.Native]) -> Any:
     out = kind.made()
     _call(name, group, byref(out))
     return out
+
+
+def group_dump(group: int, why: str) -> None:
+    _call('anyEpGroupDump', group, why.encode())
 
 
 def group_net_counts(group: int) -> NetCounts:

@@ -200,6 +200,10 @@ class Group:
         """Waits for what ended operations have sent. For measurements: the first call switches the clocks on."""
         return _result(NetTimes, bindings.group_net_times(self._live('get net times')))
 
+    def dump(self, why: str) -> None:
+        """Writes what this rank is doing to NCCL_EP_DUMP_DIR, from any thread; ep_info --dump joins the ranks' files."""
+        bindings.group_dump(self._live('dump'), why)
+
     def reach_counts(self) -> ReachCounts:
         """Which tensors of other ranks were accessed in place, and which were staged."""
         return _result(ReachCounts, bindings.group_reach_counts(self._live('get reach counts')))

@@ -478,6 +478,7 @@ static ncclResult_t (*const ext_version)(int *) = anyEpGetVersion;
 static const char *(*const last_error)(void) = anyEpGetLastError;
 static ncclResult_t (*const window_bytes)(struct ncclEpGroup *, size_t *) = anyEpGroupWindowBytes;
 static ncclResult_t (*const net_counts)(struct ncclEpGroup *, anyEpNetCounts_t *) = anyEpGroupNetCounts;
+static ncclResult_t (*const dump)(struct ncclEpGroup *, const char *) = anyEpGroupDump;
 static ncclResult_t (*const net_times)(struct ncclEpGroup *, anyEpNetTimes_t *) = anyEpGroupNetTimes;
 static ncclResult_t (*const stream_create)(cudaStream_t *) = anyEpHostStreamCreate;
 static ncclResult_t (*const stream_sync)(cudaStream_t) = anyEpHostStreamSynchronize;
@@ -506,7 +507,7 @@ Test(abi, functions)
 
 Test(abi, ext_functions)
 {
-	cr_expect(net_counts && old_net_counts && net_times);
+	cr_expect(net_counts && old_net_counts && net_times && dump);
 	cr_expect_eq(old_last_error, last_error);
 	cr_expect_eq(old_window_bytes, window_bytes);
 	cr_expect_eq(old_stream_create, stream_create);
