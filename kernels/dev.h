@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 struct ep_dev_ops;
+struct ep_trace;
 
 /* An open device. Rows extend it with their own members. */
 struct ep_dev {
@@ -78,7 +79,8 @@ struct ep_launch {
 	const void *args;
 	size_t args_size;
 	void *stream;
-	uint32_t *counted; /* in args, or NULL: set to 0 where the launch is captured into a graph */
+	uint32_t *counted;	/* in args, or NULL: set to 0 where the launch is captured into a graph */
+	struct ep_trace *trace; /* NULL: not traced. A GPU's kernels are seen by their engines only */
 };
 
 enum ep_dev_kind { EP_DEV_HOST, EP_DEV_CUDA, EP_DEV_KINDS };

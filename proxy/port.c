@@ -362,6 +362,7 @@ int ep_port_turn(struct ep_port *port)
 	/* A1: pairs with R1 in ep_port_quiet and ep_port_look. */
 	uint64_t asked = __atomic_load_n(&port->asked, __ATOMIC_ACQUIRE);
 	uint64_t looks = __atomic_load_n(&port->looks, __ATOMIC_ACQUIRE);
+	uint64_t since = __builtin_expect(port->o.trace != NULL, 0) ? ep_now_ns() : 0;
 	int moved;
 
 	port_times_begin(port);
@@ -375,6 +376,8 @@ int ep_port_turn(struct ep_port *port)
 		port_peers_ask(port);
 	port_times_end(port);
 	port_settle(port, asked);
+	if (__builtin_expect(since && moved, 0))
+		ep_trace_span(port->o.trace, port->o.trace_row, "batch", since, ep_now_ns(), -1, (uint64_t)moved);
 	/* A1, as above. */
 	asked = __atomic_load_n(&port->asked_state, __ATOMIC_ACQUIRE);
 	if (__builtin_expect(asked != port->told_state, 0))

@@ -47,8 +47,9 @@ struct port_request {
 	struct port_request *next;
 	void *request;
 	struct port_load load;
-	uint64_t upto; /* number of the next put */
-	bool done;     /* completed before earlier requests */
+	uint64_t upto;	/* number of the next put */
+	uint64_t since; /* traced: when it was given to the net */
+	bool done;	/* completed before earlier requests */
 };
 
 /* One pool for both. */

@@ -17,6 +17,7 @@
 
 #include "net/net.h"
 #include "proxy/ring.h"
+#include "util/trace.h"
 
 #define EP_REGION_SHIFT 36 /* 64 GiB each */
 #define EP_REGIONS 256u	   /* region and offset fill the 44 address bits of a command */
@@ -57,6 +58,8 @@ struct ep_port_opts {
 	int rings;
 	bool rung;			/* every producer rings the engine's bell, so it may sleep longer */
 	const struct ep_cmd_open *open; /* the producers' operations; NULL: not counted */
+	struct ep_trace *trace;		/* of its turns, puts and operations; NULL: none */
+	unsigned trace_row;
 	uint64_t open_ns; /* an operation that is open for longer is dead; 0: 10 s, shorter only in tests */
 	/* Unordered: a registration in the device's memory; signals are stored when a flush of it has completed, as the
 	 * device does not see the net's writes before. NULL: it sees them. */

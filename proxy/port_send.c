@@ -78,6 +78,8 @@ static bool cmd_is_followed(const struct ep_port *p, const struct port_channel *
 static void request_add(struct ep_port *p, struct port_channel *ch, struct port_request *r, void *request)
 {
 	*r = (struct port_request){ .request = request, .load = ch->quiet, .upto = ch->next };
+	if (__builtin_expect(p->o.trace != NULL, 0))
+		r->since = ep_now_ns();
 	ch->quiet = (struct port_load){ 0 };
 	*ch->request_end = r;
 	ch->request_end = &r->next;
@@ -326,6 +328,8 @@ static bool request_test(struct ep_port *p, struct port_channel *ch, struct port
 	p->requests--;
 	if (__builtin_expect(p->timed, 0))
 		port_times_completed(p, ch, r->upto);
+	if (__builtin_expect(p->o.trace != NULL, 0))
+		ep_trace_span(p->o.trace, p->o.trace_row, "put", r->since, ep_now_ns(), ch->peer, r->load.bytes);
 	if (p->o.ordered)
 		order_check(p, ch, r->upto, rc);
 	if (rc)

@@ -13,11 +13,25 @@ static void add(uint64_t *sum, uint64_t from, uint64_t to)
 	port_count(sum, to > from ? to - from : 0);
 }
 
+/* What a GPU's kernel does not tell: how long its signal was queued and in flight, and the peers' came. */
+static void operation_trace(const struct ep_port *p, const struct port_stamps *s)
+{
+	struct ep_trace *t = p->o.trace;
+	unsigned row = p->o.trace_row;
+
+	ep_trace_span(t, row, "operation", s->begun, s->ended, -1, 0);
+	ep_trace_span(t, row, "queued", s->popped, s->given, -1, 0);
+	ep_trace_span(t, row, "in flight", s->given, s->completed, -1, 0);
+	if (s->arrived)
+		ep_trace_span(t, row, "awaited", s->given, s->arrived, -1, 0);
+}
+
 /* An operation without a signal of this port is not counted, nor one whose signal never completed. */
 static void operation_add(struct ep_port *p, const struct port_stamps *s)
 {
 	struct ep_port_times *t = &p->times;
 
+	operation_trace(p, s);
 	add(&t->popped, s->begun, s->popped);
 	add(&t->given, s->begun, s->given);
 	add(&t->completed, s->begun, s->completed);
@@ -54,7 +68,7 @@ static void words_poll(struct ep_port *p)
  * that shows now. */
 void port_times_begin(struct ep_port *p)
 {
-	p->timed = p->o.open && __atomic_load_n(&p->timing, __ATOMIC_RELAXED);
+	p->timed = p->o.open && (p->o.trace || __atomic_load_n(&p->timing, __ATOMIC_RELAXED));
 	if (p->timed && p->o.rung)
 		words_poll(p);
 }

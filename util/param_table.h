@@ -18,6 +18,8 @@ EP_PARAM(TIMEOUT_MS, "NCCL_EP_TIMEOUT_MS", EP_T_INT, "0", 0, 86400000, "",
 	 "Deadline of every wait in an operation; 0: the group's timeout_ns, else 100 s.")
 EP_PARAM(DUMP_DIR, "NCCL_EP_DUMP_DIR", EP_T_STR, "", 0, 0, "",
 	 "Folder to which every rank of a group that fails writes what it was doing, for ep_info --dump; empty: none.")
+EP_PARAM(TRACE, "NCCL_EP_TRACE", EP_T_STR, "", 0, 0, "",
+	 "File to which every rank adds a trace of its operations when a group ends, for ui.perfetto.dev; empty: none.")
 EP_PARAM(DEVICE, "NCCL_EP_DEVICE", EP_T_STR, "auto", 0, 0, "",
 	 "Device of the stand-in's communicators: auto, host or cuda. With NCCL's communicators the device is NCCL's.")
 EP_PARAM(HOST_ISA, "NCCL_EP_HOST_ISA", EP_T_STR, "auto", 0, 0, "",

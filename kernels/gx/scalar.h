@@ -8,6 +8,7 @@
 
 #include "kernels/gx/host.h"
 #include "util/rest.h"
+#include "util/trace.h"
 
 #define GX_WARP 1u
 #define GX_DYN_SHARED(name) uint8_t *name = (uint8_t *)gx_host_shared()
@@ -65,8 +66,11 @@ GX_DEV uint64_t gx_ballot(int p)
 /* A peer on another core answers within a few hundred polls; otherwise it may need this core to run. */
 GX_DEV void gx_pause(uint32_t spin)
 {
+	uint64_t since = ep_trace_rest();
+
 	if (spin >= 256)
 		ep_rest();
+	ep_trace_rested(since);
 }
 
 GX_DEV void gx_row_copy(void *dst, const void *src, size_t n)

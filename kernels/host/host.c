@@ -10,6 +10,7 @@
 #include "kernels/host/stream.h"
 #include "util/clock.h"
 #include "util/error.h"
+#include "util/trace.h"
 
 static int host_count(int *out)
 {
@@ -73,6 +74,17 @@ static int host_run(void *stream, ep_host_stream_fn fn, void *arg)
 	return rc;
 }
 
+static int kernel_run(const struct ep_launch *launch, const void *args)
+{
+	struct ep_trace_run run;
+	int rc;
+
+	ep_trace_begin(&run, launch->trace, gx_host_kernels[launch->kernel].name);
+	rc = gx_host_launch(gx_host_pick(launch->kernel), args, launch->grid, launch->block, launch->shared);
+	ep_trace_end(&run);
+	return rc;
+}
+
 struct host_launch {
 	struct ep_launch launch;
 	_Alignas(16) unsigned char args[];
@@ -83,7 +95,7 @@ static void launch_run(void *arg)
 	struct host_launch *l = arg;
 
 	/* Only an allocation can fail in it, and that is logged: a stream cannot return an error. */
-	gx_host_launch(gx_host_pick(l->launch.kernel), l->args, l->launch.grid, l->launch.block, l->launch.shared);
+	kernel_run(&l->launch, l->args);
 	free(l);
 }
 
@@ -114,8 +126,7 @@ static int host_kernel(struct ep_dev *dev, const struct ep_launch *launch)
 	if (rc != 0)
 		return rc;
 	if (!launch->stream)
-		return gx_host_launch(gx_host_pick(launch->kernel), launch->args, launch->grid, launch->block,
-				      launch->shared);
+		return kernel_run(launch, launch->args);
 	l = EP_CALLOC(EP_DEV, 1, sizeof(*l) + launch->args_size, "a kernel launch");
 	if (!l)
 		return -ENOMEM;

@@ -15,6 +15,7 @@
 #include "util/live.h"
 #include "util/param.h"
 #include "util/text.h"
+#include "util/trace.h"
 
 #define DEFAULT_TIMEOUT_NS 100000000000ull
 #define MAX_TIMEOUT_NS (1ull << 62)
@@ -216,6 +217,7 @@ static int link_open(struct ncclEpGroup *group)
 				   .stream = group->stream,
 				   .mapped = group->control.peer,
 				   .throughput = group->algo->throughput,
+				   .trace = group->trace,
 				   .rank_lost = ep_group_rank_lost,
 				   .failed = ep_group_net_failed,
 				   .arg = group };
@@ -260,6 +262,15 @@ static int topo_find(struct ncclEpGroup *group)
 	return 0;
 }
 
+/* A group without a trace is better than none. */
+static void trace_open(struct ncclEpGroup *group)
+{
+	const char *file = ep_param_str(EP_P_TRACE);
+
+	if (*file && ep_trace_open(file, group->rank, group->algo->name, ep_group_key(group), &group->trace))
+		EP_WARN(EP_GROUP, "rank %d: no trace of this group", group->rank);
+}
+
 /* With the mesh up the caller tells the others of a failure, which they would otherwise learn by their deadline. */
 static int group_furnish(struct ncclEpGroup *group)
 {
@@ -272,6 +283,7 @@ static int group_furnish(struct ncclEpGroup *group)
 		return rc;
 	if ((rc = topo_find(group)))
 		return rc;
+	trace_open(group);
 	if ((rc = control_open(group)))
 		return rc;
 	if ((rc = host_mapped(group)) || (rc = link_open(group)))
@@ -295,10 +307,12 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 	ep_guard_close(group->guard); /* while there is something to see */
 	group->algo->stop(group);
 	ep_link_stop(group->link);
+	ep_trace_save(group->trace);
 	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
 	quiet = quiet && !(group->link && group->link->stuck);
 	if (quiet) {
 		ep_link_close(group->link);
+		ep_trace_free(group->trace);
 		for (int i = 0; i < group->payload.count; i++)
 			ep_window_close(&ctx, group->payload.win[i]);
 		ep_window_close(&ctx, &group->control);

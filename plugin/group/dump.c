@@ -10,6 +10,7 @@
 
 #include "plugin/group/algo.h"
 #include "plugin/group/guard.h"
+#include "plugin/group/launch.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/lines.h"
@@ -22,27 +23,6 @@
 #define PATH_BYTES 4000 /* of a file's name */
 #define FEW_BYTES 8192	/* of a dump, */
 #define RANK_BYTES 320	/* and for each rank */
-
-/* What a kernel does, in the words of its report; by the number of the launch's kernel. */
-static const char *kernel_kind(int kernel)
-{
-	static const char *const names[EP_KERNELS] = {
-		[EP_K_ll_dispatch] = "dispatch",
-		[EP_K_ll_combine] = "combine",
-		[EP_K_ll_dispatch_far] = "dispatch",
-		[EP_K_ll_combine_far] = "combine",
-		[EP_K_ll_mask] = "mask",
-		[EP_K_ll_sources] = "sources",
-		[EP_K_ht_update] = "update",
-		[EP_K_ht_dispatch] = "dispatch",
-		[EP_K_ht_combine] = "combine",
-		[EP_K_ht_far_update] = "update",
-		[EP_K_ht_far_dispatch] = "dispatch",
-		[EP_K_ht_far_combine] = "combine",
-	};
-
-	return kernel >= 0 && kernel < EP_KERNELS && names[kernel] ? names[kernel] : "none";
-}
 
 static const char *report_kind(uint32_t kind)
 {
@@ -81,17 +61,6 @@ static const char *report_code(uint32_t code)
 	}
 }
 
-/* The same on all ranks of a group, and another for every group. Of a token that no other host can use. */
-static uint32_t group_key(const struct ncclEpGroup *group)
-{
-	const struct ep_fd_token *token = &group->topo.rank[0].fds;
-	uint32_t key = 0x811c9dc5u;
-
-	for (size_t i = 0; i < sizeof(token->bytes); i++)
-		key = (key ^ token->bytes[i]) * 0x01000193u;
-	return key;
-}
-
 static void write_head(const struct ncclEpGroup *group, const char *why, struct ep_lines *f)
 {
 	char host[256] = "?", stamp[32] = "?", text[600];
@@ -101,7 +70,7 @@ static void write_head(const struct ncclEpGroup *group, const char *why, struct 
 	gethostname(host, sizeof(host) - 1);
 	if (gmtime_r(&now, &tm))
 		strftime(stamp, sizeof(stamp), "%Y-%m-%dT%H:%M:%SZ", &tm);
-	ep_lines_add(f, "anyep_dump 1\ngroup %08x\nrank %d of %d\n", group_key(group), group->rank, group->nranks);
+	ep_lines_add(f, "anyep_dump 1\ngroup %08x\nrank %d of %d\n", ep_group_key(group), group->rank, group->nranks);
 	ep_lines_add(f, "host %s pid %ld node %d of %d\n", host, (long)getpid(), group->topo.node, group->topo.nodes);
 	ep_lines_add(f, "time %s version %s\n", stamp, EP_VERSION);
 	ep_lines_add(f, "algorithm %s device %s timeout_ms %llu\n", group->algo->name, group->dev->ops->name,
@@ -136,7 +105,7 @@ static void write_launches(struct ncclEpGroup *group, uint64_t deadline, struct 
 	int rc = group->ended ? group->dev->ops->peek(group->dev, group->ended, deadline, &ended) : 0;
 
 	ep_lines_add(f, "launched %u ended %u last %s age_ms %llu%s\n", launched, ended,
-		     kernel_kind(atomic_load_explicit(&group->last_kernel, memory_order_relaxed)),
+		     ep_launch_name(atomic_load_explicit(&group->last_kernel, memory_order_relaxed)),
 		     at && now > at ? (unsigned long long)((now - at) / 1000000) : 0ull,
 		     rc ? " device_does_not_answer" : "");
 }
@@ -190,7 +159,7 @@ int ep_dump_write(struct ncclEpGroup *group, const char *why)
 			       "rank %d: no dump: set NCCL_EP_DUMP_DIR to a folder that the ranks can write",
 			       group->rank);
 	mkdir(dir, 0700); /* where it is there already, or cannot be made, opening the file says so */
-	n = snprintf(path, sizeof(path), "%s/anyep_%08x_rank%05d.dump", dir, group_key(group), group->rank);
+	n = snprintf(path, sizeof(path), "%s/anyep_%08x_rank%05d.dump", dir, ep_group_key(group), group->rank);
 	if (n < 0 || (size_t)n >= sizeof(path))
 		return EP_FAIL(EP_GROUP, ENAMETOOLONG, "rank %d: no dump: NCCL_EP_DUMP_DIR is too long", group->rank);
 	pthread_mutex_lock(&group->dump_lock);

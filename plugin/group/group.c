@@ -36,6 +36,17 @@ void ep_group_set_error(struct ncclEpGroup *group, int err, struct ep_blame blam
 	ep_guard_wake(group->guard);
 }
 
+/* Of a token that no other host can use. */
+uint32_t ep_group_key(const struct ncclEpGroup *group)
+{
+	const struct ep_fd_token *token = &group->topo.rank[0].fds;
+	uint32_t key = 0x811c9dc5u;
+
+	for (size_t i = 0; i < sizeof(token->bytes); i++)
+		key = (key ^ token->bytes[i]) * 0x01000193u;
+	return key;
+}
+
 /* By halves, the upper one until it stays: a peek reads 32 bits. */
 int ep_group_peek(const struct ncclEpGroup *group, const uint64_t *word, uint64_t deadline, uint64_t *out)
 {

@@ -20,6 +20,7 @@
 
 struct ep_algo;
 struct ep_guard;
+struct ep_trace;
 
 /* Operations whose SMs are limited separately. */
 enum ep_sms { EP_SMS_ANY, EP_SMS_UPDATE, EP_SMS_DISPATCH, EP_SMS_COMBINE, EP_SMS_KINDS };
@@ -77,6 +78,7 @@ struct ncclEpGroup {
 	atomic_uint opened;
 	atomic_int last_kernel;
 	_Atomic uint64_t last_at;
+	struct ep_trace *trace;	   /* NULL: off */
 	struct ep_guard *guard;	   /* NULL: nobody asked for dumps */
 	pthread_mutex_t dump_lock; /* held while one is written */
 	struct ep_page page;
@@ -116,6 +118,8 @@ void ep_group_set_error(struct ncclEpGroup *group, int err, struct ep_blame blam
 /* Whether the group has an error that only ncclEpGroupDestroy ends. */
 bool ep_group_failed(struct ncclEpGroup *group);
 
+/* The same on all ranks of a group, and another for every group. */
+uint32_t ep_group_key(const struct ncclEpGroup *group);
 /* A word of the group's device memory, now: waits for no stream. */
 int ep_group_peek(const struct ncclEpGroup *group, const uint64_t *word, uint64_t deadline, uint64_t *out);
 

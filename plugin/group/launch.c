@@ -7,6 +7,7 @@
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/param.h"
+#include "util/trace.h"
 
 /* Warps per block, and the largest stage worth its shared memory. Dispatch moves whole rows (7168 x bf16 is 14336
  * bytes); combine sums with all its threads, so it wants more warps and sends rows back in halves. */
@@ -125,8 +126,29 @@ int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need 
 	return 0;
 }
 
+const char *ep_launch_name(int kernel)
+{
+	static const char *const names[EP_KERNELS] = {
+		[EP_K_ll_dispatch] = "dispatch",
+		[EP_K_ll_combine] = "combine",
+		[EP_K_ll_dispatch_far] = "dispatch",
+		[EP_K_ll_combine_far] = "combine",
+		[EP_K_ll_mask] = "mask",
+		[EP_K_ll_sources] = "sources",
+		[EP_K_ht_update] = "update",
+		[EP_K_ht_dispatch] = "dispatch",
+		[EP_K_ht_combine] = "combine",
+		[EP_K_ht_far_update] = "update",
+		[EP_K_ht_far_dispatch] = "dispatch",
+		[EP_K_ht_far_combine] = "combine",
+	};
+
+	return kernel >= 0 && kernel < EP_KERNELS && names[kernel] ? names[kernel] : "none";
+}
+
 int ep_launch_run(struct ncclEpGroup *group, struct ep_launch *launch, uint32_t *counted)
 {
+	uint64_t since = ep_now_ns();
 	int rc;
 
 	/* By number: launches of a group run one after the other, as their counters in the state demand. 0 is none. */
@@ -135,12 +157,14 @@ int ep_launch_run(struct ncclEpGroup *group, struct ep_launch *launch, uint32_t 
 	launch->counted = counted;
 	atomic_store_explicit(&group->opened, *counted, memory_order_relaxed);
 	atomic_store_explicit(&group->last_kernel, (int)launch->kernel, memory_order_relaxed);
-	atomic_store_explicit(&group->last_at, ep_now_ns(), memory_order_relaxed);
+	atomic_store_explicit(&group->last_at, since, memory_order_relaxed);
+	launch->trace = group->trace;
 	rc = group->dev->ops->launch(group->dev, launch);
 	if (!rc && *counted)
 		atomic_store_explicit(&group->launched, *counted, memory_order_relaxed);
 	atomic_store_explicit(&group->opened, atomic_load_explicit(&group->launched, memory_order_relaxed),
 			      memory_order_relaxed);
+	ep_trace_span(group->trace, EP_TRACE_CALLS, ep_launch_name((int)launch->kernel), since, ep_now_ns(), -1, 0);
 	if (rc)
 		return rc;
 	ep_link_wake(group->link);

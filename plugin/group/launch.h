@@ -26,6 +26,9 @@ int ep_launch_budget(struct ncclEpGroup *group);
 /* -EP_EUSAGE when not even one warp fits. */
 int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need *need, struct ep_launch_plan *out);
 
+/* What a kernel does, as messages call it: "dispatch"; "none" of what is no operation. */
+const char *ep_launch_name(int kernel);
+
 /* Launches, and counts it for ep_launch_drain unless it is captured; counted: in the launch's arguments. Returns the
  * kernel's error where it has run already: on the CPU without a stream. */
 int ep_launch_run(struct ncclEpGroup *group, struct ep_launch *launch, uint32_t *counted);

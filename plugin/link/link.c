@@ -151,6 +151,8 @@ static int port_open(struct ep_link *link, int i, const uint32_t *mail, const st
 		.rings = link->lanes,
 		.rung = on_cpu(link),
 		.open = link->open.host,
+		.trace = link->ctx.trace,
+		.trace_row = EP_TRACE_ENGINE + (unsigned)i,
 		.flush = link->flush.mr,
 		.peer_failed = peer_failed,
 		.peer_error = peer_error,

@@ -18,6 +18,8 @@
 #include "proxy/engine.h"
 #include "util/lines.h"
 
+struct ep_trace;
+
 #define EP_LINK_PORTS 8
 #define EP_LINK_LANES 4
 
@@ -31,7 +33,8 @@ struct ep_link_ctx {
 	void *const *mapped; /* [nranks]: NULL for a rank that only the net reaches */
 	const bool *wanted;  /* [nranks], until ep_link_open returns: of those, who is put to, both ways; NULL: all */
 	bool throughput;     /* the net's limits for large transfers, not for short ones */
-	size_t far_size;     /* of the page of words that far ranks write */
+	struct ep_trace *trace; /* NULL: off */
+	size_t far_size;	/* of the page of words that far ranks write */
 	/* From the engines' threads: a peer is lost; the net moves nothing of this rank any more. */
 	void (*rank_lost)(void *arg, int rank, const char *why);
 	void (*failed)(void *arg, int err, const char *why);
