@@ -125,13 +125,16 @@ static void print_params(bool all)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ep_info [-e] [-n] [-p] [-h]\n"
+	fprintf(out, "usage: ep_info [-e] [-n] [-p] [-h] [--json]\n"
 		     "       ep_info --dump FOLDER\n"
-		     "  version, devices, bootstrap addresses, and the parameters that are set\n"
+		     "  version, devices, bootstrap addresses, the parameters that are set, limits of this host, RDMA\n"
+		     "  devices, libraries; whether EP can run here (the exit status), and what to do first (the last "
+		     "line)\n"
 		     "  -e  every parameter: type, default, value, source, description\n"
 		     "  -n  every transport: its devices, or why it has none, and what a rank here would use\n"
 		     "  -p  NIC profiles of the verbs transport\n"
 		     "  -h  this text\n"
+		     "  --json  parameters, host, RDMA devices, libraries and the verdict, as JSON\n"
 		     "  --dump FOLDER  joins what the ranks of a job that hangs wrote to NCCL_EP_DUMP_DIR\n");
 	return status;
 }
@@ -144,12 +147,21 @@ static void print_profiles(void)
 		printf("#\n# this library was built without the verbs transport\n");
 }
 
+static void look_around(void)
+{
+	ep_info_host();
+	ep_info_rdma();
+	ep_info_libraries();
+	ep_info_transports();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option options[] = { { "dump", required_argument, NULL, 'D' },
+						 { "json", no_argument, NULL, 'j' },
 						 { "help", no_argument, NULL, 'h' },
 						 { 0 } };
-	bool all = false, nets = false, profiles = false;
+	bool all = false, nets = false, profiles = false, json = false;
 	int c;
 
 	while ((c = getopt_long(argc, argv, "ehnp", options, NULL)) != -1) {
@@ -159,14 +171,18 @@ int main(int argc, char **argv)
 			return usage(stdout, 0);
 		if (c == '?')
 			return usage(stderr, 2);
+		json |= c == 'j';
 		all |= c == 'e';
 		nets |= c == 'n';
 		profiles |= c == 'p';
 	}
 	if (optind != argc)
 		return usage(stderr, 2);
-	if (nets)
-		ep_info_listen();
+	ep_info_listen();
+	if (json) {
+		look_around();
+		return ep_info_json(EP_VERSION);
+	}
 	print_version();
 	print_devices();
 	for (int k = 0; k < EP_DEV_KINDS; k++)
@@ -177,5 +193,6 @@ int main(int argc, char **argv)
 		ep_info_nets();
 	if (profiles)
 		print_profiles();
-	return 0;
+	look_around();
+	return ep_info_verdict();
 }

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,4 +196,95 @@ void ep_info_nets(void)
 	printf("#\n# %-10s %-24s %s\n", "a rank on", "with", "would use");
 	for (int k = 0; k < EP_DEV_KINDS; k++)
 		kind_print((enum ep_dev_kind)k);
+}
+
+/* ---- for the verdict ---- */
+
+#define PROBE_BYTES (16u << 20)
+#define PROBE_MS 5000
+
+/* A group of this rank alone: connect is asked until it has a comm. */
+static int probe_connect(const struct ep_net *net, int dev, void **comm)
+{
+	static char handle[NCCL_EP_NET_HANDLE_SIZE];
+	void *listener = NULL;
+	int rc = net->ops.listen(net->net, dev, 1, handle, &listener);
+
+	if (rc)
+		return rc;
+	for (int i = 0; !rc && !*comm && i < PROBE_MS; i++) {
+		rc = net->ops.connect(listener, handle, 1, 0, comm);
+		if (!rc && !*comm)
+			usleep(1000);
+	}
+	net->ops.closeListen(listener);
+	return rc || *comm ? rc : -ETIMEDOUT;
+}
+
+/* Memory of a group is registered with the device: a limit of locked memory shows here, and nowhere before. */
+static int device_probe(const struct ep_net *net, int dev)
+{
+	static char key[NCCL_EP_NET_KEY_SIZE];
+	ncclEpNetMem_v1_t mem = { .ptr = MAP_FAILED, .size = PROBE_BYTES, .kind = NCCL_EP_NET_MEM_HOST };
+	void *comm = NULL, *mr = NULL;
+	int rc = probe_connect(net, dev, &comm);
+
+	mem.fd = memfd_create("ep_info", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	if (mem.fd >= 0 && !ftruncate(mem.fd, PROBE_BYTES) && !fcntl(mem.fd, F_ADD_SEALS, F_SEAL_SHRINK))
+		mem.ptr = mmap(NULL, PROBE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, mem.fd, 0);
+	if (!rc && mem.ptr == MAP_FAILED)
+		rc = -ENOMEM;
+	if (!rc && !(rc = net->ops.regMr(comm, &mem, key, &mr)))
+		net->ops.deregMr(comm, mr);
+	if (comm)
+		net->ops.closeComm(comm);
+	if (mem.ptr != MAP_FAILED)
+		munmap(mem.ptr, PROBE_BYTES);
+	if (mem.fd >= 0)
+		close(mem.fd);
+	return rc;
+}
+
+/* 1: a job would use this candidate; 0: it has no device; negative: a job would use it, and fail. */
+static int candidate_try(const char *spec)
+{
+	struct ep_net *net;
+	int rc;
+
+	if (ep_net_try(spec, &net, NULL))
+		return 0;
+	rc = device_probe(net, 0);
+	if (rc)
+		ep_info_find(EP_INFO_ERROR,
+			     rc == -ENOMEM
+				     ? "raise the limit of locked memory: ulimit -l unlimited (--ulimit memlock=-1)"
+				     : "see the message of the transport, or leave it out: NCCL_EP_NET=^NAME",
+			     "%.64s has a device, but cannot register 16 MiB: jobs across hosts fail: %s", spec,
+			     *ep_last_error() ? ep_last_error() : strerror(-rc));
+	ep_net_close(net);
+	return rc ? rc : 1;
+}
+
+/* Inside a host ranks map each other's memory and need none. */
+void ep_info_transports(void)
+{
+	char list[EP_NET_SPEC_MAX], spec[EP_NET_SPEC_MAX];
+	const char *rest = list;
+	bool local = false;
+	int rc = 0;
+
+	if (ep_net_list(NULL, list)) {
+		ep_info_find(EP_INFO_ERROR, "unset NCCL_EP_NET, or name a transport that ep_info -n shows",
+			     "NCCL_EP_NET=%s: %s", ep_param_str(EP_P_NET), ep_last_error());
+		return;
+	}
+	while (!rc && ep_net_next(&rest, spec)) {
+		local |= ep_net_is_local(spec);
+		rc = ep_net_is_local(spec) ? 0 : candidate_try(spec);
+	}
+	ep_info_fact("transports", "ranks of several hosts", "%s%s", rc ? spec : "none", rc < 0 ? ", in vain" : "");
+	if (!rc)
+		ep_info_find(local ? EP_INFO_WARNING : EP_INFO_ERROR,
+			     "for several hosts install libibverbs and an RDMA NIC, or libfabric",
+			     "none of %s reaches other hosts%s", list, local ? ": jobs of one host run" : "");
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rounds of LL across two simulated nodes, for trace.py, which reads the trace they leave. Exit status 0 or 1. */
+/*
+ * Rounds of LL across two simulated nodes, for trace.py, which reads the trace they leave, and for ep_info.py.
+ * Argument: the transport. Exit status 0 or 1.
+ */
 #include <stdio.h>
 
 #include "test/oracle/far.h"
@@ -30,7 +33,7 @@ static int ll_job(struct seat *seat, const void *arg)
 	return rig_tell(&rig);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	struct world_opts opts = { .seats = RANKS, .processes = true };
 	struct world *world;
@@ -38,7 +41,7 @@ int main(void)
 
 	if (world_open(&opts, &world))
 		return 1;
-	far_set(world, RANKS / 2, "loop:unordered=1", 0);
+	far_set(world, RANKS / 2, argc > 1 ? argv[1] : "loop:unordered=1", 0);
 	rc = world_run(world, RANKS, ll_job, NULL, 0, 60);
 	if (rc)
 		printf("FAILED %s\n", world_text(world));
