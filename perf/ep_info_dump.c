@@ -290,6 +290,37 @@ static void inside_print(const struct group *g, unsigned x, const struct rank *a
 					  : "");
 }
 
+/* Nobody waits: with masks the others went on. The last operation of which anything came from the rank. */
+static uint64_t last_heard(const struct group *g, unsigned x)
+{
+	uint64_t last = 0;
+
+	for (unsigned i = 0; i < g->n; i++)
+		if (g->rank[i].here && g->rank[i].heard[x] != UNKNOWN && g->rank[i].heard[x] > last)
+			last = g->rank[i].heard[x];
+	return last;
+}
+
+static void behind_print(const struct group *g)
+{
+	uint64_t most = 0;
+	bool none = true;
+
+	for (unsigned x = 0; x < g->n; x++)
+		most = last_heard(g, x) > most ? last_heard(g, x) : most;
+	for (unsigned x = 0; x < g->n; x++) {
+		if (last_heard(g, x) == most)
+			continue;
+		none = false;
+		printf("rank %u is behind: nothing came from it since operation %llu, and the others have ended %llu "
+		       "without "
+		       "it: it is masked there\n",
+		       x, (unsigned long long)last_heard(g, x), (unsigned long long)most);
+	}
+	if (none)
+		printf("no rank is in an operation\n");
+}
+
 static void group_print(const struct group *g)
 {
 	const struct rank *at = held_up(g);
@@ -299,7 +330,7 @@ static void group_print(const struct group *g)
 	for (unsigned i = 0; i < g->n; i++)
 		rank_print(g, i);
 	if (!at) {
-		printf("no rank is in an operation\n");
+		behind_print(g);
 		return;
 	}
 	for (unsigned i = 0; i < g->n; i++)
