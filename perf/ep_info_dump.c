@@ -129,6 +129,10 @@ static int file_take(const char *path, struct group **all)
 		rank_settle(r, self);
 	if (r && r->here)
 		return 0;
+	if (r) {
+		free(r->heard);
+		*r = (struct rank){ 0 };
+	}
 	fprintf(stderr, "ep_info: %s: %s\n", path, f ? "no complete dump of a rank" : strerror(errno));
 	return -1;
 }
@@ -167,6 +171,12 @@ static bool absent(const struct group *g, unsigned x, uint64_t epoch)
 	return known || own->here;
 }
 
+/* Whether its report blames x. Of a failure that another rank reported the first is only who reported it. */
+static bool names(const struct rank *r, unsigned x)
+{
+	return r->doing == WAITED && (r->other == x || (r->named == x && strcmp(r->code, "remote") != 0));
+}
+
 static bool waits_for(const struct group *g, unsigned i, unsigned x, uint64_t epoch)
 {
 	const struct rank *r = &g->rank[i];
@@ -175,7 +185,7 @@ static bool waits_for(const struct group *g, unsigned i, unsigned x, uint64_t ep
 		return false;
 	if (r->heard[x] != UNKNOWN)
 		return r->heard[x] < epoch;
-	return r->doing == WAITED && (r->named == x || r->other == x);
+	return names(r, x);
 }
 
 static unsigned waiters(const struct group *g, unsigned x, uint64_t epoch)
@@ -187,7 +197,8 @@ static unsigned waiters(const struct group *g, unsigned x, uint64_t epoch)
 	return n;
 }
 
-/* Where all are in the operation: whom most name, first those that write no dump and those whose engine stands. */
+/* Where all are in the operation: whom most name; before all others one that writes no dump, and one whose engine
+ * stands still, named or not: the others may have noticed each other first. */
 static unsigned most_named(const struct group *g, uint64_t epoch)
 {
 	unsigned best = g->n, best_votes = 0;
@@ -195,13 +206,10 @@ static unsigned most_named(const struct group *g, uint64_t epoch)
 	for (unsigned x = 0; x < g->n; x++) {
 		unsigned votes = 0;
 
-		for (unsigned i = 0; i < g->n; i++) {
-			const struct rank *r = &g->rank[i];
-
-			votes += r->here && i != x && r->doing == WAITED && r->epoch == epoch &&
-				 (r->named == x || r->other == x);
-		}
-		votes = 2 * votes + (votes && (!g->rank[x].here || g->rank[x].stuck));
+		for (unsigned i = 0; i < g->n; i++)
+			votes += g->rank[i].here && i != x && g->rank[i].epoch == epoch && names(&g->rank[i], x);
+		if (g->rank[x].stuck || (votes && !g->rank[x].here))
+			votes += g->n;
 		if (votes > best_votes) {
 			best_votes = votes;
 			best = x;
