@@ -304,11 +304,12 @@ static void group_release(struct ncclEpGroup *group, bool quiet)
 {
 	struct ep_window_ctx ctx = ep_group_window_ctx(group);
 
-	ep_guard_close(group->guard); /* while there is something to see */
+	ep_guard_stop(group->guard); /* while there is something to see */
 	group->algo->stop(group);
 	ep_link_stop(group->link);
 	ep_trace_save(group->trace);
 	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
+	ep_guard_free(group->guard);
 	quiet = quiet && !(group->link && group->link->stuck);
 	if (quiet) {
 		ep_link_close(group->link);
@@ -384,6 +385,9 @@ static int group_equip(struct ncclEpGroup *group, const struct ep_comm *comm)
 	/* The CPU device runs set-up work in the caller, with no stream. */
 	if (comm->kind != EP_DEV_HOST && (rc = group->dev->ops->stream_create(group->dev, &group->stream)))
 		return rc;
+	/* Before the mesh, too: its thread wakes it. */
+	if (ep_dump_open(group))
+		EP_WARN(EP_GROUP, "rank %d: no dumps of this group: %s", group->rank, ep_last_error());
 	return ep_launch_budget(group);
 }
 
@@ -413,8 +417,7 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 		goto release;
 	}
 	ep_boot_limit(group->boot, 0);
-	if ((rc = ep_dump_open(group)))
-		EP_WARN(EP_GROUP, "rank %d: no dumps of this group: %s", group->rank, ep_last_error());
+	atomic_store_explicit(&group->furnished, true, memory_order_release); /* R1 of dump.c */
 	*out = group;
 	return 0;
 release:

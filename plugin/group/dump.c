@@ -183,6 +183,9 @@ static bool due(void *arg)
 {
 	const struct ncclEpGroup *group = arg;
 
+	/* A1: pairs with R1 in ep_group_create. */
+	if (!atomic_load_explicit(&group->furnished, memory_order_acquire))
+		return false;
 	return atomic_load_explicit(&group->error, memory_order_relaxed) || reported(group) ||
 	       (group->cfg.enable_mask && ep_group_flag(group) == EP_ASYNC_TIMEOUT);
 }
@@ -194,6 +197,8 @@ static void report(void *arg)
 	struct timespec nap = ep_timespec(1000000);
 	uint32_t launched, ended;
 
+	if (!atomic_load_explicit(&group->furnished, memory_order_acquire)) /* A1 */
+		return;
 	/* A kernel that the host aborts says where it was. */
 	while (!reported(group) && ep_now_ns() < deadline && group->ended) {
 		launched = atomic_load_explicit(&group->opened, memory_order_relaxed);

@@ -80,6 +80,7 @@ struct ncclEpGroup {
 	_Atomic uint64_t last_at;
 	struct ep_trace *trace;	   /* NULL: off */
 	struct ep_guard *guard;	   /* NULL: nobody asked for dumps */
+	atomic_bool furnished;	   /* created: there is something to dump */
 	pthread_mutex_t dump_lock; /* held while one is written */
 	struct ep_page page;
 	struct ep_pool pool; /* memory of handles: freed only at the end */

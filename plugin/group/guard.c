@@ -111,12 +111,18 @@ void ep_guard_wake(struct ep_guard *guard)
 		tell(guard, &guard->woken);
 }
 
-void ep_guard_close(struct ep_guard *guard)
+void ep_guard_stop(struct ep_guard *guard)
 {
 	if (!guard)
 		return;
 	tell(guard, &guard->end);
 	pthread_join(guard->thread, NULL);
+}
+
+void ep_guard_free(struct ep_guard *guard)
+{
+	if (!guard)
+		return;
 	pthread_cond_destroy(&guard->changed);
 	pthread_mutex_destroy(&guard->lock);
 	pthread_mutex_destroy(&guard->report_lock);

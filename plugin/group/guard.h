@@ -15,7 +15,8 @@ void ep_guard_wake(struct ep_guard *guard);
 void ep_guard_report(struct ep_guard *guard);
 /* The next failure is to be reported, too. */
 void ep_guard_again(struct ep_guard *guard);
-/* Reports what is due, then ends the thread. */
-void ep_guard_close(struct ep_guard *guard);
+/* Reports what is due, then ends the thread. Others may still call the functions above, until ep_guard_free. */
+void ep_guard_stop(struct ep_guard *guard);
+void ep_guard_free(struct ep_guard *guard);
 
 #endif
