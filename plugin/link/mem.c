@@ -222,13 +222,13 @@ int ep_link_flush_open(struct ep_link *link)
 
 	if (!link->flushes)
 		return 0;
-	if (link->direct && !direct_make(link, &link->flush, DIRECT_UNIT, key))
+	if (link->direct && !direct_make(link, &link->flush, DIRECT_UNIT, 0, key))
 		return 0;
 	if (link->direct)
 		EP_INFO(EP_GROUP, "rank %d: staging through host memory. Registering device memory: %s", link->ctx.rank,
 			ep_last_error());
 	link->direct = false;
-	return link->props.forceFlush ? host_make(link, &link->flush, DIRECT_UNIT, key) : 0;
+	return link->props.forceFlush ? host_make(link, &link->flush, DIRECT_UNIT, 0, key) : 0;
 }
 
 void ep_link_regions_free(struct ep_link *link)
