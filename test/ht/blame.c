@@ -109,17 +109,18 @@ static int run_job(const struct job *job, int after)
 int main(void)
 {
 	/*
-	 * The second has a node of its own, and is the client of one of three relays. Puts before: Update has counts
-	 * and a signal; dispatch a row, a signal, and a slot given back per client.
+	 * The second has a node of its own, and is the client of one of three relays. Puts before: a probe of every
+	 * peer, one and three; Update has counts and a signal; dispatch a row, a signal, and a slot given back per
+	 * client.
 	 */
 	static const struct {
 		struct far_nodes nodes;
 		int lost, after;
 		enum ht_op op;
-	} scenes[] = { { { .size = { 2 } }, 3, 0, HT_UPDATE },
-		       { { .size = { 2 } }, 3, 2, HT_DISPATCH },
-		       { { .size = { 2 } }, 3, 5, HT_COMBINE },
-		       { { .size = { 1, 3 } }, 0, 2, HT_DISPATCH } };
+	} scenes[] = { { { .size = { 2 } }, 3, 1, HT_UPDATE },
+		       { { .size = { 2 } }, 3, 3, HT_DISPATCH },
+		       { { .size = { 2 } }, 3, 6, HT_COMBINE },
+		       { { .size = { 1, 3 } }, 0, 5, HT_DISPATCH } };
 	int failed = 0;
 
 	for (int i = 0; i < 4; i++) {

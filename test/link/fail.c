@@ -24,7 +24,7 @@ static const struct {
 	const char *name, *options; /* options of faulty */
 } hows[] = {
 	[PUTS_FAIL] = { "all puts of a rank fail", "fail=1000000,after=150,rank=3" },
-	[SOME_FAIL] = { "some puts of a rank fail", "fail=30000,rank=3" },
+	[SOME_FAIL] = { "some puts of a rank fail", "fail=30000,after=8,rank=3" },
 	[DROPPED] = { "a rank is dropped", "drop=3,after=150" },
 	[KILLED] = { "a rank is killed", "delay=2" },
 };
