@@ -20,8 +20,8 @@
 #include "util/text.h"
 
 #define WHY 192
-#define PROBE_MS 5000 /* and for each rank: */
-#define PROBE_RANK_MS 20
+#define TRY_MS 5000 /* and for each rank: */
+#define TRY_RANK_MS 20
 #define NAME 40	 /* of a candidate, in a list */
 #define LIST 464 /* the reasons of all candidates, so that they fit one message */
 
@@ -346,20 +346,34 @@ static int hello_judge(struct choice *choice, const struct hello *all)
 	return 0;
 }
 
-/* A quarter of the time while other candidates are left: ranks that failed at once wait in the bootstrap meanwhile, and
- * its deadline runs. */
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* A quarter of the time: ranks that failed at once wait in the bootstrap meanwhile, and its deadline runs. Seconds while
+ * other candidates are left that may work; ranks of one host reach each other in any case. */
+static uint64_t try_deadline(const struct choice *choice)
+{
+	const struct ep_link *link = choice->link;
+	uint64_t quarter = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS) / 4);
+
+	if (!choice->left || ep_net_is_local(link->net->name))
+		return quarter;
+	return earlier(quarter, ep_deadline_ms(TRY_MS + TRY_RANK_MS * link->ctx.nranks));
+}
+
 static uint64_t connect_deadline(const struct choice *choice)
 {
-	uint64_t own = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS) / 4);
 	uint64_t limit = ep_boot_deadline(choice->link->ctx.boot);
 
-	return (choice->left || choice->rails > 1) && own < limit ? own : limit;
+	return choice->left || choice->rails > 1 ? earlier(limit, try_deadline(choice)) : limit;
 }
 
 static int net_connect(struct choice *choice, const struct hello *all)
 {
 	struct ep_link *link = choice->link;
-	uint64_t deadline = connect_deadline(choice);
+	uint64_t start = ep_now_ns(), deadline = connect_deadline(choice);
 	int nranks = link->ctx.nranks, rc;
 	uint8_t *handles = EP_CALLOC(EP_GROUP, (size_t)nranks, NCCL_EP_NET_HANDLE_SIZE, "handles");
 
@@ -372,10 +386,9 @@ static int net_connect(struct choice *choice, const struct hello *all)
 	       !link->comm) {
 		if (ep_now_ns() > deadline) {
 			rc = EP_FAIL(EP_GROUP, EP_ETIMEOUT,
-				     "rank %d: net %s did not connect all ranks within %s of "
-				     "NCCL_EP_BOOTSTRAP_TIMEOUT_MS",
-				     link->ctx.rank, link->net->name,
-				     choice->left || choice->rails > 1 ? "a quarter" : "the whole");
+				     "rank %d: net %s did not connect all ranks within %.1f s; check that they are on "
+				     "one network (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
+				     link->ctx.rank, link->net->name, (double)(deadline - start) / 1e9);
 			break;
 		}
 		usleep(100);
@@ -386,24 +399,13 @@ static int net_connect(struct choice *choice, const struct hello *all)
 	return rc;
 }
 
-/* Seconds while other candidates are left; ranks of one host reach each other in any case. A quarter of the time at
- * most: ranks that failed at once wait for those that hear nothing. */
-static uint64_t probe_deadline(const struct choice *choice)
-{
-	const struct ep_link *link = choice->link;
-	uint64_t limit = ep_deadline_ms(ep_param_int(EP_P_BOOTSTRAP_TIMEOUT_MS) / 4);
-	uint64_t own = ep_deadline_ms(PROBE_MS + PROBE_RANK_MS * link->ctx.nranks);
-
-	return choice->left && !ep_net_is_local(link->net->name) && own < limit ? own : limit;
-}
-
 static int net_probe(struct choice *choice)
 {
 	struct ep_link *link = choice->link;
 	uint32_t region;
 	int rc = ep_link_region(link, EP_LINK_PROBE(link->ctx.nranks), EP_LINK_MAIL, &region);
 
-	return rc ? rc : ep_link_probe(link, region, probe_deadline(choice));
+	return rc ? rc : ep_link_probe(link, region, try_deadline(choice));
 }
 
 void ep_link_net_close(struct ep_link *link)

@@ -27,6 +27,7 @@ struct scene {
 	bool fails;
 	const char *says[LINES]; /* patterns: in the log; where it fails, in every rank's message */
 	const char *never;	 /* in the log */
+	double within;		 /* seconds that a group may take; 0: any */
 };
 
 static const struct scene scenes[] = {
@@ -140,9 +141,19 @@ static const struct scene late_scene = {
 };
 static const struct scene bare_scene = { .net = "^loop,verbs", .fails = true, .says = { "libfabric" } };
 
+/* In a machine where RoCE's packets are lost. */
+static const struct scene blocked_scene = {
+	.net = "^loop",
+	.name = "NCCL_EP_NET_DEVICE",
+	.value = "rxe0,rxe1,lo",
+	.within = 10,
+	.says = { "fabric*(lo, *verbs: rank ", "WARN GROUP*net verbs is not used" },
+};
+
 /* On the board, per rank. */
 struct told {
 	bool failed;
+	double seconds;
 	char text[512];
 };
 
@@ -178,7 +189,9 @@ static int scene_job(struct seat *seat, const void *arg)
 	config.num_experts = (unsigned)job->cfg.shape.experts;
 	config.max_dispatch_tokens_per_rank = (unsigned)job->cfg.shape.tmax;
 	config.max_token_bytes = (unsigned)ll_out_bytes(&job->cfg.shape);
+	told->seconds = -world_now();
 	told->failed = ncclEpCreateGroup(&group, comm, &config) != ncclSuccess;
+	told->seconds += world_now();
 	if (told->failed)
 		snprintf(told->text, sizeof(told->text), "%s", anyEpGetLastError());
 	else if (ncclEpGroupDestroy(group) != ncclSuccess)
@@ -246,6 +259,8 @@ static void scene_judge(struct run *run, const struct scene *scene, const struct
 	for (int r = 0; r < RANKS; r++)
 		if (told[r].failed != scene->fails)
 			complain(run, scene, told[r].failed ? "it failed: " : "it did not fail", told[r].text);
+		else if (scene->within > 0 && told[r].seconds > scene->within)
+			complain(run, scene, "it took too long", "");
 	for (int i = 0; i < LINES && scene->says[i] && !run->failed; i++) {
 		if (!scene->fails && !matches(log, scene->says[i]))
 			complain(run, scene, "not in the log: ", scene->says[i]);
@@ -321,11 +336,14 @@ static void fabric_run(struct run *run)
 int main(int argc, char **argv)
 {
 	struct run run = { .opts = { .seats = RANKS, .board = RANKS * sizeof(struct told) } };
+	bool blocked;
 	int fd;
 
-	run.opts.processes = argc == 2 && !strcmp(argv[1], "-g");
+	blocked = argc == 2 && !strcmp(argv[1], "-b");
+	run.opts.processes = blocked || (argc == 2 && !strcmp(argv[1], "-g"));
 	if (argc > 1 && !run.opts.processes) {
-		fprintf(stderr, "usage: link_choice [-g]\n  -g  ranks are processes (default: threads)\n");
+		fprintf(stderr, "usage: link_choice [-g | -b]\n  -g  ranks are processes (default: threads)\n"
+				"  -b  RoCE is blocked between rxe0 and rxe1\n");
 		return 2;
 	}
 	snprintf(run.log, sizeof(run.log), "/tmp/link_choice.%d.log", (int)getpid());
@@ -335,9 +353,11 @@ int main(int argc, char **argv)
 	if (fd < 0)
 		return 1;
 	close(fd);
-	for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]) && !run.failed; i++)
+	if (blocked)
+		scene_run(&run, &blocked_scene);
+	for (size_t i = 0; i < sizeof(scenes) / sizeof(scenes[0]) && !run.failed && !blocked; i++)
 		scene_run(&run, &scenes[i]);
-	if (run.opts.processes) /* libfabric is not instrumented for TSan */
+	if (run.opts.processes && !blocked) /* libfabric is not instrumented for TSan */
 		fabric_run(&run);
 	unlink(run.log);
 	printf("link_choice: %s; %d scenes, %s\n", run.failed ? "failed" : "passed", run.seen,

@@ -105,7 +105,8 @@ static void run_seed(struct run *run, uint64_t seed, bool mask)
 	struct meet *meet = world_board(run->world);
 	char net[FAR_NET_MAX];
 
-	snprintf(net, sizeof(net), "faulty(%s):seed=%llu,fail=%u", run->inner, (unsigned long long)seed, run->rate);
+	snprintf(net, sizeof(net), "faulty(%s):seed=%llu,fail=%u,after=8", run->inner, (unsigned long long)seed,
+		 run->rate);
 	far_set(run->world, job.cfg.per_node, net, 0);
 	*meet = (struct meet){ 0 };
 	if (world_run(run->world, RANKS, lossy_job, &job, sizeof(job), 60)) {

@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -241,6 +242,7 @@ static void crowded(bool one_cpu)
 int main(void)
 {
 	alarm(120);
+	setenv("NCCL_EP_ENGINE_CPUS", "inherit", 1); /* else it would leave the only CPU, where there are others */
 	awake();
 	after();
 	dead();
