@@ -351,8 +351,8 @@ static uint64_t earlier(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* A quarter of the time: ranks that failed at once wait in the bootstrap meanwhile, and its deadline runs. Seconds while
- * other candidates are left that may work; ranks of one host reach each other in any case. */
+/* A quarter of the time: ranks that failed at once wait in the bootstrap meanwhile, and its deadline runs. Seconds
+ * while other candidates are left that may work; ranks of one host reach each other in any case. */
 static uint64_t try_deadline(const struct choice *choice)
 {
 	const struct ep_link *link = choice->link;
