@@ -141,9 +141,12 @@ static bool receive_refused(struct nic_rq *rq)
 {
 	if (!nic.profile->recv_again || rq->tail < rq->max)
 		return false;
-	if (!nic_random(8))
-		rq->until = nic_now() + OWNED_NS;
-	return nic_now() < rq->until;
+	if (nic_now() < rq->until)
+		return true;
+	if (nic_random(8))
+		return false;
+	rq->until = nic_now() + OWNED_NS; /* a caller that asks again and again does not prolong it */
+	return true;
 }
 
 static int receives_post(struct nic_rq *rq, struct ib_recv_wr *wr, struct ib_recv_wr **bad)
