@@ -7,7 +7,7 @@
 
 #include "nic.h"
 
-#define OWNED_NS 3000000ull
+#define OWNED_NS 8000000ull
 
 void nic_event(struct ib_context *context, unsigned type, void *element)
 {
