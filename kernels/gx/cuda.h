@@ -68,6 +68,11 @@ GX_DEV uint64_t gx_ballot(int p)
 	return __ballot_sync(0xffffffffu, p);
 }
 
+GX_DEV uint64_t gx_match_u32(uint32_t v)
+{
+	return __match_any_sync(0xffffffffu, v);
+}
+
 GX_DEV uint32_t gx_popc(uint64_t m)
 {
 	return (uint32_t)__popcll(m);

@@ -20,6 +20,7 @@
  *   gx_tid, gx_threads, gx_block, gx_blocks	the block and the grid, both one-dimensional
  *   gx_syncthreads, gx_syncwarp		barriers; both order memory
  *   gx_shfl_u32/u64, gx_ballot			whole warps only; they do NOT order memory
+ *   gx_match_u32				the same: the lanes with this lane's value, as bits
  *   gx_ld_acquire/relaxed_u32/u64		system scope: shared with peers, NICs and the host
  *   gx_st_release/relaxed_u32/u64
  *   gx_dev_add_relaxed_u32/u64			device scope: blocks of one launch among themselves
@@ -30,8 +31,10 @@
  *   gx_fence_sys
  *   gx_end					the last block says which launch has ended, for the host
  *   gx_bell					after a push: wakes the engine's thread (host only); NULL: no engine
- *   gx_pause(spin), gx_clock_ns		every spin loop calls gx_pause, with its iteration count; GX_REST:
- *						another warp looks for what it waits for, and must not be held up
+ *   gx_pause(spin), gx_clock_ns		every spin loop calls gx_pause, with its iteration count, and whole
+ *						warps only: no lane waits inside a divergent branch (an AMD wavefront
+ *						runs no other lane meanwhile). GX_REST: another warp looks for what it
+ *						waits for, and must not be held up
  *   gx_ld_look_u64				a polled load that only stores depend on
  *   gx_u4, gx_ld_u4, gx_st_u4			16 bytes, aligned
  *   gx_ld_u4_a2				16 bytes, aligned to 2

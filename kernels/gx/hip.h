@@ -183,6 +183,7 @@ GX_DEV float gx_fma(float a, float b, float c)
 	return __builtin_fmaf(a, b, c); /* v_fma_f32: the compiler knows no other way on this target */
 }
 
+#include "kernels/gx/match.h"
 #include "kernels/gx/pack.h"
 #include "kernels/gx/pack_e4m3.h"
 #include "kernels/gx/load.h"

@@ -63,6 +63,12 @@ GX_DEV uint64_t gx_ballot(int p)
 	return p != 0;
 }
 
+GX_DEV uint64_t gx_match_u32(uint32_t v)
+{
+	(void)v;
+	return 1;
+}
+
 /* A peer on another core answers within a few hundred polls; otherwise it may need this core to run. */
 GX_DEV void gx_pause(uint32_t spin)
 {

@@ -54,6 +54,7 @@ GX_DEV void gx_pause(uint32_t spin)
 }
 
 #include "kernels/gx/end.h"
+#include "kernels/gx/match.h"
 #include "kernels/gx/pack.h"
 #include "kernels/gx/pack_e4m3.h"
 #include "kernels/gx/row.h"

@@ -57,22 +57,28 @@ GX_DEV enum gx_wait_result gx_limit_reached(const struct gx_limit *limit, uint32
 }
 
 /*
- * Waits until the word is at least value; the acquire pairs with the release that wrote it. One thread; a barrier
- * extends it to its warp or block.
+ * All lanes of a warp, each until its own word is at least value; NULL: it has nothing to wait for, and the result is
+ * GX_ARRIVED. The acquire pairs with the release that wrote the word; the barrier extends it to the warp. All lanes
+ * stay until the last one's wait has ended: no lane waits inside a divergent branch, where an AMD wavefront runs no
+ * other lane.
  */
 GX_DEV enum gx_wait_result gx_wait(const uint64_t *word, uint64_t value, const struct gx_limit *limit)
 {
-	enum gx_wait_result result;
+	enum gx_wait_result result = GX_ARRIVED;
+	uint32_t waits = word != NULL;
 	uint64_t next = 0;
 
 	for (uint32_t spin = 0;; spin++) {
-		if (gx_ld_acquire_u64(word) >= value)
-			return GX_ARRIVED;
+		waits = waits && gx_ld_acquire_u64(word) < value;
+		if (gx_ballot((int)waits) == 0)
+			break;
 		gx_pause(spin);
-		result = gx_limit_reached(limit, spin, &next);
-		if (result != GX_ARRIVED)
-			return result;
+		if (waits)
+			result = gx_limit_reached(limit, spin, &next);
+		waits = waits && result == GX_ARRIVED;
 	}
+	gx_syncwarp();
+	return result;
 }
 
 #endif

@@ -120,56 +120,63 @@ GX_DEV void ht_across_end(const struct ht *ht)
 		gx_st_relaxed_u32(&ht->a->across.far.open->ended, ++state->opens);
 }
 
-/* ---- to other nodes: one thread ---- */
+/* ---- to other nodes: all lanes, each for a peer or a step of its own ---- */
 
+/* peer FAR_NOBODY: none. */
 GX_DEV void ht_far_signal(const struct ht *ht, uint32_t peer, uint64_t at, uint64_t value)
 {
 	if (far_signal(ht->op.far, peer, at, value, &ht->op.limit) != 0)
 		gx_op_fail(&ht->op, EP_KERR_RING, peer, EP_KPHASE_SEND);
 }
 
-/* The word of a step's slot at the other end: that it has arrived, or that it may be overwritten. */
-GX_DEV void ht_step_tell(const struct ht *ht, const struct ht_flow *f, struct ht_step step)
+/* The word of a step's slot at the other end: that it has arrived, or that it may be overwritten. yes: this lane has a
+ * step. */
+GX_DEV void ht_step_tell(const struct ht *ht, const struct ht_flow *f, struct ht_step step, uint32_t yes)
 {
-	const struct ep_ht_peer *peer = &f->peer[step.channel];
-	uint64_t at = ep_ht_slot_word(&ht->a->across.span, f->flow ^ 1, peer->there, ht_slot(ht, f, step));
+	uint64_t at = 0, value = 0;
+	uint32_t rank = FAR_NOBODY;
 
-	ht_far_signal(ht, peer->rank, at, f->channel[step.channel].base + step.number + 1);
+	if (yes) {
+		const struct ep_ht_peer *peer = &f->peer[step.channel];
+
+		rank = peer->rank;
+		at = ep_ht_slot_word(&ht->a->across.span, f->flow ^ 1, peer->there, ht_slot(ht, f, step));
+		value = f->channel[step.channel].base + step.number + 1;
+	}
+	ht_far_signal(ht, rank, at, value);
 }
 
-/* All lanes, when the rows of a step are in this rank's memory: to the other end (R7). */
+/* When the rows of a step are in this rank's memory: to the other end (R7). */
 GX_DEV void ht_step_send(struct ht *ht, struct ht_step step)
 {
 	const struct ep_ht_across *x = &ht->a->across;
 	const struct ht_flow *f = &ht->x.out;
+	const struct ep_ht_peer *peer = &f->peer[step.channel];
+	uint32_t rows = ht_step_rows(ht, f, step), ring = ep_ht_ring_of(&x->span, f->flow ^ 1, peer->there);
+	uint64_t to = ep_ht_rings_at(&x->span, ht->a->shape.bins, 1) +
+		      ((uint64_t)ring * x->span.steps + ht_slot(ht, f, step)) * x->step_bytes;
+	uint64_t from = (uint64_t)(ht_step_at(ht, f, step) - x->far.send);
+	struct ep_cmd put =
+		ep_cmd_put(peer->rank, x->far.window_place + to, x->far.send_place + from, rows * ht->x.pitch);
 
 	gx_bulk_drain(&ht->bulk); /* its barrier orders what all lanes wrote */
-	if (gx_lane() == 0) {
-		const struct ep_ht_peer *peer = &f->peer[step.channel];
-		uint32_t rows = ht_step_rows(ht, f, step), ring = ep_ht_ring_of(&x->span, f->flow ^ 1, peer->there);
-		uint64_t to = ep_ht_rings_at(&x->span, ht->a->shape.bins, 1) +
-			      ((uint64_t)ring * x->span.steps + ht_slot(ht, f, step)) * x->step_bytes;
-		uint64_t from = (uint64_t)(ht_step_at(ht, f, step) - x->far.send);
-		struct ep_cmd put =
-			ep_cmd_put(peer->rank, x->far.window_place + to, x->far.send_place + from, rows * ht->x.pitch);
-
+	if (gx_lane() == 0)
 		gx_fence_sys();
-		if (far_put(ht->op.far, peer->rank, put, &ht->op.limit) != 0)
-			gx_op_fail(&ht->op, EP_KERR_RING, peer->rank, EP_KPHASE_SEND);
-		ht_step_tell(ht, f, step);
+	if (far_put(ht->op.far, gx_lane() == 0 ? peer->rank : FAR_NOBODY, put, &ht->op.limit) != 0)
+		gx_op_fail(&ht->op, EP_KERR_RING, peer->rank, EP_KPHASE_SEND);
+	ht_step_tell(ht, f, step, gx_lane() == 0);
+	if (gx_lane() == 0)
 		gx_dev_add_relaxed_u64(&ht->a->state->crossed[ht->op.kind == EP_KIND_COMBINE], rows);
-	}
 	gx_syncwarp();
 }
 
-/* All lanes, when a step's rows have been read: its slot may be overwritten (R9). */
+/* When a step's rows have been read: its slot may be overwritten (R9). */
 GX_DEV void ht_step_free(struct ht *ht, struct ht_step step)
 {
 	gx_bulk_drain(&ht->bulk);
-	if (gx_lane() == 0) {
+	if (gx_lane() == 0)
 		gx_fence_sys();
-		ht_step_tell(ht, &ht->x.in, step);
-	}
+	ht_step_tell(ht, &ht->x.in, step, gx_lane() == 0);
 	gx_syncwarp();
 }
 

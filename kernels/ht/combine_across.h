@@ -111,20 +111,24 @@ GX_DEV void ht_home_free(struct ht *ht, uint32_t token)
 	const uint32_t *cross = ht->x.cross + (uint64_t)token * ht->topk;
 
 	gx_syncwarp(); /* all lanes have read theirs */
-	for (uint32_t i = gx_lane(); i < ht->topk; i += GX_WARP) {
-		struct ht_step step;
-		uint32_t *used;
+	for (uint32_t i0 = 0; i0 < ht->topk; i0 += GX_WARP) {
+		uint32_t i = i0 + gx_lane(), last = 0;
+		struct ht_step step = { 0, 0 };
 
-		if (cross[i] == EP_HT_NONE)
-			continue;
-		step.channel = ht->a->across.where[ht_peer(ht, i)];
-		step.number = cross[i] / ht->x.step_rows;
-		used = ht->a->across.used + step.channel * EP_HT_STEPS + ht_slot(ht, &ht->x.in, step);
-		if (gx_dev_add_acqrel_u32(used, 1) + 1 < ht_step_rows(ht, &ht->x.in, step))
-			continue;
-		gx_st_relaxed_u32(used, 0);
-		gx_fence_sys();
-		ht_step_tell(ht, &ht->x.in, step); /* R9 */
+		if (i < ht->topk && cross[i] != EP_HT_NONE) {
+			uint32_t *used;
+
+			step.channel = ht->a->across.where[ht_peer(ht, i)];
+			step.number = cross[i] / ht->x.step_rows;
+			used = ht->a->across.used + step.channel * EP_HT_STEPS + ht_slot(ht, &ht->x.in, step);
+			last = gx_dev_add_acqrel_u32(used, 1) + 1 >= ht_step_rows(ht, &ht->x.in, step);
+			if (last) {
+				gx_st_relaxed_u32(used, 0);
+				gx_fence_sys();
+			}
+		}
+		if (gx_ballot((int)last) != 0)
+			ht_step_tell(ht, &ht->x.in, step, last); /* R9 */
 	}
 	gx_syncwarp();
 }

@@ -192,7 +192,7 @@ GX_DEV struct gx_limit ht_limit_later(const struct ht *ht, uint32_t quarters)
 	return limit;
 }
 
-/* One thread. 0: the operation has failed. */
+/* All lanes, each for a word of a rank of its own; NULL: none. 0: the operation has failed. */
 GX_DEV uint32_t ht_wait(const struct ht *ht, const uint64_t *word, uint64_t value, uint32_t rank, uint32_t phase)
 {
 	struct gx_limit limit = ht_limit_later(ht, ht->op.far && phase == EP_KPHASE_RECV ? 2 : 0);
@@ -210,11 +210,15 @@ GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, ui
 {
 	uint32_t bad = 0;
 
-	for (uint32_t i = gx_lane(); i < ht_mates(ht); i += GX_WARP) {
-		uint32_t r = ht_mate(ht, i);
-		const uint8_t *line = (const uint8_t *)ht_from(ht, r);
+	for (uint32_t i0 = 0; i0 < ht_mates(ht); i0 += GX_WARP) {
+		const uint64_t *word = NULL;
+		uint32_t r = 0;
 
-		bad |= !ht_wait(ht, (const uint64_t *)(line + at), value, r, phase);
+		if (i0 + gx_lane() < ht_mates(ht)) {
+			r = ht_mate(ht, i0 + gx_lane());
+			word = (const uint64_t *)((const uint8_t *)ht_from(ht, r) + at);
+		}
+		bad |= !ht_wait(ht, word, value, r, phase);
 	}
 	bad = gx_ballot((int)bad) != 0;
 	gx_syncwarp();
@@ -365,12 +369,19 @@ GX_DEV uint32_t ht_ready(const struct ht *ht)
 {
 	GX_SHARED uint32_t go;
 
-	if (gx_tid() == 0) {
-		uint32_t ready, spin = 0;
+	if (gx_warp() == 0) {
+		uint32_t ready = 0, now;
 
-		while ((ready = gx_ld_acquire_u32(&ht->a->state->ready)) == 0) /* A3 */
-			gx_pause(spin++);
-		go = ready;
+		for (uint32_t spin = 0;; spin++) {
+			if (gx_lane() == 0)
+				ready = gx_ld_acquire_u32(&ht->a->state->ready); /* A3 */
+			now = gx_shfl_u32(ready, 0);
+			if (now != 0)
+				break;
+			gx_pause(spin);
+		}
+		if (gx_lane() == 0)
+			go = now;
 	}
 	gx_syncthreads();
 	return go == HT_GO;
@@ -384,6 +395,10 @@ GX_DEV void ht_close(const struct ht *ht, uint32_t settled)
 	/* Also after a failure: ranks that continue must not wait for this operation. */
 	if (!settled && gx_warp() == 0)
 		HT_TELL_ALL(ht, done);
+	if (ht->op.far)
+		gx_syncthreads(); /* what failed in this block has been noted */
+	if (gx_warp() == 0)
+		gx_op_tell(&ht->op);
 	gx_syncthreads();
 	if (gx_tid() == 0) {
 		for (uint32_t i = 0; i < 4; i++)

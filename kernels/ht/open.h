@@ -122,16 +122,17 @@ GX_DEV uint32_t ht_wait_ways(struct ht *ht, uint32_t combine)
 {
 	uint32_t any = 0, bad = 0;
 
-	for (uint32_t i = gx_lane(); i < ht_mates(ht); i += GX_WARP) {
-		uint32_t r = ht_mate(ht, i);
+	for (uint32_t i0 = 0; i0 < ht_mates(ht); i0 += GX_WARP) {
+		uint32_t has = i0 + gx_lane() < ht_mates(ht), r = ht_mate(ht, has ? i0 + gx_lane() : 0);
 		const uint64_t *way = &ht_from(ht, r)->way;
-		uint32_t serve = ht_may_stage(ht, r);
+		uint32_t serve = has && ht_may_stage(ht, r);
 
-		if (serve && combine) {
-			bad |= !ht_wait(ht, way, ht->op.epoch * 2, r, EP_KPHASE_START); /* A2 */
+		if (combine)
+			bad |= !ht_wait(ht, serve ? way : NULL, ht->op.epoch * 2, r, EP_KPHASE_START); /* A2 */
+		if (serve && combine)
 			serve = gx_ld_relaxed_u64(way) & 1;
-		}
-		ht->serve[r] = serve;
+		if (has)
+			ht->serve[r] = serve;
 		any |= serve;
 	}
 	any = gx_ballot((int)any) != 0;

@@ -107,11 +107,11 @@ GX_DEV uint32_t ht_served(struct ht *ht)
 {
 	uint32_t bad = 0;
 
-	for (uint32_t i = gx_lane(); i < ht_mates(ht); i += GX_WARP) {
-		uint32_t r = ht_mate(ht, i);
+	for (uint32_t i0 = 0; i0 < ht_mates(ht); i0 += GX_WARP) {
+		uint32_t has = i0 + gx_lane() < ht_mates(ht), r = ht_mate(ht, has ? i0 + gx_lane() : 0);
 
-		if ((ht->near_to[2 * r] == 0 && ht_may_stage(ht, r)) || ht_is(ht, EP_HT_BACKWARD))
-			bad |= !ht_wait(ht, &ht_from(ht, r)->meta, ht->op.epoch, r, EP_KPHASE_RECV); /* A5 */
+		has = has && ((ht->near_to[2 * r] == 0 && ht_may_stage(ht, r)) || ht_is(ht, EP_HT_BACKWARD));
+		bad |= !ht_wait(ht, has ? &ht_from(ht, r)->meta : NULL, ht->op.epoch, r, EP_KPHASE_RECV); /* A5 */
 	}
 	bad = gx_ballot((int)bad) != 0;
 	gx_syncwarp();

@@ -27,15 +27,17 @@ GX_DEV void ht_counts_send(struct ht *ht)
 	if (gx_tid() == 0)
 		*(uint64_t *)out = ht->a->call_key;
 	gx_syncthreads();
-	for (uint32_t i = gx_tid(); i < x->span.others; i += gx_threads()) {
-		struct ep_cmd put =
-			ep_cmd_put(x->relay[i].rank, x->far.window_place + ht_vector_at(ht, x->relay[i].there),
-				   x->far.send_place + from, (uint32_t)ep_ht_vector(bins));
+	for (uint32_t i0 = gx_warp() * GX_WARP; i0 < x->span.others; i0 += gx_threads()) {
+		uint32_t has = i0 + gx_lane() < x->span.others;
+		const struct ep_ht_peer *relay = &x->relay[has ? i0 + gx_lane() : 0];
+		uint32_t to = has ? relay->rank : FAR_NOBODY;
+		struct ep_cmd put = ep_cmd_put(to, x->far.window_place + ht_vector_at(ht, relay->there),
+					       x->far.send_place + from, (uint32_t)ep_ht_vector(bins));
 
 		gx_fence_sys();
-		if (far_put(ht->op.far, x->relay[i].rank, put, &ht->op.limit) != 0)
-			gx_op_fail(&ht->op, EP_KERR_RING, x->relay[i].rank, EP_KPHASE_SEND);
-		ht_far_signal(ht, x->relay[i].rank, ep_ht_counts_word(x->relay[i].there), ht->op.epoch);
+		if (far_put(ht->op.far, to, put, &ht->op.limit) != 0)
+			gx_op_fail(&ht->op, EP_KERR_RING, to, EP_KPHASE_SEND);
+		ht_far_signal(ht, to, ep_ht_counts_word(relay->there), ht->op.epoch);
 	}
 }
 
@@ -46,14 +48,15 @@ GX_DEV uint32_t ht_counts_wait(struct ht *ht)
 	struct gx_limit limit = ht_limit_later(ht, 1);
 	uint32_t bad = 0;
 
-	for (uint32_t c = gx_lane(); c < x->clients; c += GX_WARP) {
-		const uint8_t *word = x->far.control + ep_ht_counts_word(c);
-		uint32_t result = (uint32_t)gx_wait((const uint64_t *)word, ht->op.epoch, &limit);
+	for (uint32_t c0 = 0; c0 < x->clients; c0 += GX_WARP) {
+		uint32_t c = c0 + gx_lane(), has = c < x->clients, result;
+		const uint8_t *word = has ? x->far.control + ep_ht_counts_word(c) : NULL;
 
+		result = (uint32_t)gx_wait((const uint64_t *)word, ht->op.epoch, &limit);
 		if (result != GX_ARRIVED)
 			gx_op_fail_wait(&ht->op, result, x->client[c].rank, x->client[c].rank, EP_KPHASE_RECV);
 		bad |= result != GX_ARRIVED;
-		if (bad)
+		if (bad || !has)
 			continue;
 		if (*(const uint64_t *)(x->far.window + ht_vector_at(ht, c)) != ht->a->call_key) {
 			gx_op_fail(&ht->op, EP_KERR_SHAPE, x->client[c].rank, EP_KPHASE_START);

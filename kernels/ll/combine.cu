@@ -36,10 +36,9 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	if (!far)
 		return;
 	gx_bulk_drain(&ll->bulk);
-	if (gx_lane() == 0) {
+	if (gx_lane() == 0)
 		gx_fence_sys(); /* R1 of gx/ring.h */
-		ll_put(ll, home, to, from, a->row_pitch);
-	}
+	ll_put(ll, gx_lane() == 0 ? home : LL_NOBODY, to, from, a->row_pitch);
 }
 
 /* Items: other ranks' rows by the list; then, in a staged operation, (token, k) of this rank, because own rows must not

@@ -220,12 +220,12 @@ GX_DEV void ll_send_quantised(struct ll *ll, const uint8_t *src, uint64_t scales
 			gx_bulk_store(&ll->bulk, ll->route.dst[k], in_stage, a->scale_bytes);
 }
 
-/* Puts part of what this rank wrote for peer at ll_out to the same offset of its area there. */
+/* As ll_put: part of what this rank wrote for peer at ll_out to the same offset of its area there. */
 GX_DEV void ll_put_part(const struct ll *ll, uint32_t peer, uint64_t at, uint32_t bytes)
 {
-	uint64_t area = ep_ll_area(&ll->a->shape, ll->a->row_pitch);
+	uint64_t area = peer != LL_NOBODY ? ll_there(ll, peer) * ep_ll_area(&ll->a->shape, ll->a->row_pitch) : 0;
 
-	ll_put(ll, peer, ll_there(ll, peer) * area + at, at, bytes);
+	ll_put(ll, peer, area + at, at, bytes);
 }
 
 /* The token's rows for far ranks, one k per lane. */
@@ -235,9 +235,16 @@ GX_DEV void ll_put_token(struct ll *ll)
 
 	gx_bulk_drain(&ll->bulk); /* its barrier orders what all lanes wrote ... */
 	gx_fence_sys();		  /* ... before what each lane pushes: R1 of gx/ring.h */
-	for (uint32_t k = gx_lane(); k < ll->a->shape.topk; k += GX_WARP)
-		if (w->slot[k] >= 0 && ll_far(ll, (uint32_t)w->peer[k]))
-			ll_put_part(ll, (uint32_t)w->peer[k], ll_row_at(ll, (uint32_t)w->slot[k]), ll->a->row_pitch);
+	for (uint32_t k0 = 0; k0 < ll->a->shape.topk; k0 += GX_WARP) {
+		uint32_t k = k0 + gx_lane(), peer = LL_NOBODY;
+		uint64_t at = 0;
+
+		if (k < ll->a->shape.topk && w->slot[k] >= 0 && ll_far(ll, (uint32_t)w->peer[k])) {
+			peer = (uint32_t)w->peer[k];
+			at = ll_row_at(ll, (uint32_t)w->slot[k]);
+		}
+		ll_put_part(ll, peer, at, ll->a->row_pitch);
+	}
 	gx_syncwarp();
 }
 
@@ -277,9 +284,11 @@ GX_DEV void ll_put_counts(struct ll *ll)
 {
 	gx_syncwarp();
 	gx_fence_sys();
-	for (uint32_t r = gx_lane(); r < ll->op.nranks; r += GX_WARP)
-		if (!ll_off(ll, r) && ll_far(ll, r))
-			ll_put_part(ll, r, 0, (uint32_t)ep_ll_source_head(&ll->a->shape));
+	for (uint32_t r0 = 0; r0 < ll->op.nranks; r0 += GX_WARP) {
+		uint32_t r = r0 + gx_lane(), far = r < ll->op.nranks && !ll_off(ll, r) && ll_far(ll, r);
+
+		ll_put_part(ll, far ? r : LL_NOBODY, 0, (uint32_t)ep_ll_source_head(&ll->a->shape));
+	}
 }
 
 /* The counts, then the signals, by the warp that finished last. */

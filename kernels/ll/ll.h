@@ -19,39 +19,52 @@
 
 /* ---- to other ranks ---- */
 
-/* One thread. Writes a word to a rank's control page, ordered after everything this thread has seen and done. */
+/* All lanes, each to a rank of its own or LL_NOBODY: writes a word to its control page, ordered after everything the
+ * lane has seen and done. */
 GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t value)
 {
-	if (!ll_far(ll, rank)) {
+	uint32_t far = rank != LL_NOBODY && ll_far(ll, rank);
+
+	if (rank != LL_NOBODY && !far)
 		gx_st_release_u64(ll_word(ll, rank, at), value);
+	if (!ll->op.far)
 		return;
-	}
-	gx_fence_sys();
-	if (far_signal(ll->op.far, rank, ep_ll_far_at(ll->op.nranks, at), value, &ll->op.limit) != 0)
+	if (far)
+		gx_fence_sys();
+	if (far_signal(ll->op.far, far ? rank : FAR_NOBODY, ep_ll_far_at(ll->op.nranks, at), value, &ll->op.limit) != 0)
 		gx_op_fail(&ll->op, EP_KERR_RING, rank, EP_KPHASE_SEND);
 }
 
-/* One thread, after a gx_fence_sys: puts bytes from peer's part of the send memory to its window. */
+/* All lanes, each for a far peer of its own or LL_NOBODY, after a gx_fence_sys: puts bytes from peer's part of the send
+ * memory to its window. */
 GX_DEV void ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t from, uint32_t bytes)
 {
 	const struct ep_far *far = ll->op.far;
-	struct ep_cmd put =
-		ep_cmd_put(peer, far->window_place + ll->buffer * far->window_bytes + to,
-			   far->send_place + ll->buffer * far->send_bytes + ll_here(ll, peer) * far->send_stride + from,
-			   bytes);
+	uint64_t part = peer != LL_NOBODY ? ll_here(ll, peer) * far->send_stride : 0;
+	struct ep_cmd put = ep_cmd_put(peer, far->window_place + ll->buffer * far->window_bytes + to,
+				       far->send_place + ll->buffer * far->send_bytes + part + from, bytes);
 
 	if (far_put(far, peer, put, &ll->op.limit) != 0)
 		gx_op_fail(&ll->op, EP_KERR_RING, peer, EP_KPHASE_SEND);
 }
 
-/* One thread: waits for another warp of this rank. Bounded: that warp is running, or the operation has failed. */
+/* All lanes: waits for another warp of this rank. Bounded: that warp is running, or the operation has failed. */
 GX_DEV uint32_t ll_wait_word(const struct ll *ll, const uint32_t *word)
 {
-	for (uint32_t spin = 0; gx_ld_acquire_u32(word) == 0; spin++) {
-		if (spin % 32 == 31 && gx_ld_relaxed_u32(ll->op.errors) != 0)
+	uint32_t came = 0, failed = 0;
+
+	for (uint32_t spin = 0;; spin++) {
+		if (gx_lane() == 0)
+			came = gx_ld_acquire_u32(word) != 0;
+		if (gx_shfl_u32(came, 0))
+			break;
+		if (gx_lane() == 0)
+			failed = spin % 32 == 31 && gx_ld_relaxed_u32(ll->op.errors) != 0;
+		if (gx_shfl_u32(failed, 0))
 			return 0;
 		gx_pause(spin);
 	}
+	gx_syncwarp();
 	return 1;
 }
 
@@ -209,11 +222,14 @@ GX_DEV void ll_end_recv(struct ll *ll)
 	uint64_t at = ep_ll_ack_at(a->shape.nranks, ll->buffer, a->shape.rank);
 
 	/* R4. For this rank itself, stream order is enough. */
-	for (uint32_t r = gx_tid(); r < a->shape.nranks; r += gx_threads())
+	for (uint32_t r0 = gx_warp() * GX_WARP; r0 < a->shape.nranks; r0 += gx_threads()) {
+		uint32_t r = r0 + gx_lane(), other = r < a->shape.nranks && r != a->shape.rank;
+
 		if (r == a->shape.rank)
 			gx_st_relaxed_u64(ll_own(ll, at), ll->op.epoch);
-		else if (!ll_off(ll, r) && !(ll_far(ll, r) && ll_implies(ll)))
-			ll_tell(ll, r, at, ll->op.epoch);
+		other = other && !ll_off(ll, r) && !(ll_far(ll, r) && ll_implies(ll));
+		ll_tell(ll, other ? r : LL_NOBODY, at, ll->op.epoch);
+	}
 	ll_clear(ll->src_ticket, 3ull * a->shape.nranks);
 	ll_clear(ll->fill, a->shape.per_rank);
 	if (gx_tid() != 0)
@@ -228,16 +244,24 @@ GX_DEV void ll_end_recv(struct ll *ll)
 /* The last finisher's warp: signals every rank, after all rows of this operation (A1, R2). */
 GX_DEV void ll_signal(struct ll *ll)
 {
-	for (uint32_t r = gx_lane(); r < ll->op.nranks; r += GX_WARP)
-		if (!ll_off(ll, r) && (r != ll->op.rank || !ll->direct)) /* direct rows need no signal */
-			ll_tell(ll, r, ep_ll_signal_at(ll->op.rank), ll->op.epoch);
+	for (uint32_t r0 = 0; r0 < ll->op.nranks; r0 += GX_WARP) {
+		uint32_t r = r0 + gx_lane();
+		/* direct rows need no signal */
+		uint32_t told = r < ll->op.nranks && !ll_off(ll, r) && (r != ll->op.rank || !ll->direct);
+
+		ll_tell(ll, told ? r : LL_NOBODY, ep_ll_signal_at(ll->op.rank), ll->op.epoch);
+	}
 }
 
-/* Last of all in the launch, by one thread of the last block, also after a failure. */
+/* Last of all in the launch, by all threads of the last block, also after a failure. */
 GX_DEV void ll_close(struct ll *ll)
 {
 	struct ep_ll_state *state = ll->a->state;
 
+	if (ll->op.far)
+		gx_syncthreads(); /* what failed in this block has been noted */
+	if (gx_warp() == 0)
+		gx_op_tell(&ll->op);
 	if (gx_tid() == 0) {
 		state->left = state->send_ticket = state->recv_ticket = 0;
 		ll_ended(ll);

@@ -52,7 +52,9 @@ GX_DEV void ll_mask_clean(struct ll *ll)
 	uint64_t number = ll->a->state->cleans + 1, epoch = ll->a->state->epoch;
 
 	/* R1 */
-	for (uint32_t r = gx_tid(); r < n; r += gx_threads()) {
+	for (uint32_t r0 = gx_warp() * GX_WARP; r0 < n; r0 += gx_threads()) {
+		uint32_t r = r0 + gx_lane() < n ? r0 + gx_lane() : LL_NOBODY;
+
 		ll_tell(ll, r, ep_ll_clean_at(n, rank), epoch);
 		ll_tell(ll, r, ep_ll_clean_at(n, rank) + EP_LL_CLEAN_NUMBER, number);
 	}
@@ -64,16 +66,21 @@ GX_DEV void ll_mask_clean(struct ll *ll)
 			EP_KPHASE_RECV);
 	}
 	gx_syncthreads();
-	if (gx_tid() != 0)
+	if (gx_warp() != 0)
 		return;
-	for (uint32_t r = 0; r < n; r++) {
+	for (uint32_t r = 0; gx_lane() == 0 && r < n; r++) {
 		uint64_t other = gx_ld_relaxed_u64(ll_from(ll, r, ep_ll_clean_at(n, r)));
 
 		epoch = !ll_off(ll, r) && ll_ahead(other, epoch) ? other : epoch;
 	}
-	ll_restart(ll, epoch, number);
+	if (gx_lane() == 0)
+		ll_restart(ll, epoch, number);
+	epoch = gx_shfl_u64(epoch, 0);
+	gx_syncwarp();
 	/* R2 */
-	for (uint32_t r = 0; r < n; r++) {
+	for (uint32_t r0 = 0; r0 < n; r0 += GX_WARP) {
+		uint32_t r = r0 + gx_lane() < n ? r0 + gx_lane() : LL_NOBODY;
+
 		ll_tell(ll, r, ep_ll_jump_at(n, rank), epoch);
 		ll_tell(ll, r, ep_ll_jump_at(n, rank) + EP_LL_CLEAN_NUMBER, number);
 	}
@@ -125,6 +132,9 @@ GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 		ll_mask_clean(&ll);
 	else if (gx_tid() == 0)
 		ll_mask_jump(&ll, m.op == EP_LL_MASK_JUMP);
+	gx_syncthreads();
+	if (gx_warp() == 0)
+		gx_op_tell(&ll.op);
 	if (gx_tid() == 0)
 		ll_ended(&ll);
 	gx_op_end(m.ll.counted, &m.ll.state->ended);

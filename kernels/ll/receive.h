@@ -35,15 +35,14 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 	const uint32_t *count = (const uint32_t *)ll_in(ll, source) + 4;
 	uint32_t ok = 1, mine = 0, bad = 0, total = 0, experts = ll_is(ll, EP_LL_RANK_MAJOR) ? 0 : s->per_rank;
 
-	if (gx_lane() == 0) {
+	if (gx_lane() == 0)
 		mine = gx_dev_add_relaxed_u32(&ll->src_claim[source], 1) == 0;
-		/* Own rows come first and must have been counted. A5 for self_ready. */
-		if (mine && ll->direct && experts)
-			ok = ll_wait_word(ll, &ll->a->state->self_ready);
-		if (mine && ll_far(ll, source))
-			total = gx_ld_relaxed_u32(count - 4); /* in flight together with the counts */
-	}
 	mine = gx_shfl_u32(mine, 0);
+	/* Own rows come first and must have been counted. A5 for self_ready. */
+	if (mine && ll->direct && experts)
+		ok = ll_wait_word(ll, &ll->a->state->self_ready);
+	if (gx_lane() == 0 && mine && ll_far(ll, source))
+		total = gx_ld_relaxed_u32(count - 4); /* in flight together with the counts */
 	gx_syncwarp();
 	for (uint32_t e = gx_lane(); mine && e < experts; e += GX_WARP) {
 		uint32_t n = gx_ld_relaxed_u32(&count[e]);
@@ -60,10 +59,9 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 			gx_st_relaxed_u32(&ll->src_rows[source], total);
 		if (mine)
 			gx_dev_add_acqrel_u32(&ll->src_ready[source], 1); /* R5 */
-		else
-			ok = ll_wait_word(ll, &ll->src_ready[source]); /* A5 */
 	}
-	ok = gx_shfl_u32(ok, 0);
+	if (!mine)
+		ok = ll_wait_word(ll, &ll->src_ready[source]); /* A5 */
 	gx_syncwarp();
 	return ok && bad ? LL_MALFORMED : ok;
 }

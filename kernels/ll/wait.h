@@ -183,7 +183,7 @@ GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
 }
 
 /* The rank of a wait whose lane has none to wait for. */
-#define LL_NOBODY UINT32_MAX
+#define LL_NOBODY FAR_NOBODY
 
 /*
  * All lanes, each for a word of a rank of its own, near or far. Nobody holds the lock until the value arrives: what
@@ -279,7 +279,7 @@ GX_DEV void ll_missed(const struct ll *ll, uint32_t rank, uint32_t result, uint3
 	gx_op_fail_wait(&ll->op, result, rank, other, phase);
 }
 
-/* One thread, for a near rank. */
+/* All lanes, each for a near rank of its own. */
 GX_DEV uint32_t ll_wait_near(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint64_t deadline)
 {
 	struct gx_limit limit = ll->op.limit;
@@ -287,15 +287,14 @@ GX_DEV uint32_t ll_wait_near(const struct ll *ll, uint64_t at, uint64_t value, u
 	limit.deadline = deadline;
 	if (ll_is(ll, EP_LL_MASK)) {
 		limit.failed = limit.afar = NULL;
-		limit.gone = &ll->a->gone[rank];
+		limit.gone = rank != LL_NOBODY ? &ll->a->gone[rank] : NULL;
 	}
-	return (uint32_t)gx_wait(ll_own(ll, at), value, &limit);
+	return (uint32_t)gx_wait(rank != LL_NOBODY ? ll_own(ll, at) : NULL, value, &limit);
 }
 
 /*
- * All lanes where there are far ranks, each for a word of its own; elsewhere any thread. rank LL_NOBODY: nothing is
- * waited for, and the answer is 1. 0: the rank did not signal; it is masked now (with masks), or the operation has
- * failed (without).
+ * All lanes, each for a word of its own. rank LL_NOBODY: nothing is waited for, and the answer is 1. 0: the rank did
+ * not signal; it is masked now (with masks), or the operation has failed (without).
  */
 GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint32_t phase)
 {
@@ -303,11 +302,11 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 	uint32_t ok = 1;
 
 	for (uint32_t again = 0;; again++) {
-		uint32_t result = GX_ARRIVED;
+		uint32_t result;
 
 		if (ll->op.far)
 			result = ll_wait_far(ll->a, at, value, rank, deadline, ll_is(ll, EP_LL_MASK));
-		else if (rank != LL_NOBODY)
+		else
 			result = ll_wait_near(ll, at, value, rank, deadline);
 		if (result == GX_ARRIVED) {
 			rank = LL_NOBODY;
@@ -318,7 +317,7 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 			rank = LL_NOBODY;
 			ok = 0;
 		}
-		if (ll->op.far ? gx_ballot(rank != LL_NOBODY) == 0 : rank == LL_NOBODY)
+		if (gx_ballot(rank != LL_NOBODY) == 0)
 			return ok;
 	}
 }

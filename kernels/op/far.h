@@ -1,32 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts and signals to far ranks: commands to the engines (kernels/op/far_args.h). One thread each. */
+/* Puts and signals to far ranks: commands to the engines (kernels/op/far_args.h). By whole warps: a command of each
+ * lane that has one. */
 #ifndef EP_KERNELS_FAR_H
 #define EP_KERNELS_FAR_H
 
 #include "kernels/gx/ring.h"
 #include "kernels/op/far_args.h"
 
+/* The peer of a lane that has no command. */
+#define FAR_NOBODY UINT32_MAX
+
 /* All commands for a rank go through one ring, which keeps their order. Both ranks of a pair use the same port, so that
  * one engine handles both directions. By seats, not by ranks: those of a rail differ by a multiple of the ranks per
  * node, and all of them would share one ring. */
-GX_DEV const struct ep_cmd_ring *far_ring(const struct ep_far *far, uint32_t peer)
+GX_DEV uint32_t far_ring(const struct ep_far *far, uint32_t peer)
 {
 	struct ep_seat seat = far->seat[peer];
 	uint32_t port = (seat.here + seat.there) % far->ports, lane = seat.here / far->ports % far->lanes;
 
-	return &far->ring[lane * far->ports + port];
+	return lane * far->ports + port;
 }
 
-/* 0, or enum gx_wait_result. After a gx_fence_sys for what was written before. */
+/* All lanes. 0, or enum gx_wait_result of the lane's command. After a gx_fence_sys for what was written before. */
 GX_SLOW uint32_t far_push(const struct ep_far *far, uint32_t peer, uint64_t half0, uint64_t half1, uint64_t deadline,
 			  const uint64_t *abort)
 {
 	struct gx_limit limit = { deadline, abort, NULL, NULL, NULL };
+	uint32_t id = peer == FAR_NOBODY ? GX_NO_RING : far_ring(far, peer);
 	struct ep_cmd cmd;
 
 	cmd.half[0] = half0;
 	cmd.half[1] = half1;
-	return (uint32_t)gx_ring_push(far_ring(far, peer), cmd, &limit);
+	return (uint32_t)gx_ring_push_lanes(&far->ring[id == GX_NO_RING ? 0 : id], id, cmd, &limit);
 }
 
 GX_DEV uint32_t far_put(const struct ep_far *far, uint32_t peer, struct ep_cmd put, const struct gx_limit *limit)

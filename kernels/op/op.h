@@ -46,32 +46,61 @@ GX_DEV uint32_t gx_op_report(const struct gx_op *op, uint32_t code, uint32_t ran
 	return gx_op_note(op, (struct gx_blame){ code, phase, rank, rank });
 }
 
-/* Of a group with far ranks. A copy of op: a pointer would keep the caller's out of registers. */
-GX_SLOW void gx_op_blame_far(struct gx_op op, struct gx_blame blame, uint64_t word)
-{
-	if (!gx_op_note(&op, blame))
-		return;
-	for (uint32_t r = 0; r < op.nranks; r++)
-		if (op.control[r])
-			gx_st_relaxed_u64((uint64_t *)(op.control[r] + op.failed_at), word);
-		else if (op.far->seat[r].here != EP_SEAT_NONE)
-			/* result ignored: if the ring does not take this, the ring is what failed */
-			far_signal(op.far, r, op.failed_afar, word, &op.limit);
-}
-
-/* One thread. Notifies every rank, so that no rank waits in vain; a remote failure is forwarded unchanged. */
+/* One thread. Notifies every rank, so that no rank waits in vain; a remote failure is forwarded unchanged. Far ranks
+ * are told by gx_op_tell: a push may wait, and this is called inside divergent branches. */
 GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
 {
 	uint64_t word = EP_FAILED_WORD(blame.code == EP_KERR_REMOTE ? blame.rank : op->rank, blame.cause);
 
-	if (op->far) {
-		gx_op_blame_far(*op, blame, word);
-		return;
-	}
 	if (!gx_op_note(op, blame))
 		return;
 	for (uint32_t r = 0; r < op->nranks; r++)
-		gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
+		if (!op->far || op->control[r])
+			gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
+}
+
+/* In errors: the far ranks have been told. */
+#define GX_OP_TOLD 0x80000000u
+
+/* One warp, of a group with far ranks: the failed word that is in this rank's page. */
+GX_SLOW void gx_op_tell_far(const struct ep_far *far, uint8_t *const *control, uint32_t nranks, uint64_t at,
+			    uint64_t word, uint64_t deadline, const uint64_t *abort)
+{
+	for (uint32_t r0 = 0; r0 < nranks; r0 += GX_WARP) {
+		uint32_t r = r0 + gx_lane(), far_one = 0;
+		struct ep_cmd signal;
+
+		if (r < nranks)
+			far_one = !control[r] && far->seat[r].here != EP_SEAT_NONE;
+		signal = ep_cmd_signal(r, far->control_place + at, word);
+		/* result ignored: if the ring does not take this, the ring is what failed */
+		far_push(far, far_one ? r : FAR_NOBODY, signal.half[0], signal.half[1], deadline, abort);
+	}
+}
+
+/*
+ * One warp of the last block, after all other blocks have left: tells the far ranks of a failure of this launch. By
+ * then the other warps of this rank, which see the word in their own page, have given up their waits.
+ */
+GX_DEV void gx_op_tell(const struct gx_op *op)
+{
+	uint64_t word = 0;
+
+	if (!op->far)
+		return;
+	if (gx_lane() == 0) {
+		uint32_t errors = gx_ld_relaxed_u32(op->errors);
+
+		/* 0 also after a failure that every rank detects by itself. */
+		if (errors != 0 && errors < GX_OP_TOLD)
+			word = gx_ld_relaxed_u64(op->limit.failed);
+		if (word != 0)
+			gx_dev_add_relaxed_u32(op->errors, GX_OP_TOLD);
+	}
+	word = gx_shfl_u64(word, 0);
+	if (word != 0)
+		gx_op_tell_far(op->far, op->control, op->nranks, op->failed_afar, word, op->limit.deadline,
+			       op->limit.abort);
 }
 
 GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uint32_t phase)

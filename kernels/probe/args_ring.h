@@ -12,6 +12,7 @@
 enum ep_ring_push_mode {
 	EP_PUSH_THREAD, /* the warp's first lane, batch commands per claim */
 	EP_PUSH_WARP,	/* every lane one command, one claim for all of them */
+	EP_PUSH_LANES,	/* every lane one command, command i into ring (p + i) % rings: several rings at once */
 	EP_PUSH_RAW,	/* as EP_PUSH_WARP into private entries: no claim, no credit, no pops; the raw store rate */
 	EP_PUSH_ECHO,	/* as EP_PUSH_THREAD, one at a time, waiting for each to complete: the round trip */
 };

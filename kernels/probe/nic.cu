@@ -42,22 +42,24 @@ GX_DEV uint64_t nic_span(const struct ep_nic_args *a, uint32_t bytes)
 	return ((uint64_t)bytes * a->ps_per_byte + 999) / 1000;
 }
 
-/* One lane. When the span begins. Another front holds the lock for two accesses. */
+/* All lanes, each on a wire of its own; NULL: none. When the span begins. Another front holds the lock for two
+ * accesses. */
 GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span)
 {
+	uint32_t waits = wire != NULL;
 	uint64_t start = at;
 
-	for (uint32_t spin = 0, done = 0; !done; spin++) {
-		if (gx_dev_cas_acquire_u32(&wire->lock, 0, 1) == 0) {
+	for (uint32_t spin = 0; gx_ballot((int)waits) != 0; spin++) {
+		if (waits && gx_dev_cas_acquire_u32(&wire->lock, 0, 1) == 0) {
 			uint64_t free = gx_ld_relaxed_u64(&wire->free);
 
 			start = free > at ? free : at;
 			gx_st_relaxed_u64(&wire->free, start + span);
 			gx_dev_st_release_u32(&wire->lock, 0);
-			done = 1;
-		} else {
-			gx_pause(spin);
+			waits = 0;
 		}
+		if (gx_ballot((int)waits) != 0)
+			gx_pause(spin);
 	}
 	return start;
 }
@@ -118,15 +120,14 @@ GX_DEV struct nic_batch nic_scan(const struct ep_nic_args *a, uint32_t count, ui
 GX_DEV uint64_t nic_due(const struct nic *n, const struct ep_nic_desc *d, const struct nic_batch *b, uint32_t active)
 {
 	const struct ep_nic_args *a = n->a;
-	uint64_t sent = 0, base = 0, span = nic_span(a, active ? d->bytes : 0), due;
+	uint64_t sent, base, span = nic_span(a, active ? d->bytes : 0), due;
+	uint32_t reserves = active && gx_lane() == b->first;
 
 	if (a->ps_per_byte == 0) /* no wire to share */
 		return gx_clock_ns() + a->latency_ns;
-	if (gx_lane() == 0)
-		sent = nic_reserve(&a->common->sends[d->from], gx_clock_ns(), b->total);
+	sent = nic_reserve(gx_lane() == 0 ? &a->common->sends[d->from] : NULL, gx_clock_ns(), b->total);
 	sent = gx_shfl_u64(sent, 0) + b->before;
-	if (active && gx_lane() == b->first)
-		base = nic_reserve(&a->common->receives[d->to], sent + a->latency_ns, b->all);
+	base = nic_reserve(reserves ? &a->common->receives[d->to] : NULL, sent + a->latency_ns, b->all);
 	base = gx_shfl_u64(base, b->first);
 	due = base + b->ahead + span;
 	return due > sent + span + a->latency_ns ? due : sent + span + a->latency_ns;

@@ -25,12 +25,12 @@ GX_DEV uint32_t ring_push_batch(const struct ring_push *p, uint32_t i, uint32_t 
 	enum gx_wait_result result;
 	uint64_t at;
 
-	for (uint32_t k = 0; k < n; k++)
+	for (uint32_t k = 0; gx_lane() == 0 && k < n; k++)
 		ring_push_payload(p, i + k);
 	if (p->a->payload)
 		gx_fence_sys(); /* R1 */
 	result = gx_ring_claim(&p->ring, n, &p->limit, &at);
-	for (uint32_t k = 0; result == GX_ARRIVED && k < n; k++)
+	for (uint32_t k = 0; result == GX_ARRIVED && gx_lane() == 0 && k < n; k++)
 		gx_ring_store(&p->ring, at + k, ep_ring_push_cmd(p->producer, i + k));
 	gx_bell(p->ring.bell);
 	return (uint32_t)result;
@@ -63,6 +63,27 @@ GX_DEV uint32_t ring_push_warp(const struct ring_push *p)
 	return result;
 }
 
+GX_DEV uint32_t ring_push_lanes(const struct ring_push *p)
+{
+	const struct ep_ring_push_args *a = p->a;
+	uint32_t result = GX_ARRIVED;
+
+	for (uint32_t i0 = 0; result == GX_ARRIVED && i0 < a->count; i0 += GX_WARP) {
+		uint32_t i = i0 + gx_lane(), ring = (p->producer + i) % a->rings;
+		uint64_t bad;
+
+		if (i < a->count)
+			ring_push_payload(p, i);
+		if (a->payload)
+			gx_fence_sys(); /* R1: of each lane, for its own command */
+		result = (uint32_t)gx_ring_push_lanes(&a->ring[ring], i < a->count ? ring : GX_NO_RING,
+						      ep_ring_push_cmd(p->producer, i), &p->limit);
+		bad = gx_ballot(result != GX_ARRIVED);
+		result = bad ? gx_shfl_u32(result, gx_popc((bad & -bad) - 1)) : (uint32_t)GX_ARRIVED;
+	}
+	return result;
+}
+
 /* Producers of one ring share its entries evenly. */
 GX_DEV uint32_t ring_push_raw(const struct ring_push *p)
 {
@@ -84,26 +105,26 @@ GX_DEV uint32_t ring_push_echo(const struct ring_push *p)
 		result = (uint32_t)gx_ring_claim(&p->ring, 1, &p->limit, &at);
 		if (result != GX_ARRIVED)
 			break;
-		gx_ring_store(&p->ring, at, ep_ring_push_cmd(p->producer, i));
+		if (gx_lane() == 0)
+			gx_ring_store(&p->ring, at, ep_ring_push_cmd(p->producer, i));
 		gx_bell(p->ring.bell);
 		result = (uint32_t)gx_ring_wait_done(&p->ring, at + 1, &p->limit);
 	}
-	gx_st_relaxed_u64(&p->a->report->echo_ns, gx_clock_ns() - start);
+	if (gx_lane() == 0)
+		gx_st_relaxed_u64(&p->a->report->echo_ns, gx_clock_ns() - start);
 	/* The same again by gx_ring_quiet, which needs no position. */
 	return result == GX_ARRIVED ? (uint32_t)gx_ring_quiet(&p->ring, &p->limit) : result;
 }
 
 GX_DEV uint32_t ring_push_producer(const struct ring_push *p)
 {
-	uint32_t result = GX_ARRIVED;
-
 	if (p->a->mode == EP_PUSH_WARP)
 		return ring_push_warp(p);
+	if (p->a->mode == EP_PUSH_LANES)
+		return ring_push_lanes(p);
 	if (p->a->mode == EP_PUSH_RAW)
 		return ring_push_raw(p);
-	if (gx_lane() == 0)
-		result = p->a->mode == EP_PUSH_ECHO ? ring_push_echo(p) : ring_push_thread(p);
-	return result;
+	return p->a->mode == EP_PUSH_ECHO ? ring_push_echo(p) : ring_push_thread(p);
 }
 
 GX_KERNEL(ring_push)(GX_ARGS(struct ep_ring_push_args) a)

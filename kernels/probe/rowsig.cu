@@ -36,16 +36,11 @@ GX_DEV uint8_t *rowsig_window(const struct rowsig *rs, uint32_t owner, uint32_t 
 /* The warp waits for one of this rank's words: lane 0 polls, the barrier extends its acquire to the others. */
 GX_DEV int rowsig_wait(const struct rowsig *rs, const uint64_t *word, uint64_t value, uint32_t rank, uint32_t phase)
 {
-	uint32_t result = GX_ARRIVED;
+	uint32_t result = (uint32_t)gx_wait(gx_lane() == 0 ? word : NULL, value, &rs->op.limit);
 
-	if (gx_lane() == 0) {
-		result = (uint32_t)gx_wait(word, value, &rs->op.limit);
-		if (result != GX_ARRIVED)
-			gx_op_fail_wait(&rs->op, result, rank, rank, phase);
-	}
-	result = gx_shfl_u32(result, 0);
-	gx_syncwarp();
-	return result == GX_ARRIVED;
+	if (result != GX_ARRIVED)
+		gx_op_fail_wait(&rs->op, result, rank, rank, phase);
+	return gx_shfl_u32(result, 0) == GX_ARRIVED;
 }
 
 GX_DEV void rowsig_row(struct rowsig *rs, uint8_t *dst, const uint8_t *src)

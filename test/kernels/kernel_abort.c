@@ -18,12 +18,14 @@ static void wait_kernel(const void *args)
 {
 	uint8_t *const pages[RANKS] = { (uint8_t *)&control[0], (uint8_t *)&control[1], (uint8_t *)&control[2] };
 	struct gx_op op = { .nranks = RANKS, .report = &report, .errors = &errors, .control = pages };
+	enum gx_wait_result result;
 
 	(void)args;
 	op.limit.deadline = gx_clock_ns() + 20000000000ull;
 	op.limit.abort = &abort_word;
+	result = gx_wait(gx_tid() == 0 ? &word : NULL, 1, &op.limit);
 	if (gx_tid() == 0)
-		gx_op_fail_wait(&op, gx_wait(&word, 1, &op.limit), AWAITED, AWAITED, EP_KPHASE_RECV);
+		gx_op_fail_wait(&op, result, AWAITED, AWAITED, EP_KPHASE_RECV);
 }
 
 int main(void)

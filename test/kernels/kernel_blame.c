@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whom a kernel that fails tells: ranks that it maps by a store, remote ranks that it puts to by a command, and nobody
- * else. */
+/* Whom a kernel that fails tells, and how often: ranks that it maps by a store, remote ranks that it puts to by a
+ * command, and nobody else. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,8 +35,13 @@ static void fail_kernel(const void *args)
 	op.failed_afar = 64;
 	op.limit.deadline = gx_clock_ns() + 20000000000ull;
 	op.limit.abort = &abort_word;
+	op.limit.failed = &control[SELF];
+	gx_op_tell(&op); /* nothing has failed yet */
 	if (gx_tid() == 0)
 		gx_op_fail(&op, EP_KERR_TIMEOUT, 5, EP_KPHASE_RECV);
+	gx_syncwarp();
+	gx_op_tell(&op);
+	gx_op_tell(&op); /* they know */
 }
 
 int main(void)

@@ -18,8 +18,13 @@ static void wait_kernel(const void *args)
 	const struct wait_job *job = args;
 	struct gx_limit limit = { gx_clock_ns() + job->timeout_ns, job->abort, job->failed };
 
-	if (gx_tid() == 0)
-		*job->result = (uint32_t)gx_wait(job->word, job->value, &limit);
+	uint32_t last = gx_tid() == gx_threads() - 1;
+	enum gx_wait_result result = gx_wait(last ? job->word : NULL, job->value, &limit);
+
+	if (last)
+		*job->result = (uint32_t)result;
+	else if (result != GX_ARRIVED)
+		*job->result = 98; /* a lane that waits for nothing */
 }
 
 static uint64_t word, abort_word, failed;

@@ -92,13 +92,42 @@ static void deadline(void)
 	two = job_of(2, EP_PUSH_WARP, 1, 20000);
 	start(&two);
 	CHECK(join(&two) == FAILED, "a warp's push into a dead ring");
+	two = job_of(3, EP_PUSH_LANES, 1, 20000);
+	start(&two);
+	CHECK(join(&two) == FAILED, "a push of lanes into a dead ring");
 	/* The first reason stays. */
 	n = drain(&end);
 	CHECK(n == 0 && end == -EP_ETIMEOUT && strstr(ep_last_error(), "command 128 "), "%s", ep_last_error());
 	rig_close(&rig);
 }
 
-static void abort_word(void)
+/* Of two rings one is full: its lane waits, but what the other lane of the warp has for the other ring comes at once.
+ * Were it kept back, two warps that push into both rings could wait for each other. */
+static void one_of_two(void)
+{
+	struct rig_job one, two;
+	uint64_t until = ep_deadline_ms(10000);
+	struct ep_cmd cmd;
+	int n = 0, wide;
+
+	CHECK(rig_open(&rig, kind, 2, ENTRIES, 0, 0) == 0, "%s", ep_last_error());
+	wide = rig.dev->warp > 1;		       /* else one command at a time: the second is not pushed yet */
+	one = job_of(0, EP_PUSH_WARP, ENTRIES, 20000); /* into ring 0 */
+	start(&one);
+	CHECK(join(&one) == ARRIVED, "the first commands were not taken");
+	two = job_of(1, EP_PUSH_LANES, 2, 60000); /* ring 0, which is full, and ring 1 */
+	start(&two);
+	while (wide && n == 0 && ep_now_ns() < until)
+		n = ep_ring_pop(&rig.ring[1], &cmd, 1);
+	usleep(20000);
+	CHECK(n == wide, "%d commands in the other ring", n);
+	CHECK(!rig_ended(&two), "a full ring accepted more");
+	__atomic_store_n(&rig_page(&rig)->abort, 1, __ATOMIC_RELEASE);
+	CHECK(join(&two) == ABORTED, "the kernel's report differs");
+	rig_close(&rig);
+}
+
+static void abort_word(uint32_t mode)
 {
 	struct rig_job one;
 	uint64_t before;
@@ -106,7 +135,7 @@ static void abort_word(void)
 
 	if (open_rig())
 		return;
-	one = job_of(0, EP_PUSH_WARP, 2 * ENTRIES, 60000);
+	one = job_of(0, mode, 2 * ENTRIES, 60000);
 	before = ep_now_ns();
 	start(&one);
 	usleep(50000);
@@ -181,7 +210,9 @@ int main(int argc, char **argv)
 		return 77;
 	}
 	deadline();
-	abort_word();
+	one_of_two();
+	abort_word(EP_PUSH_WARP);
+	abort_word(EP_PUSH_LANES);
 	stall();
 	quiet();
 	return check_result("ring_full");

@@ -22,10 +22,19 @@ struct cell {
 	uint64_t start;
 };
 
+#define RINGS_MAX 3
+
 struct watch {
-	uint32_t next[PRODUCERS];
+	uint32_t next[PRODUCERS][RINGS_MAX];
+	uint32_t step; /* from one command of a producer in a ring to the next one's number */
 	uint64_t got;
 };
+
+/* The number of the producer's first command for a ring, if they go to all rings in turn. */
+static uint32_t first_of(uint32_t p, uint32_t ring, uint32_t rings)
+{
+	return (ring + rings - p % rings) % rings;
+}
 
 static void take(const struct ring_rig *rig, const struct ep_cmd *cmd, uint32_t ring, struct watch *w)
 {
@@ -37,11 +46,11 @@ static void take(const struct ring_rig *rig, const struct ep_cmd *cmd, uint32_t 
 	if (p >= PRODUCERS || i >= COUNT)
 		return;
 	must = ep_ring_push_cmd(p, i);
-	CHECK(w->next[p] == i, "producer %u: command %u after %u", p, i, w->next[p]);
-	CHECK(p % rig->rings == ring, "producer %u in ring %u", p, ring);
+	CHECK(w->next[p][ring] == i, "producer %u: command %u instead of %u", p, i, w->next[p][ring]);
+	CHECK((w->step == 1 ? p : p + i) % rig->rings == ring, "command %u of producer %u in ring %u", i, p, ring);
 	CHECK(memcmp(cmd, &must, sizeof(must)) == 0, "command %u of producer %u is torn", i, p);
 	CHECK(payload[p * COUNT + i] == ep_ring_push_word(p, i), "payload of command %u of producer %u", i, p);
-	w->next[p] = i + 1;
+	w->next[p][ring] = i + w->step;
 	w->got++;
 }
 
@@ -89,8 +98,12 @@ static void run(enum ep_dev_kind kind, const struct cell *c)
 {
 	static struct ring_rig rig;
 	struct rig_job job[JOBS];
-	struct watch w = { .got = 0 };
+	struct watch w = { .step = c->mode == EP_PUSH_LANES ? c->rings : 1 };
 	uint64_t failed;
+
+	for (uint32_t p = 0; c->mode == EP_PUSH_LANES && p < PRODUCERS; p++)
+		for (uint32_t r = 0; r < c->rings; r++)
+			w.next[p][r] = first_of(p, r, c->rings);
 
 	if (rig_open(&rig, kind, c->rings, c->entries, c->start, (size_t)PRODUCERS * COUNT)) {
 		CHECK(0, "%s", ep_last_error());
@@ -127,6 +140,7 @@ int main(int argc, char **argv)
 		{ .rings = 1, .entries = 128, .mode = EP_PUSH_THREAD, .batch = EP_CMD_CLAIM_MAX },
 		{ .rings = 2, .entries = 128, .mode = EP_PUSH_WARP, .batch = 1 },
 		{ .rings = 1, .entries = 4096, .mode = EP_PUSH_WARP, .batch = 1 },
+		{ .rings = 3, .entries = 128, .mode = EP_PUSH_LANES, .batch = 1 },
 	};
 	int count = 0;
 
