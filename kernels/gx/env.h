@@ -24,6 +24,6 @@ void simt_syncthreads(const char *where);
 void simt_syncwarp(const char *where);
 uint64_t simt_shfl(uint64_t v, uint32_t src, const char *where);
 uint64_t simt_ballot(int p, const char *where);
-void simt_pause(void);
+void simt_pause(const char *where);
 
 #endif

@@ -21,6 +21,7 @@
 #define gx_shfl_u64(v, src) simt_shfl((v), (src), GX_HERE)
 #define gx_shfl_u32(v, src) ((uint32_t)simt_shfl((v), (src), GX_HERE))
 #define gx_ballot(p) simt_ballot((p), GX_HERE)
+#define gx_pause(spin) ((void)(spin), simt_pause(GX_HERE))
 
 GX_DEV uint32_t gx_tid(void)
 {
@@ -45,12 +46,6 @@ GX_DEV uint32_t gx_blocks(void)
 GX_DEV uint32_t gx_lane(void)
 {
 	return gx_tid() % GX_WARP;
-}
-
-GX_DEV void gx_pause(uint32_t spin)
-{
-	(void)spin;
-	simt_pause();
 }
 
 #include "kernels/gx/end.h"

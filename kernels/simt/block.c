@@ -102,7 +102,6 @@ SIMT_RAW void simt_wait(struct simt_block *b, struct simt_thread *me, enum simt_
 
 SIMT_RAW void simt_wake(struct simt_block *b, unsigned first, unsigned n, enum simt_state state)
 {
-	b->idle = 0;
 	for (unsigned i = first; i < first + n && i < b->n; i++)
 		if (b->thread[i].state == state)
 			b->thread[i].state = SIMT_RUN;
@@ -110,11 +109,13 @@ SIMT_RAW void simt_wake(struct simt_block *b, unsigned first, unsigned n, enum s
 
 SIMT_RAW void simt_meet_check(struct simt_block *b, struct simt_meet *m, const char *what, const char *where)
 {
-	if (m->arrived == 0)
+	if (m->arrived == 0) {
+		m->what = what;
 		m->where = where;
-	else if (m->where != where && strcmp(m->where, where) != 0)
-		simt_die(b, "block %u: divergent %s: thread %u at %s, others at %s", thread_now->where.block, what,
-			 thread_now->where.tid, where, m->where);
+	} else if (m->where != where && strcmp(m->where, where) != 0) {
+		simt_die(b, "block %u: divergent %s: thread %u at %s, others in a %s at %s", thread_now->where.block,
+			 what, thread_now->where.tid, where, m->what, m->where);
+	}
 }
 
 SIMT_RAW void simt_syncthreads(const char *where)
@@ -125,6 +126,7 @@ SIMT_RAW void simt_syncthreads(const char *where)
 	char *sync = &m->sync[m->turn];
 
 	simt_meet_check(b, m, "block barrier", where);
+	simt_wait_check(b, me, where);
 	/* On some GPUs threads that have ended count as arrived; kernels that rely on it are not portable. */
 	if (b->alive < b->n)
 		simt_die(b, "block %u: block barrier at %s with only %u of %u threads left", me->where.block, where,
@@ -133,6 +135,7 @@ SIMT_RAW void simt_syncthreads(const char *where)
 	if (++m->arrived == b->n) {
 		m->arrived = 0;
 		m->turn ^= 1;
+		b->idle = 0;
 		simt_wake(b, 0, b->n, SIMT_AT_BLOCK);
 	} else {
 		simt_wait(b, me, SIMT_AT_BLOCK);
@@ -140,13 +143,10 @@ SIMT_RAW void simt_syncthreads(const char *where)
 	san_acquire(sync);
 }
 
-/* When all runnable threads only pause, progress must come from another block or rank: yield to it. */
-SIMT_RAW void simt_pause(void)
+/* When all runnable warps only pause, progress must come from another block or rank: yield to it. */
+SIMT_RAW void simt_rest(struct simt_block *b, struct simt_thread *me)
 {
-	struct simt_block *b = block_now;
-	struct simt_thread *me = thread_now;
-
-	if (++b->idle > b->alive) {
+	if (++b->idle > b->alive / GX_WARP) {
 		b->idle = 0;
 		sched_yield();
 	}
@@ -242,7 +242,7 @@ SIMT_RAW void simt_block_run(struct simt_block *b, unsigned block, unsigned bloc
 			(struct simt_where){ .tid = i, .threads = threads, .block = block, .blocks = blocks };
 		b->thread[i].state = SIMT_RUN;
 		w->meet.arrived = 0;
-		w->gone = 0;
+		w->gone = w->polls = 0;
 		w->lanes = i % GX_WARP + 1;
 	}
 	san_release(&b->start);

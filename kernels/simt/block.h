@@ -18,17 +18,19 @@ struct simt_thread {
 	enum simt_state state;
 };
 
-/* A barrier or warp operation: how many threads have arrived, and the first one's source location. The two sync bytes
- * are TSan's sync objects of this one and the next: the fastest thread may enter the next before the slowest leaves. */
+/* A barrier or warp operation: how many threads have arrived, and what and where it is for the first. The two sync
+ * bytes are TSan's sync objects of this one and the next: the fastest thread may enter the next before the slowest
+ * leaves. */
 struct simt_meet {
 	unsigned arrived, turn;
-	const char *where;
+	const char *what, *where;
 	char sync[2];
 };
 
 struct simt_warp {
 	struct simt_meet meet;
 	unsigned lanes, gone;
+	unsigned polls;		   /* operations since the last pause */
 	uint64_t slot[2][GX_WARP]; /* the lanes' values in a shuffle; two sets, as with sync */
 };
 
@@ -60,6 +62,8 @@ void simt_block_run(struct simt_block *b, unsigned block, unsigned blocks, unsig
 struct simt_block *simt_block_now(void);
 struct simt_thread *simt_thread_now(void);
 void simt_meet_check(struct simt_block *b, struct simt_meet *m, const char *what, const char *where);
+void simt_wait_check(struct simt_block *b, const struct simt_thread *me, const char *where);
+void simt_rest(struct simt_block *b, struct simt_thread *me);
 void simt_wait(struct simt_block *b, struct simt_thread *me, enum simt_state state);
 void simt_wake(struct simt_block *b, unsigned first, unsigned n, enum simt_state state);
 _Noreturn void simt_die(struct simt_block *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -94,10 +94,65 @@ static void relaxed_publish(const void *args)
 			gx_st_relaxed_u32(p->flag, 1);
 		return;
 	}
-	for (uint32_t spin = 0; t == 0 && gx_ld_relaxed_u32(p->flag) != 1; spin++)
+	for (uint32_t spin = 0; gx_ballot(t == 0 && gx_ld_relaxed_u32(p->flag) != 1) != 0; spin++)
 		gx_pause(spin);
 	gx_syncthreads();
 	p->out[t] = N - 1 - p->data[t];
+}
+
+/* Block 0 raises the flag that block 1 waits for: a right kernel but for the branch the wait is in. */
+static void raised(const struct planted *p)
+{
+	int t = (int)gx_tid();
+
+	if (gx_block() == 0 && t == 0)
+		gx_st_release_u32(p->flag, 1);
+	gx_syncthreads();
+	p->out[t] = N - 1 - t;
+}
+
+/* The other lanes are at the block barrier meanwhile. */
+static void lane_waits_alone(const void *args)
+{
+	const struct planted *p = the(args);
+
+	for (uint32_t spin = 0; gx_block() == 1 && gx_tid() == 0 && (spin < 2 || gx_ld_acquire_u32(p->flag) != 1);
+	     spin++)
+		gx_pause(spin);
+	raised(p);
+}
+
+/* The other lanes are at a warp operation. */
+static void lane_waits_for_warp(const void *args)
+{
+	const struct planted *p = the(args);
+
+	for (uint32_t spin = 0; gx_block() == 1 && gx_lane() == 0 && (spin < 2 || gx_ld_acquire_u32(p->flag) != 1);
+	     spin++)
+		gx_pause(spin);
+	gx_syncwarp();
+	raised(p);
+}
+
+/* The other lanes have ended. */
+static void last_lane_waits(const void *args)
+{
+	const struct planted *p = the(args);
+
+	raised(p);
+	for (uint32_t spin = 0; gx_lane() == GX_WARP - 1 && spin < 2; spin++)
+		gx_pause(spin);
+}
+
+/* Every lane has its own number of polls. */
+static void lanes_wait_apart(const void *args)
+{
+	const struct planted *p = the(args);
+
+	for (uint32_t spin = 0; spin < 2 + gx_lane(); spin++)
+		gx_pause(spin);
+	gx_syncwarp();
+	raised(p);
 }
 
 static void hard_coded_32(const void *args)
@@ -210,6 +265,10 @@ static const struct {
 	{ "divergent warp operation", divergent_warp, 1, ALL & ~W1, true },
 	{ "deadlock in a block", deadlock, 1, ALL & ~W1, true },
 	{ "stack overflow", stack_overflow, 1, ALL, false },
+	{ "wait of one lane, block barrier", lane_waits_alone, 2, ALL & ~W1, true },
+	{ "wait of one lane, warp barrier", lane_waits_for_warp, 2, ALL & ~W1, true },
+	{ "wait of the last lane left", last_lane_waits, 1, ALL & ~W1, true },
+	{ "waits of different lengths", lanes_wait_apart, 1, ALL & ~W1, true },
 };
 
 #if defined(__has_feature)

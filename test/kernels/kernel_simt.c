@@ -116,7 +116,7 @@ static void chain(const void *args)
 {
 	const struct job *job = args;
 
-	for (uint32_t spin = 0; gx_tid() == 0 && gx_ld_acquire_u32(job->counter) != gx_block(); spin++)
+	for (uint32_t spin = 0; gx_ballot(gx_tid() == 0 && gx_ld_acquire_u32(job->counter) != gx_block()); spin++)
 		gx_pause(spin);
 	gx_syncthreads();
 	if (gx_tid() == 0) {
@@ -139,16 +139,14 @@ static void test_chain(void)
 static void crowd(const void *args)
 {
 	const struct job *job = args;
-	uint32_t inside;
+	uint32_t inside = gx_tid() == 0 ? gx_dev_add_acqrel_u32(job->counter, 1) + 1 : 0;
 
-	if (gx_tid() != 0)
-		return;
-	inside = gx_dev_add_acqrel_u32(job->counter, 1) + 1;
 	if (inside > gx_ld_relaxed_u32(job->out))
 		gx_st_relaxed_u32(job->out, inside);
 	for (uint32_t spin = 0; spin < 200; spin++)
 		gx_pause(spin);
-	gx_dev_add_acqrel_u32(job->counter, (uint32_t)-1);
+	if (gx_tid() == 0)
+		gx_dev_add_acqrel_u32(job->counter, (uint32_t)-1);
 }
 
 static void test_resident(void)
