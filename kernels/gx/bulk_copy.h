@@ -11,6 +11,10 @@ struct gx_bulk {
 	void *stage;
 };
 
+GX_DEV void gx_fence_proxy(void)
+{
+}
+
 GX_DEV void gx_bulk_open(struct gx_bulk *bulk, void *stage, uint32_t bytes)
 {
 	bulk->src = NULL;

@@ -8,7 +8,7 @@
  *   gx_bulk_open(bulk, stage, bytes)	stage: the block's shared memory; bytes: each warp's part of it, a multiple of
  *					16; below GX_BULK_MIN the engine is not used
  *   gx_bulk_load(bulk, src, n)		n <= gx_bulk_room(bulk); starts the load, the first store waits for it
- *   gx_bulk_load_own(bulk, src, n)	the same for inputs that no other rank or block writes
+ *   gx_bulk_load_own(bulk, src, n)	the same for inputs that no other rank or block writes: no acquire comes before
  *   gx_bulk_stage, gx_bulk_filled	instead of a load: the stage itself, for the lanes to write the row into
  *   gx_bulk_row			the row loaded last, for the lanes to read; what they then write into the stage
  *					may overlap it
@@ -16,6 +16,9 @@
  *   gx_bulk_scatter(bulk, dst, count,	n bytes of the row to dst[i] + at, skipping NULL; dst is in shared memory, and
  *		     at, n)		the lanes issue the stores in parallel
  *   gx_bulk_drain(bulk)		before a counter or signal that says the rows have been written
+ *   gx_fence_proxy()			by every lane, between an acquire and what it permits: loads of the rows that
+ *					a peer or another block wrote, stores over rows that a peer has read. Once
+ *					per acquire, not per row
  *
  * The engine moves 16-byte units; a row, source or destination that is not so aligned goes by gx_row_copy.
  */
@@ -55,6 +58,13 @@ GX_DEV void gx_bulk_open(struct gx_bulk *bulk, void *stage, uint32_t bytes)
 		asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 	}
 	gx_syncwarp();
+}
+
+/* Lanes acquire in the generic proxy; the engine reads and writes through the async proxy, which the acquire does not
+ * order. */
+GX_DEV void gx_fence_proxy(void)
+{
+	asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 GX_DEV uint32_t gx_bulk_room(const struct gx_bulk *bulk)
@@ -97,8 +107,7 @@ GX_DEV void gx_bulk_idle_(struct gx_bulk *bulk)
 	gx_syncwarp();
 }
 
-/* own is a constant at every call. */
-GX_DEV void gx_bulk_load_(struct gx_bulk *bulk, const void *src, uint32_t n, int own)
+GX_DEV void gx_bulk_load(struct gx_bulk *bulk, const void *src, uint32_t n)
 {
 	bulk->src = (const uint8_t *)src;
 	bulk->staged = bulk->room && n > 0 && (((uintptr_t)src | n) & 15) == 0;
@@ -106,10 +115,6 @@ GX_DEV void gx_bulk_load_(struct gx_bulk *bulk, const void *src, uint32_t n, int
 		return;
 	gx_bulk_idle_(bulk);
 	if (gx_lane() == 0) {
-		/* A peer's row was acquired in the generic proxy; this fence extends that to the async proxy. Own rows
-		 * do not need it. */
-		if (!own)
-			asm volatile("fence.proxy.async;" ::: "memory");
 		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bulk->bar), "r"(n)
 			     : "memory");
 		asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
@@ -120,14 +125,9 @@ GX_DEV void gx_bulk_load_(struct gx_bulk *bulk, const void *src, uint32_t n, int
 	bulk->coming = 1;
 }
 
-GX_DEV void gx_bulk_load(struct gx_bulk *bulk, const void *src, uint32_t n)
-{
-	gx_bulk_load_(bulk, src, n, 0);
-}
-
 GX_DEV void gx_bulk_load_own(struct gx_bulk *bulk, const void *src, uint32_t n)
 {
-	gx_bulk_load_(bulk, src, n, 1);
+	gx_bulk_load(bulk, src, n);
 }
 
 GX_DEV void *gx_bulk_stage(struct gx_bulk *bulk)

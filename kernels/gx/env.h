@@ -25,5 +25,9 @@ void simt_syncwarp(const char *where);
 uint64_t simt_shfl(uint64_t v, uint32_t src, const char *where);
 uint64_t simt_ballot(int p, const char *where);
 void simt_pause(const char *where);
+/* The proxy fence: this thread has acquired; has made the fence; starts a copy, which must not be between the two. */
+void simt_acquired(void);
+void simt_fence_proxy(void);
+void simt_copies(const char *where);
 
 #endif

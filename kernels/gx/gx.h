@@ -43,6 +43,7 @@
  *   gx_pack_e4m3				the same in half a word: saturates at 448, NaN is 0x7f
  *   gx_amax_bf16				the larger magnitudes of two pairs, by half; NaN is ignored
  *   gx_row_copy				a row by one warp, any alignment
+ *   gx_fence_proxy				every lane, between an acquire and gx_bulk_*
  *   gx_bulk_*					a row once into shared memory and from there to many destinations
  *						(bulk_tma.h), or copied directly (bulk_copy.h)
  *   gx_wait					the only way to wait for another rank (wait.h)

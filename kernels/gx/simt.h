@@ -55,4 +55,14 @@ GX_DEV uint32_t gx_lane(void)
 #include "kernels/gx/row.h"
 #include "kernels/gx/bulk_copy.h"
 
+/* A copy engine does not see what its thread has acquired: copies here demand the proxy fence, which a copy by the
+ * thread itself would not need. */
+#define gx_ld_acquire_u32(p) (simt_acquired(), gx_ld_acquire_u32(p))
+#define gx_ld_acquire_u64(p) (simt_acquired(), gx_ld_acquire_u64(p))
+#define gx_fence_proxy() simt_fence_proxy()
+#define gx_bulk_load(bulk, src, n) (simt_copies(GX_HERE), gx_bulk_load((bulk), (src), (n)))
+#define gx_bulk_store(bulk, dst, from, n) (simt_copies(GX_HERE), gx_bulk_store((bulk), (dst), (from), (n)))
+#define gx_bulk_scatter(bulk, dst, count, at, n) \
+	(simt_copies(GX_HERE), gx_bulk_scatter((bulk), (dst), (count), (at), (n)))
+
 #endif

@@ -241,20 +241,26 @@ GX_DEV uint32_t ht_look(const struct ht *ht, uint32_t times)
 			gx_pause(i);
 	}
 	gx_syncwarp();
+	gx_fence_proxy(); /* what was seen may be done next */
 	if (gx_lane() == 0)
 		gx_dev_st_release_u32(lock, 0);
 	return 1;
 }
 
-/* One thread. Steps of this operation that may be done now: that have arrived, or whose slot is free. */
-GX_DEV uint32_t ht_steps_ready(const struct ht *ht, const struct ht_flow *f, uint32_t channel)
+/* One thread. Steps of this operation that may be done, by what has been seen: that have arrived, or whose slot is
+ * free. */
+GX_DEV uint32_t ht_steps_seen(const struct ht *ht, const struct ht_flow *f, uint32_t channel, uint64_t seen)
 {
 	const struct ep_ht_channel *c = &f->channel[channel];
-	uint64_t seen = gx_ld_acquire_u64(&c->seen); /* A8 */
 	int64_t ready = (int64_t)(seen - c->base) + (f->flow & 1 ? (int64_t)ht->a->across.span.steps : 0);
 	uint32_t all = ht_steps(ht, f, channel);
 
 	return ready < 0 ? 0 : ready < (int64_t)all ? (uint32_t)ready : all;
+}
+
+GX_DEV uint32_t ht_steps_ready(const struct ht *ht, const struct ht_flow *f, uint32_t channel)
+{
+	return ht_steps_seen(ht, f, channel, gx_ld_acquire_u64(&f->channel[channel].seen)); /* A8 */
 }
 
 /* One thread: the next step of a channel, if it may be done. */
@@ -271,11 +277,11 @@ GX_DEV uint32_t ht_step_take_of(const struct ht *ht, const struct ht_flow *f, ui
 }
 
 /* All lanes: takes a step that may be done, of any channel, starting with a different one in each warp. The lanes look
- * at the channels side by side, without the atomic. */
+ * at the channels side by side, without the atomic and the acquire. */
 GX_DEV struct ht_step ht_step_take(const struct ht *ht, const struct ht_flow *f)
 {
 	struct ht_step got = { HT_NO_MORE, 0 };
-	uint32_t first = f->n ? (gx_block() * gx_warps() + gx_warp()) % f->n : 0;
+	uint32_t first = f->n ? (gx_block() * gx_warps() + gx_warp()) % f->n : 0, tried = 0;
 
 	for (uint32_t i0 = 0; i0 < f->n; i0 += GX_WARP) {
 		uint32_t i = i0 + gx_lane(), c = (first + i) % f->n, taken = 0, more = 0, yes = 0;
@@ -284,13 +290,14 @@ GX_DEV struct ht_step ht_step_take(const struct ht *ht, const struct ht_flow *f)
 		if (i < f->n) {
 			taken = gx_ld_relaxed_u32(&f->channel[c].taken);
 			more = taken < ht_steps(ht, f, c);
-			yes = more && taken < ht_steps_ready(ht, f, c);
+			yes = more && taken < ht_steps_seen(ht, f, c, gx_ld_relaxed_u64(&f->channel[c].seen));
 		}
 		if (gx_ballot((int)more) && got.channel == HT_NO_MORE)
 			got.channel = HT_NO_STEP;
 		for (mask = gx_ballot((int)yes); mask; mask &= mask - 1) {
 			uint32_t at = gx_popc((mask & -mask) - 1), won = 0;
 
+			tried = 1;
 			if (gx_lane() == at)
 				won = ht_step_take_of(ht, f, c, &got.number);
 			if (!gx_shfl_u32(won, at))
@@ -298,10 +305,13 @@ GX_DEV struct ht_step ht_step_take(const struct ht *ht, const struct ht_flow *f)
 			got.channel = gx_shfl_u32(c, at);
 			got.number = gx_shfl_u32(got.number, at);
 			gx_syncwarp();
+			gx_fence_proxy(); /* A8: the step's rows are read, or its slot is written */
 			return got;
 		}
 	}
 	gx_syncwarp();
+	if (tried)
+		gx_fence_proxy(); /* A8 of steps that other warps were faster to take */
 	return got;
 }
 

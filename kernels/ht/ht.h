@@ -222,6 +222,7 @@ GX_DEV uint32_t ht_wait_all(const struct ht *ht, uint64_t at, uint64_t value, ui
 	}
 	bad = gx_ballot((int)bad) != 0;
 	gx_syncwarp();
+	gx_fence_proxy(); /* rows that came through the window may be copied next */
 	return !bad;
 }
 

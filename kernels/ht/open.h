@@ -216,6 +216,7 @@ GX_DEV uint32_t ht_open(struct ht *ht)
 		ht->near_rows[r] = here ? ht->rows[r] : 0;
 	}
 	gx_syncthreads();
+	gx_fence_proxy(); /* A1, A3: rows go to the peers' tensors and windows */
 	return 1;
 }
 

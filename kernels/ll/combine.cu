@@ -27,6 +27,7 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 		from = (uint64_t)gx_op_ticket(&ll->rank_rows[home]) * a->row_pitch;
 	dst = far ? ll_out(ll, home) + from : a->window[home] + ll->buffer * a->buffer_bytes + to;
 	gx_syncwarp();
+	gx_fence_proxy(); /* A4 */
 	for (uint32_t at = 0; at < a->row_bytes; at += room) {
 		uint32_t n = a->row_bytes - at < room ? a->row_bytes - at : room;
 

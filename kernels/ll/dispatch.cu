@@ -68,6 +68,7 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 		w->pos[k] = new_id ? (int32_t)gx_dev_add_relaxed_u32(ll_counter(ll, id, peer), 1) : -1;
 	}
 	gx_syncwarp();
+	gx_fence_proxy(); /* A4: the token's row goes over rows that peers have read */
 }
 
 /* The token's slot on the rank of k, and how many of its experts there precede k; -1: nothing is sent there. */

@@ -214,6 +214,7 @@ GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
 	}
 	if (gx_lane() == 0 && ll_is(ll, EP_LL_RANK_MAJOR))
 		gx_st_relaxed_u32(&ll->base[source], total); /* every warp writes the same value */
+	gx_fence_proxy();				     /* A2 */
 	while ((slot = gx_op_ticket(&ll->src_ticket[source])) < total)
 		ll_unpack(ll, source, slot);
 }

@@ -241,6 +241,7 @@ GX_DEV void nic_copy(struct nic *n, struct ep_nic_job *job)
 	const uint8_t *src = (const uint8_t *)(uintptr_t)job->src;
 	uint32_t room = gx_bulk_room(&n->bulk), bytes = job->bytes;
 
+	gx_fence_proxy(); /* A1 */
 	for (uint32_t at = 0; at < bytes; at += room) {
 		uint32_t part = bytes - at < room ? bytes - at : room;
 

@@ -40,6 +40,7 @@ GX_DEV int rowsig_wait(const struct rowsig *rs, const uint64_t *word, uint64_t v
 
 	if (result != GX_ARRIVED)
 		gx_op_fail_wait(&rs->op, result, rank, rank, phase);
+	gx_fence_proxy();
 	return gx_shfl_u32(result, 0) == GX_ARRIVED;
 }
 

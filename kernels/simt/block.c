@@ -118,12 +118,42 @@ SIMT_RAW void simt_meet_check(struct simt_block *b, struct simt_meet *m, const c
 	}
 }
 
+SIMT_RAW void simt_acquired_bring(struct simt_meet *m, const struct simt_thread *me)
+{
+	if (m->arrived == 0)
+		m->acquired[m->turn] = 0;
+	m->acquired[m->turn] |= me->acquired;
+}
+
+SIMT_RAW void simt_acquired_take(const struct simt_meet *m, unsigned turn, struct simt_thread *me)
+{
+	me->acquired |= m->acquired[turn];
+}
+
+SIMT_RAW void simt_acquired(void)
+{
+	thread_now->acquired = 1;
+}
+
+SIMT_RAW void simt_fence_proxy(void)
+{
+	thread_now->acquired = 0;
+}
+
+SIMT_RAW void simt_copies(const char *where)
+{
+	if (thread_now->acquired)
+		simt_die(block_now, "block %u: thread %u copies at %s after an acquire without a proxy fence",
+			 thread_now->where.block, thread_now->where.tid, where);
+}
+
 SIMT_RAW void simt_syncthreads(const char *where)
 {
 	struct simt_block *b = block_now;
 	struct simt_thread *me = thread_now;
 	struct simt_meet *m = &b->meet;
-	char *sync = &m->sync[m->turn];
+	unsigned turn = m->turn;
+	char *sync = &m->sync[turn];
 
 	simt_meet_check(b, m, "block barrier", where);
 	simt_wait_check(b, me, where);
@@ -132,6 +162,7 @@ SIMT_RAW void simt_syncthreads(const char *where)
 		simt_die(b, "block %u: block barrier at %s with only %u of %u threads left", me->where.block, where,
 			 b->alive, b->n);
 	san_release(sync);
+	simt_acquired_bring(m, me);
 	if (++m->arrived == b->n) {
 		m->arrived = 0;
 		m->turn ^= 1;
@@ -140,6 +171,7 @@ SIMT_RAW void simt_syncthreads(const char *where)
 	} else {
 		simt_wait(b, me, SIMT_AT_BLOCK);
 	}
+	simt_acquired_take(m, turn, me);
 	san_acquire(sync);
 }
 
@@ -241,6 +273,7 @@ SIMT_RAW void simt_block_run(struct simt_block *b, unsigned block, unsigned bloc
 		b->thread[i].where =
 			(struct simt_where){ .tid = i, .threads = threads, .block = block, .blocks = blocks };
 		b->thread[i].state = SIMT_RUN;
+		b->thread[i].acquired = 0;
 		w->meet.arrived = 0;
 		w->gone = w->polls = 0;
 		w->lanes = i % GX_WARP + 1;

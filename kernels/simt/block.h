@@ -16,6 +16,7 @@ struct simt_thread {
 	struct simt_fiber fiber;
 	struct simt_where where;
 	enum simt_state state;
+	unsigned acquired; /* 1: an acquire came, and no proxy fence since */
 };
 
 /* A barrier or warp operation: how many threads have arrived, and what and where it is for the first. The two sync
@@ -25,6 +26,7 @@ struct simt_meet {
 	unsigned arrived, turn;
 	const char *what, *where;
 	char sync[2];
+	unsigned acquired[2]; /* by any of the threads: a barrier extends it to all */
 };
 
 struct simt_warp {
@@ -57,6 +59,10 @@ int simt_block_reserve(struct simt_block *b, unsigned n, size_t shared);
 void simt_block_free(struct simt_block *b);
 /* In the block's thread: runs all its fibers to completion. */
 void simt_block_run(struct simt_block *b, unsigned block, unsigned blocks, unsigned threads);
+
+/* A barrier and what threads have acquired: before the meeting, then after it with the same turn. */
+void simt_acquired_bring(struct simt_meet *m, const struct simt_thread *me);
+void simt_acquired_take(const struct simt_meet *m, unsigned turn, struct simt_thread *me);
 
 /* For warp.c. */
 struct simt_block *simt_block_now(void);

@@ -6,9 +6,10 @@
  * memory, which makes it a race detector for kernels.
  *
  * It aborts the program with a message on stderr when lanes or threads meet at different source locations, when not all
- * take part in a barrier or warp operation, when a lane waits (gx_pause) without all others of its warp, and when no
- * thread of a block can continue. It cannot detect wrong scopes,
- * or errors in the use of GPU caches and copy engines, or a spin loop that does not call gx_pause.
+ * take part in a barrier or warp operation, when a lane waits (gx_pause) without all others of its warp, when a thread
+ * starts a copy (gx_bulk) after an acquire without a proxy fence, and when no thread of a block can continue. It cannot
+ * detect wrong scopes, or other errors in the use of GPU caches and copy engines, or a spin loop that does not call
+ * gx_pause.
  */
 #ifndef EP_SIMT_H
 #define EP_SIMT_H

@@ -63,10 +63,13 @@ SIMT_RAW void simt_syncwarp(const char *where)
 	struct simt_block *b = simt_block_now();
 	struct simt_thread *me = simt_thread_now();
 	struct simt_warp *w = &b->warp[me->where.tid / GX_WARP];
-	char *sync = &w->meet.sync[w->meet.turn];
+	unsigned turn = w->meet.turn;
+	char *sync = &w->meet.sync[turn];
 
 	san_release(sync);
+	simt_acquired_bring(&w->meet, me);
 	warp_meet(b, me, w, "warp operation", where);
+	simt_acquired_take(&w->meet, turn, me);
 	san_acquire(sync);
 }
 

@@ -24,6 +24,7 @@ static uint32_t unlocked;     /* atomic: reads while no warp held a lock */
 
 static uint64_t watched(const uint64_t *word);
 
+#undef gx_ld_acquire_u64 /* under the emulator it is a macro */
 #define gx_ld_acquire_u64(word) watched(word)
 #include "kernels/ll/wait.h"
 #undef gx_ld_acquire_u64

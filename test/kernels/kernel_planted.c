@@ -243,6 +243,68 @@ static void stack_overflow(const void *args)
 	the(args)->out[t] = N - 1 - t + deep(&zero, 4096);
 }
 
+/* A row over one that its reader has freed: block 0 frees it, block 1 copies. fence: the thread that makes the proxy
+ * fence, if its warp's first, all or none. */
+enum { FENCE_NONE, FENCE_FIRST, FENCE_ALL };
+
+static void copies(const struct planted *p, int fence)
+{
+	struct gx_bulk bulk;
+	int t = (int)gx_tid();
+
+	gx_bulk_open(&bulk, NULL, 0);
+	p->out[t] = N - 1 - t;
+	if (gx_block() == 0 && t == 0)
+		gx_st_release_u32(p->flag, 1);
+	if (gx_block() == 0)
+		return;
+	gx_bulk_load_own(&bulk, p->data, 16);
+	for (uint32_t spin = 0; gx_ballot(gx_lane() == 0 && gx_ld_acquire_u32(p->flag) != 1) != 0; spin++)
+		gx_pause(spin);
+	gx_syncwarp(); /* extends the acquire to the warp */
+	if (fence == FENCE_ALL || (fence == FENCE_FIRST && gx_lane() == 0))
+		gx_fence_proxy();
+	gx_bulk_store(&bulk, p->data + 64 + 4 * gx_warp(), 0, 16);
+	gx_bulk_drain(&bulk);
+}
+
+static void copy_fenced(const void *args)
+{
+	copies(the(args), FENCE_ALL);
+}
+
+static void copy_unfenced(const void *args)
+{
+	copies(the(args), FENCE_NONE);
+}
+
+static void copy_fenced_by_one(const void *args)
+{
+	copies(the(args), FENCE_FIRST);
+}
+
+/* The fence comes before the acquire. */
+static void copy_fenced_early(const void *args)
+{
+	gx_fence_proxy();
+	copies(the(args), FENCE_NONE);
+}
+
+/* Another warp acquires; the block barrier extends it. */
+static void copy_after_barrier(const void *args)
+{
+	const struct planted *p = the(args);
+	struct gx_bulk bulk;
+
+	gx_bulk_open(&bulk, NULL, 0);
+	if (gx_tid() == 0)
+		gx_ld_acquire_u32(p->flag);
+	gx_syncthreads();
+	p->out[gx_tid()] = N - 1 - (int)gx_tid();
+	if (gx_warp() == gx_warps() - 1)
+		gx_bulk_load(&bulk, p->data, 16);
+}
+
 enum { W1 = 1, W32 = 2, W64 = 4, RANDOM = 8, TSAN = 16, ASAN = 32, ALL = 63 };
 
 static const struct {
@@ -269,6 +331,10 @@ static const struct {
 	{ "wait of one lane, warp barrier", lane_waits_for_warp, 2, ALL & ~W1, true },
 	{ "wait of the last lane left", last_lane_waits, 1, ALL & ~W1, true },
 	{ "waits of different lengths", lanes_wait_apart, 1, ALL & ~W1, true },
+	{ "copy without a proxy fence", copy_unfenced, 2, ALL, true },
+	{ "proxy fence before the acquire", copy_fenced_early, 2, ALL, true },
+	{ "proxy fence of one lane", copy_fenced_by_one, 2, ALL & ~W1, true },
+	{ "no proxy fence after a barrier", copy_after_barrier, 1, ALL, true },
 };
 
 #if defined(__has_feature)
@@ -344,6 +410,7 @@ static void run(uint64_t seed)
 
 	simt_configure(&options);
 	CHECK(noticed(right, 1) == 0, "a kernel without a bug was reported");
+	CHECK(noticed(copy_fenced, 2) == 0, "a copy behind a proxy fence was reported");
 	for (size_t i = 0; i < sizeof(bugs) / sizeof(bugs[0]); i++) {
 		int how = noticed(bugs[i].kernel, bugs[i].blocks);
 
