@@ -108,7 +108,8 @@ static void raised(const struct planted *p)
 	if (gx_block() == 0 && t == 0)
 		gx_st_release_u32(p->flag, 1);
 	gx_syncthreads();
-	p->out[t] = N - 1 - t;
+	if (gx_block() == gx_blocks() - 1)
+		p->out[t] = N - 1 - t;
 }
 
 /* The other lanes are at the block barrier meanwhile. */
@@ -253,11 +254,11 @@ static void copies(const struct planted *p, int fence)
 	int t = (int)gx_tid();
 
 	gx_bulk_open(&bulk, NULL, 0);
-	p->out[t] = N - 1 - t;
 	if (gx_block() == 0 && t == 0)
 		gx_st_release_u32(p->flag, 1);
 	if (gx_block() == 0)
 		return;
+	p->out[t] = N - 1 - t;
 	gx_bulk_load_own(&bulk, p->data, 16);
 	for (uint32_t spin = 0; gx_ballot(gx_lane() == 0 && gx_ld_acquire_u32(p->flag) != 1) != 0; spin++)
 		gx_pause(spin);
