@@ -28,12 +28,14 @@ struct ep_cuda_kernel {
 	int shared_max; /* dynamic */
 };
 
+#define EP_CUDA_IMAGES 3 /* probe, ll, ht */
+
 /* The embedded code, loaded into one context; shared by all devices that are open in it. */
 struct ep_cuda_code {
 	struct ep_cuda_code *next;
 	struct CUctx_st *ctx;
 	unsigned refs;
-	struct CUmod_st *mod;
+	struct CUmod_st *mod[EP_CUDA_IMAGES];
 	struct ep_cuda_kernel kernel[EP_KERNELS];
 	int shared_max; /* minimum over all kernels */
 };

@@ -6,12 +6,25 @@
 #include "kernels/gx/both.h"
 #include "util/error.h"
 
-/* kernels.cu, compiled by nvcc and embedded by embed.sh. */
-extern const unsigned char ep_cuda_fatbin[];
+/* Each one's kernels.cu, compiled by nvcc and embedded by embed.sh. */
+extern const unsigned char ep_cuda_probe[], ep_cuda_ll[], ep_cuda_ht[];
+static const unsigned char *const images[EP_CUDA_IMAGES] = { ep_cuda_probe, ep_cuda_ll, ep_cuda_ht };
 
 static const char *const names[EP_KERNELS] = {
 #define EP_KERNEL(name, args) [EP_K_##name] = EP_KERNEL_NAME(name),
 #include "kernels/list.h"
+#undef EP_KERNEL
+};
+
+static const unsigned char image_of[EP_KERNELS] = {
+#define EP_KERNEL(name, args) [EP_K_##name] = 0,
+#include "kernels/probe/list.h"
+#undef EP_KERNEL
+#define EP_KERNEL(name, args) [EP_K_##name] = 1,
+#include "kernels/ll/list.h"
+#undef EP_KERNEL
+#define EP_KERNEL(name, args) [EP_K_##name] = 2,
+#include "kernels/ht/list.h"
 #undef EP_KERNEL
 };
 
@@ -49,6 +62,13 @@ static int function_open(struct CUmod_st *mod, const char *name, int shared_opti
 		     "when raising shared memory of kernel %s to %d bytes", name, k->shared_max);
 }
 
+static void images_unload(const struct ep_cuda_code *code)
+{
+	for (int i = 0; i < EP_CUDA_IMAGES; i++)
+		if (code->mod[i])
+			EP_CU_NOTE(cuModuleUnload, (code->mod[i]));
+}
+
 static int code_load(const struct ep_cuda_dev *dev, struct ep_cuda_code **out)
 {
 	struct ep_cuda_code *code = EP_CALLOC(EP_DEV, 1, sizeof(*code), "the CUDA kernels of a context");
@@ -60,10 +80,11 @@ static int code_load(const struct ep_cuda_dev *dev, struct ep_cuda_code **out)
 	if ((rc = EP_CU(cuDeviceGetAttribute, (&code->shared_max, EP_CU_DEV_SHARED_OPTIN, dev->device), "on GPU %d",
 			dev->dev.ordinal)))
 		goto free_code;
-	if ((rc = EP_CU(cuModuleLoadData, (&code->mod, ep_cuda_fatbin), "for GPU %d", dev->dev.ordinal)))
-		goto free_code;
+	for (int i = 0; i < EP_CUDA_IMAGES; i++)
+		if ((rc = EP_CU(cuModuleLoadData, (&code->mod[i], images[i]), "for GPU %d", dev->dev.ordinal)))
+			goto unload;
 	for (int k = 0, optin = code->shared_max; k < EP_KERNELS; k++) {
-		if ((rc = function_open(code->mod, names[k], optin, &code->kernel[k])))
+		if ((rc = function_open(code->mod[image_of[k]], names[k], optin, &code->kernel[k])))
 			goto unload;
 		if (code->kernel[k].shared_max < code->shared_max)
 			code->shared_max = code->kernel[k].shared_max;
@@ -71,7 +92,7 @@ static int code_load(const struct ep_cuda_dev *dev, struct ep_cuda_code **out)
 	*out = code;
 	return 0;
 unload:
-	EP_CU_NOTE(cuModuleUnload, (code->mod));
+	images_unload(code);
 free_code:
 	free(code);
 	return rc;
@@ -107,7 +128,7 @@ static void code_drop(struct ep_cuda_code *code, bool unload)
 			at = &(*at)->next;
 		*at = code->next;
 		if (unload)
-			EP_CU_NOTE(cuModuleUnload, (code->mod));
+			images_unload(code);
 		free(code);
 	}
 	pthread_mutex_unlock(&lock);
