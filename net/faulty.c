@@ -10,7 +10,9 @@
  *   drop=R     rank R is lost: puts to it fail, and its own arrive without their immediates
  *   stall=MS   one put per context blocks for MS milliseconds
  *   mute=1     puts neither arrive nor complete
- *   after=N    fail, drop and stall begin after N puts on a context
+ *   to=R       mute applies to puts to rank R only
+ *   puts=N     flow control: N puts in flight for LL and for HT
+ *   after=N    fail, drop, mute and stall begin after N puts on a context
  *   refuse=N   the N-th registration of a comm fails, counted from 1
  *   connect=0  connect fails
  *   rank=R     fail, stall, mute, refuse and connect apply to rank R only
@@ -30,7 +32,7 @@
 #define MILLION 1000000u
 
 struct faults {
-	uint64_t seed, reorder, delay, fail, dup, drop, stall, mute, after, refuse, connect, rank;
+	uint64_t seed, reorder, delay, fail, dup, drop, stall, mute, after, refuse, connect, rank, to, puts;
 };
 
 struct faulty_net {
@@ -73,6 +75,7 @@ struct conn {
 	uint64_t blocked; /* the round in which nothing more can be sent to it */
 	int failed;	  /* result of the first put that failed, or 0: later ones are not sent */
 	uint64_t last;	  /* its serial */
+	int open;	  /* slots of its puts */
 };
 
 struct faulty_ctx {
@@ -82,6 +85,7 @@ struct faulty_ctx {
 	uint64_t fates, luck; /* random states: faults of puts, and their order, which depends on the inner net */
 	uint64_t serial, tick, puts, rounds;
 	int nheld, held[SLOTS]; /* slots in the order of their puts */
+	int open;		/* slots in use */
 	struct slot slots[SLOTS];
 	struct conn conns[];
 };
@@ -116,9 +120,11 @@ static int faulty_init(const ncclEpNetInit_v1_t *args, void **out)
 		{ "refuse", &f->refuse, INT32_MAX },
 		{ "rank", &f->rank, INT32_MAX },
 		{ "connect", &f->connect, 1 },
+		{ "to", &f->to, INT32_MAX },
+		{ "puts", &f->puts, 1u << 20 },
 	};
 
-	f->drop = f->rank = UINT64_MAX;
+	f->drop = f->rank = f->to = UINT64_MAX;
 	f->connect = 1;
 	net->inner = args->inner;
 	net->net = args->innerNet;
@@ -156,6 +162,8 @@ static int faulty_getProperties(void *n, int dev, ncclEpNetProperties_v1_t *prop
 		props->maxPuts = SLOTS;
 	if (props->maxInline > INLINE_MAX)
 		props->maxInline = INLINE_MAX;
+	if (net->faults.puts)
+		props->lowLatency.maxPuts = props->throughput.maxPuts = (uint32_t)net->faults.puts;
 	return 0;
 }
 
@@ -404,12 +412,21 @@ static void held_send(struct faulty_ctx *ctx, int keep)
 	}
 }
 
-static int slot_find(struct faulty_ctx *ctx)
+/* A peer may take half of what is left, so that one whose puts do not complete leaves room to the others. */
+static int slot_find(struct faulty_ctx *ctx, int taken)
 {
-	for (int i = 0; i < SLOTS; i++)
+	for (int i = 0; taken < SLOTS - ctx->open && i < SLOTS; i++)
 		if (ctx->slots[i].state == SLOT_FREE)
 			return i;
 	return -1;
+}
+
+static void slot_free(struct faulty_ctx *ctx, struct slot *slot)
+{
+	slot->state = SLOT_FREE;
+	ctx->open--;
+	if (!slot->flush)
+		ctx->conns[slot->put.peer].open--;
 }
 
 /* Breaks the rule that operations do not block: the purpose of this option. */
@@ -421,6 +438,14 @@ static void stall(uint64_t ms)
 		;
 }
 
+static bool is_muted(const struct faulty_ctx *ctx, int peer)
+{
+	const struct faults *f = &ctx->comm->net->faults;
+
+	return f->mute && ctx->comm->struck && ctx->puts >= f->after &&
+	       (f->to == UINT64_MAX || f->to == (uint64_t)peer);
+}
+
 /* Decides the faults of a put, always with three draws, so that no option shifts the random numbers of another. */
 static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 {
@@ -428,7 +453,7 @@ static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 	uint64_t fail = draw(&ctx->fates), dup = draw(&ctx->fates), delay = draw(&ctx->fates);
 
 	slot->copies = dup % MILLION < f->dup ? 2 : 1;
-	slot->due = f->mute && ctx->comm->struck ? UINT64_MAX : ctx->tick + delay % (f->delay + 1);
+	slot->due = is_muted(ctx, slot->put.peer) ? UINT64_MAX : ctx->tick + delay % (f->delay + 1);
 	if (fail % MILLION < f->fail && ctx->puts >= f->after && ctx->comm->struck) {
 		slot->fate = -EIO;
 		if (fail >> 32 & 1)
@@ -449,8 +474,8 @@ static void slot_doom(struct faulty_ctx *ctx, struct slot *slot)
 static int faulty_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 {
 	struct faulty_ctx *ctx = c;
-	int i = slot_find(ctx);
-	struct slot *slot = &ctx->slots[i < 0 ? 0 : i];
+	struct slot *slot;
+	int i;
 
 	*request = NULL;
 	if (put->peer < 0 || put->peer >= ctx->comm->nranks)
@@ -458,8 +483,12 @@ static int faulty_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 	if (put->flags & NCCL_EP_NET_INLINE && put->size > INLINE_MAX)
 		return EP_FAIL(EP_NET, EP_EARG, "faulty: %llu bytes inline; the maximum is %u",
 			       (unsigned long long)put->size, INLINE_MAX);
+	i = slot_find(ctx, ctx->conns[put->peer].open);
 	if (i < 0)
 		return 0;
+	ctx->open++;
+	ctx->conns[put->peer].open++;
+	slot = &ctx->slots[i];
 	*slot = (struct slot){ .state = SLOT_HELD, .put = *put, .serial = ctx->serial++ };
 	slot->quiet = put->flags & NCCL_EP_NET_QUIET;
 	/* Every held put completes by itself, and the next one may not follow it. */
@@ -478,7 +507,7 @@ static int faulty_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 static int faulty_iflush(void *c, void *mr, void **request)
 {
 	struct faulty_ctx *ctx = c;
-	int i = slot_find(ctx), rc;
+	int i = slot_find(ctx, 0), rc;
 	struct slot *slot = &ctx->slots[i < 0 ? 0 : i];
 
 	*request = NULL;
@@ -489,6 +518,7 @@ static int faulty_iflush(void *c, void *mr, void **request)
 	if (rc || !slot->request[0])
 		return rc;
 	slot->state = SLOT_SENT;
+	ctx->open++;
 	*request = slot;
 	return 0;
 }
@@ -521,7 +551,7 @@ static int faulty_test(void *c, void *request, int *done)
 		rc = rc ? rc : ctx->conns[slot->put.peer].quiet_rc;
 		ctx->conns[slot->put.peer].quiet_rc = 0;
 	}
-	slot->state = SLOT_FREE;
+	slot_free(ctx, slot);
 	*done = 1;
 	return rc;
 }
@@ -538,7 +568,7 @@ static void quiet_reap(struct faulty_ctx *ctx)
 			continue;
 		if (slot->rc)
 			ctx->conns[slot->put.peer].quiet_rc = slot->rc;
-		slot->state = SLOT_FREE;
+		slot_free(ctx, slot);
 	}
 }
 

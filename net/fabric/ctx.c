@@ -106,6 +106,8 @@ static int objects_open(struct fab_ctx *ctx, struct ofi_info *info)
 
 	if (av.type == OFI_AV_UNSPEC)
 		av.type = OFI_AV_TABLE;
+	/* Not more than the provider accepts, or one peer could fill its queue, which is for all of them. */
+	ctx->limit = info->tx_attr->size && info->tx_attr->size < FAB_PUTS ? (uint32_t)info->tx_attr->size : FAB_PUTS;
 	cq.size = info->tx_attr->size + info->rx_attr->size + FAB_PUTS;
 	rc = fab_api()->fi_fabric(info->fabric_attr, &ctx->fabric, NULL);
 	if (rc)

@@ -20,7 +20,7 @@
 #define FAB_CONTEXTS 4 /* so that the key of a registration fits in 64 bytes */
 #define FAB_ADDR 80    /* bytes of an endpoint name: efa 32, tcp 28, shm 40 */
 #define FAB_INLINE 64u /* bytes */
-#define FAB_PUTS 1024u /* in flight on a context */
+#define FAB_PUTS 1024u /* in flight on a context, at most */
 #define FAB_IMMS 8192u /* read from the queue and not yet returned; a power of two */
 #define FAB_BATCH 64   /* completions per read */
 
@@ -143,7 +143,7 @@ struct fab_ctx {
 	struct fab_chunk *chunks;
 	struct fab_slot *free, *unposted; /* unposted: receives to post */
 	uint32_t unposted_count, receives_failed;
-	uint32_t live; /* operations to peers that are not lost */
+	uint32_t live, limit; /* operations to peers that are not lost */
 	uint32_t calls;
 	bool idle;		/* the last poll found nothing */
 	uint64_t clock, looked; /* ns; the clock stops while progress is not called */

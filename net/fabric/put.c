@@ -3,7 +3,8 @@
  * The send side of the hot path. A quiet put completes like any other and is counted: the request that covers it is
  * reserved with the first quiet put and is done when all of them have completed. Suppressing completions would not
  * work: no provider completes in order (comp_order), so a later completion implies nothing about earlier puts. FI_MORE
- * is not used either: if the provider refuses the put that should follow, nothing rings the doorbell.
+ * is not used either: if the provider refuses the put that should follow, nothing rings the doorbell. A peer may take
+ * half of what is left of the context's room, so that one that completes nothing leaves room to the others.
  */
 #include <string.h>
 
@@ -81,7 +82,7 @@ static int op_start(struct fab_ctx *ctx, const ncclEpNetPut_v1_t *put, rma_fn po
 	struct fab_slot *slot;
 	ssize_t rc;
 
-	if (ctx->live >= FAB_PUTS)
+	if (conn->open >= ctx->limit - ctx->live)
 		return 0;
 	if (quiet && !conn->cover)
 		conn->cover = fab_slot_take(ctx);

@@ -5,7 +5,8 @@
  * the next run the next one: if single puts alternated, each would need its own completion.
  *
  * All posted work requests are counted, quiet or not: a failed queue pair completes all of them, and the completion
- * queue must have room for that.
+ * queue must have room for that. A peer may take half of what is left of it, so that one that completes nothing leaves
+ * room to the others, and so does the next.
  */
 #include <arpa/inet.h>
 #include <string.h>
@@ -148,6 +149,17 @@ static void op_post(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut_v1_
 		vb_chain_post(ctx);
 }
 
+/*
+ * A peer whose open work requests are all unsignaled goes beyond its part: it gets a completion only with one more,
+ * which put_signals signals, as the context is more than half full then.
+ */
+static bool put_fits(const struct vb_ctx *ctx, const struct vb_conn *conn, const struct vb_qp *qp)
+{
+	uint32_t room = ctx->limit - ctx->open;
+
+	return room && qp->posted - qp->completed < qp->depth && (conn->open < room || conn->open == qp->dark);
+}
+
 static int op_start(struct vb_ctx *ctx, const ncclEpNetPut_v1_t *put, unsigned opcode, void **request)
 {
 	struct vb_conn *conn = &ctx->conns[put->peer];
@@ -157,7 +169,7 @@ static int op_start(struct vb_ctx *ctx, const ncclEpNetPut_v1_t *put, unsigned o
 	if (__builtin_expect(!conn->ready, 0))
 		return 0; /* progress repeats its hello */
 	qp = &conn->qp[conn->turn];
-	if (ctx->open >= ctx->limit || qp->posted - qp->completed >= qp->depth)
+	if (!put_fits(ctx, conn, qp))
 		return 0;
 	if (!(put->flags & NCCL_EP_NET_QUIET)) {
 		slot = vb_slot_take(ctx);
