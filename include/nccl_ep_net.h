@@ -111,7 +111,7 @@ typedef struct {
 typedef struct {
 	uint64_t maxBytes;
 	uint32_t maxPuts;
-	uint32_t reserved;
+	uint32_t ringPuts; /* of one of its command rings */
 } ncclEpNetFlow_v1_t;
 
 typedef struct {

@@ -28,6 +28,8 @@ void ep_info_profiles(void)
 		printf("\n");
 		if (p->refused)
 			printf("#     not used by verbs: %s\n", p->refused);
+		if (p->lowLatency.ringPuts)
+			printf("#     LL: %u puts in flight per ring\n", p->lowLatency.ringPuts);
 		if (p->tc || p->sl)
 			printf("#     traffic class %u, service level %u\n", p->tc, p->sl);
 		if (p->v2_only)

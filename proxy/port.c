@@ -16,7 +16,7 @@
 #define QUIET_POLL_NS 20000
 #define OPEN_NS 10000000000ull /* a kernel that died never ends */
 #define OPEN_AFTER_NS 10000000u
-#define ASK_TURNS 256u /* between polls of peer_error: a quarter of a second when idle */
+#define ASK_TURNS 256u /* between polls of peer_error for a peer: a quarter of a second when idle */
 
 size_t ep_port_mail_size(uint32_t seats, uint32_t window)
 {
@@ -97,8 +97,10 @@ static void channel_drop(struct ep_port *p, struct port_channel *ch)
 	ch->cmd_end = &ch->cmd;
 	/* No completion will cover these: the net drops them with the failed queue. */
 	port_done(p, ch, ch->quiet.commands);
-	port_load_sub(&p->out, &ch->quiet);
+	port_flow_sub(p, ch, &ch->quiet);
 	ch->quiet = (struct port_load){ 0 };
+	if (ch->ring >= 0)
+		port_flow_use(p, ch);
 	ch->failed = true;
 }
 
@@ -167,6 +169,14 @@ static int opts_check(const struct ep_port_opts *o)
 	return 0;
 }
 
+/* At most half of a limit: the other half is sent while the completion is under way. */
+static uint32_t cover_of(uint32_t limit, uint32_t most)
+{
+	uint32_t half = limit > 1 ? limit / 2 : 1;
+
+	return limit && half < most ? half : most;
+}
+
 static void port_init(struct ep_port *p, const struct ep_port_opts *o)
 {
 	uint64_t join = o->max_put < JOIN_MAX ? o->max_put : JOIN_MAX;
@@ -174,8 +184,9 @@ static void port_init(struct ep_port *p, const struct ep_port_opts *o)
 	p->o = *o;
 	p->o.peer = NULL;
 	p->o.open_ns = o->open_ns ? o->open_ns : OPEN_NS;
-	p->cover = o->flow.maxPuts / 2 < COVER_MAX && o->flow.maxPuts ? o->flow.maxPuts / 2 : COVER_MAX;
-	p->cover = p->cover ? p->cover : 1;
+	p->flow.max_bytes = o->flow.maxBytes;
+	p->flow.max_puts = o->flow.maxPuts;
+	p->cover = cover_of(o->flow.maxPuts, cover_of(o->flow.ringPuts, COVER_MAX));
 	/* A quarter: a put that uses the whole flow limit leaves the wire idle until it completes. */
 	if (o->flow.maxBytes && o->flow.maxBytes / 4 < join)
 		join = o->flow.maxBytes / 4;
@@ -186,8 +197,10 @@ static void port_init(struct ep_port *p, const struct ep_port_opts *o)
 		p->inbox = (struct port_mail *)o->regions->region[o->mail].host;
 		p->outbox = p->inbox + (size_t)o->seats * o->window;
 	}
-	for (int i = 0; i < o->rings; i++)
+	for (int i = 0; i < o->rings; i++) {
 		p->ring[i].ring = o->ring[i];
+		p->ring[i].flow.max_puts = o->flow.ringPuts;
+	}
 	memset(p->of, 0xff, (size_t)o->nranks * sizeof(*p->of)); /* PORT_NO_PEER */
 	for (uint32_t i = 0; i < o->peers; i++) {
 		struct port_channel *ch = &p->channel[i];
@@ -294,8 +307,11 @@ int ep_port_quiet(struct ep_port *port, uint64_t deadline)
 bool ep_port_pending(const struct ep_port *port, int rank)
 {
 	uint32_t i = port->of[rank];
+	uint64_t round;
 
-	return i != PORT_NO_PEER && __atomic_load_n(&port->channel[i].pending, __ATOMIC_RELAXED);
+	/* A5: pairs with R5 in pending_note: the channels of this round are marked, or already those of a later one. */
+	round = __atomic_load_n(&port->pending, __ATOMIC_ACQUIRE);
+	return i != PORT_NO_PEER && round && __atomic_load_n(&port->channel[i].pending, __ATOMIC_RELAXED) >= round;
 }
 
 int ep_port_look(struct ep_port *port, uint64_t deadline)
@@ -305,6 +321,19 @@ int ep_port_look(struct ep_port *port, uint64_t deadline)
 	if (port->o.ordered)
 		return 0;
 	return port_wait(port, &port->looked, ticket, deadline);
+}
+
+/* For ep_port_pending. Only channels that are in a list: a turn must not cost as much as there are peers. */
+static void pending_note(struct ep_port *p)
+{
+	uint64_t round = p->pending + 1;
+
+	for (struct port_channel *ch = p->busy.first; ch; ch = ch->next_busy)
+		__atomic_store_n(&ch->pending, round, __ATOMIC_RELAXED);
+	for (struct port_channel *ch = p->ready.first; ch; ch = ch->next_ready)
+		if (ch->cmd)
+			__atomic_store_n(&ch->pending, round, __ATOMIC_RELAXED);
+	__atomic_store_n(&p->pending, round, __ATOMIC_RELEASE); /* R5: pairs with A5 in ep_port_pending */
 }
 
 /* Publishes the turn's completions at once, and answers quiet tickets taken before the turn if nothing is left. */
@@ -320,11 +349,8 @@ static void port_settle(struct ep_port *p, uint64_t asked)
 		r->done = 0;
 		quiet &= ep_ring_pending(r->ring) == 0;
 	}
-	for (uint32_t i = 0; !quiet && asked != p->answered && i < p->o.peers; i++) {
-		struct port_channel *ch = &p->channel[i];
-
-		__atomic_store_n(&ch->pending, ch->cmd || ch->request || ch->quiet.puts, __ATOMIC_RELAXED);
-	}
+	if (!quiet && asked != p->answered)
+		pending_note(p);
 	if (quiet && asked != p->answered)
 		__atomic_store_n(&p->answered, asked, __ATOMIC_RELEASE); /* R2: pairs with A2 in ep_port_quiet */
 }
@@ -342,12 +368,17 @@ void port_net_fail(struct ep_port *p, struct port_channel *ch, int err)
 	port_peer_fail(p, ch, err, "a put to", why);
 }
 
-/* No probe puts: they would be traffic between all pairs, most of which are idle. */
+/*
+ * No probe puts: they would be traffic between all pairs, most of which are idle. This turn's part of the peers: all of
+ * them at once would be the longest turn of a large group.
+ */
 static void port_peers_ask(struct ep_port *p)
 {
+	uint64_t turn = p->turns++ % ASK_TURNS;
+	uint32_t end = (uint32_t)((turn + 1) * p->o.peers / ASK_TURNS);
 	const char *why = "";
 
-	for (uint32_t i = 0; i < p->o.peers; i++) {
+	for (uint32_t i = (uint32_t)(turn * p->o.peers / ASK_TURNS); p->o.peer_error && i < end; i++) {
 		struct port_channel *ch = &p->channel[i];
 		int rc = ch->failed ? 0 : p->o.peer_error(p->o.arg, ch->peer, &why);
 
@@ -372,8 +403,9 @@ int ep_port_turn(struct ep_port *port)
 	moved += port_pop(port);
 	moved += port_send(port);
 	moved += port_reap(port);
-	if (++port->turns % ASK_TURNS == 0 && port->o.peer_error)
-		port_peers_ask(port);
+	if (port->blocked)
+		port_flow_check(port);
+	port_peers_ask(port);
 	port_times_end(port);
 	port_settle(port, asked);
 	if (__builtin_expect(since && moved, 0))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Internals of a port: port.c (open, turn, failure, close), port_pop.c (rings to channels), port_send.c (channels to
- * the net), port_take.c (receiving), port_times.c (stamps). All of it runs on the thread of the engine the port is
- * attached to, except for the members marked atomic.
+ * the net), port_flow.c (limits in flight), port_take.c (receiving), port_times.c (stamps). All of it runs on the
+ * thread of the engine the port is attached to, except for the members marked atomic.
  */
 #ifndef EP_PROXY_PORT_H
 #define EP_PROXY_PORT_H
@@ -27,10 +27,18 @@ struct port_mail {
 	uint64_t dst, value;
 };
 
-/* An amount in flight; of a request: its put and the quiet puts before it. */
+/* An amount in flight; of a request: its put and the quiet puts before it. Credits count in none of it. */
 struct port_load {
 	uint64_t bytes;
-	uint32_t puts, commands;
+	uint32_t puts, commands, requests;
+};
+
+/* A limit in flight that channels share, and what of it they use. A stalled channel counts in neither. */
+struct port_flow {
+	uint64_t max_bytes; /* 0: no limit */
+	uint32_t max_puts;  /* the same */
+	uint32_t users;	    /* channels with something queued or in flight */
+	struct port_load out;
 };
 
 /* A put or signal that the net has not taken completely. */
@@ -69,8 +77,11 @@ struct port_channel {
 	bool moved;	   /* port_take: the prefix has advanced */
 	bool ready, busy;  /* is in that list */
 	bool held;	   /* the same: signals are due and wait for a flush */
-	bool pending;	   /* atomic: had puts in flight when ep_port_quiet was last asked in vain */
 	bool gap;	   /* a request has completed with an error */
+	bool uses;	   /* counts as a user of the limits */
+	bool stalled;	   /* nothing completes: what it has in flight does not count, and nothing more is sent */
+	uint32_t mark;	   /* port.checks at its last completion, or when its first put was sent */
+	uint64_t pending;  /* atomic: the last round of ep_port.pending in which it had puts queued or in flight */
 	uint32_t looks;	   /* polls that found the first request incomplete */
 	uint64_t next;	   /* number of the next put */
 	uint64_t acked;	   /* the peer has processed everything below */
@@ -82,6 +93,7 @@ struct port_channel {
 	struct port_cmd *cmd, **cmd_end;
 	struct port_request *request, **request_end;
 	struct port_load quiet; /* after the last request: no completion covers them yet */
+	struct port_load out;	/* in flight, with the quiet ones */
 	struct port_channel *next_ready, *next_busy, *next_held;
 };
 
@@ -89,6 +101,8 @@ struct port_ring {
 	struct ep_ring *ring;
 	uint32_t done; /* completed in this turn */
 	bool dead;
+	bool full; /* port_send: its limit is reached in this turn */
+	struct port_flow flow;
 };
 
 struct port_list {
@@ -122,8 +136,12 @@ struct ep_port {
 	struct port_list busy;	  /* channels with requests to test */
 	struct port_channel *held;
 	void *flush;		  /* the request under way; NULL: none */
-	struct port_load out;	  /* in flight */
-	uint64_t requests;	  /* in flight */
+	struct port_flow flow;	  /* of all rings together */
+	bool blocked;		  /* a limit stopped a channel in this turn */
+	uint32_t checks;	  /* for stalled channels, */
+	uint32_t checked_turns;	  /* and when the last one was: turns, */
+	uint64_t checked;	  /* and time */
+	uint64_t requests;	  /* in flight, credits and stalled channels included */
 	struct ep_order order;	  /* unordered: the receiving side */
 	struct port_mail *inbox;  /* [seats][window], written by peers */
 	struct port_mail *outbox; /* [seats][window], where the net takes no inline data */
@@ -138,7 +156,8 @@ struct ep_port {
 	struct port_stamps stamps;
 	struct port_stamps late;    /* the operation before, if its signal was not completed when this one began */
 	struct ep_port_times times; /* atomic, written by the engine's thread only */
-	uint64_t asked, answered;   /* atomic: tickets of ep_port_quiet */
+	uint64_t asked, answered;   /* atomic: tickets of ep_port_quiet, */
+	uint64_t pending;	    /* and rounds in which channels were found pending */
 	uint64_t looks, looked;	    /* atomic: tickets of ep_port_look */
 	uint64_t asked_state, told_state; /* atomic: tickets of ep_port_describe */
 	char *state;			  /* what the engine wrote for the last of them; NULL: nobody has asked */
@@ -162,6 +181,7 @@ static inline void port_load_add(struct port_load *to, const struct port_load *l
 	to->bytes += load->bytes;
 	to->puts += load->puts;
 	to->commands += load->commands;
+	to->requests += load->requests;
 }
 
 static inline void port_load_sub(struct port_load *from, const struct port_load *load)
@@ -169,7 +189,57 @@ static inline void port_load_sub(struct port_load *from, const struct port_load 
 	from->bytes -= load->bytes;
 	from->puts -= load->puts;
 	from->commands -= load->commands;
+	from->requests -= load->requests;
 }
+
+/* After a change of what the channel has queued or in flight, or of `stalled`. */
+static inline void port_flow_use(struct ep_port *p, struct port_channel *ch)
+{
+	bool uses = !ch->stalled && (ch->cmd || ch->out.puts);
+
+	if (uses == ch->uses)
+		return;
+	ch->uses = uses;
+	p->flow.users += uses ? 1u : -1u;
+	p->ring[ch->ring].flow.users += uses ? 1u : -1u;
+}
+
+static inline void port_flow_add(struct ep_port *p, struct port_channel *ch, const struct port_load *load)
+{
+	if (!load->puts && !load->requests) /* a credit: its channel may have no ring yet */
+		return;
+	if (!ch->out.puts)
+		ch->mark = p->checks;
+	port_load_add(&ch->out, load);
+	if (ch->stalled) /* a credit that covers quiet puts */
+		return;
+	port_load_add(&p->flow.out, load);
+	port_load_add(&p->ring[ch->ring].flow.out, load);
+}
+
+static inline void port_flow_sub(struct ep_port *p, struct port_channel *ch, const struct port_load *load)
+{
+	if (!load->puts)
+		return;
+	port_load_sub(&ch->out, load);
+	if (!ch->stalled) {
+		port_load_sub(&p->flow.out, load);
+		port_load_sub(&p->ring[ch->ring].flow.out, load);
+	}
+	port_flow_use(p, ch);
+}
+
+/* What stops a channel: nothing, its own share, its ring's limit or the port's. */
+enum port_stop { PORT_GOES, PORT_SHARE, PORT_RING, PORT_FLOW };
+
+/* Whether the limits certainly allow the channel that much more. */
+bool port_flow_fits(const struct ep_port *p, const struct port_channel *ch, uint64_t bytes, uint32_t puts);
+/* The same for one put, which goes in any case where no completion could make room for it. */
+enum port_stop port_flow_stop(const struct ep_port *p, const struct port_channel *ch, uint64_t bytes);
+/* After a turn in which a limit stopped a channel: finds those that do not complete. */
+void port_flow_check(struct ep_port *p);
+/* A request of a stalled channel has completed. */
+void port_flow_resume(struct ep_port *p, struct port_channel *ch);
 
 /* NULL: out of memory, and the port is broken. */
 union port_node *port_node_get(struct ep_port *p);

@@ -100,6 +100,7 @@ static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 	*ch->cmd_end = last;
 	ch->cmd_end = &last->next;
 	port_ready(p, ch);
+	port_flow_use(p, ch);
 	return 0;
 }
 

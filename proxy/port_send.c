@@ -2,8 +2,9 @@
 /*
  * From channels to the net, and completions.
  *
- * Three things stop a channel. The net, when it has no room. Flow, the port's limit in flight: then no other channel
- * may overtake, or a large put would starve behind small ones. The window: on an unordered net the receiver tracks that
+ * Three things stop a channel. The net, when it has no room. Flow, the limits in flight of the port and of its ring
+ * (port_flow.c): then no other channel that shares the limit may overtake, or a large put would starve behind small
+ * ones; but one that has its share in flight lets others pass. The window: on an unordered net the receiver tracks that
  * many numbers. It returns them by credits, which are numbered puts themselves, on the channel of the opposite
  * direction.
  *
@@ -45,12 +46,6 @@ static uint64_t cmd_piece(const struct ep_port *p, const struct port_cmd *cmd)
 	return left < p->o.max_put ? left : p->o.max_put;
 }
 
-static bool flow_fits(const struct ep_port *p, uint64_t bytes, uint32_t puts)
-{
-	return (!p->o.flow.maxPuts || p->out.puts + puts <= p->o.flow.maxPuts) &&
-	       (!p->o.flow.maxBytes || p->out.bytes + bytes <= p->o.flow.maxBytes);
-}
-
 /* Whether the receiver's window and the mail slots allow this command as put `number`. */
 static bool window_fits(const struct ep_port *p, const struct port_channel *ch, const struct port_cmd *cmd,
 			uint64_t number)
@@ -71,14 +66,20 @@ static bool cmd_is_followed(const struct ep_port *p, const struct port_channel *
 
 	if (cmd->length && left)
 		return window_fits(p, ch, cmd, ch->next + 1) &&
-		       flow_fits(p, piece + (left < p->o.max_put ? left : p->o.max_put), 2);
+		       port_flow_fits(p, ch, piece + (left < p->o.max_put ? left : p->o.max_put), 2);
 	cmd = cmd->next;
-	return cmd && window_fits(p, ch, cmd, ch->next + 1) && flow_fits(p, piece + cmd_piece(p, cmd), 2);
+	return cmd && window_fits(p, ch, cmd, ch->next + 1) && port_flow_fits(p, ch, piece + cmd_piece(p, cmd), 2);
 }
 
 static void request_add(struct ep_port *p, struct port_channel *ch, struct port_request *r, void *request)
 {
+	struct port_load one = { .requests = 1 };
+
 	*r = (struct port_request){ .request = request, .load = ch->quiet, .upto = ch->next };
+	if (r->load.puts) {
+		port_flow_add(p, ch, &one);
+		r->load.requests = 1;
+	}
 	if (__builtin_expect(p->o.trace != NULL, 0))
 		r->since = ep_now_ns();
 	ch->quiet = (struct port_load){ 0 };
@@ -124,7 +125,7 @@ static enum outcome put_give(struct ep_port *p, struct port_channel *ch, ncclEpN
 	}
 	ch->next++;
 	port_load_add(&ch->quiet, load);
-	port_load_add(&p->out, load);
+	port_flow_add(p, ch, load);
 	if (node)
 		request_add(p, ch, &node->request, request);
 	return GIVEN;
@@ -243,13 +244,19 @@ static enum outcome channel_serve(struct ep_port *p, struct port_channel *ch, in
 		how = credit_give(p, ch);
 		*moved += how == GIVEN;
 	}
+	if (ch->stalled || (ch->cmd && p->ring[ch->ring].full))
+		return NO_ROOM;
 	for (int n = 0; how == GIVEN && n < PORT_BATCH && ch->cmd; n++) {
+		enum port_stop stop;
+
 		if (!window_fits(p, ch, ch->cmd, ch->next))
 			return NO_ROOM;
-		/* Without a request in flight it goes whatever its size, or it never would: a put above the flow limit,
-		 * or one after quiet puts that the net had no room to follow up. */
-		if (p->requests && !flow_fits(p, cmd_piece(p, ch->cmd), 1))
-			return NO_FLOW;
+		stop = port_flow_stop(p, ch, cmd_piece(p, ch->cmd));
+		if (stop != PORT_GOES) {
+			p->blocked |= stop != PORT_SHARE;
+			p->ring[ch->ring].full = stop == PORT_RING;
+			return stop == PORT_FLOW ? NO_FLOW : NO_ROOM;
+		}
 		how = cmd_give(p, ch, n + 1 == PORT_BATCH);
 		*moved += how == GIVEN;
 	}
@@ -267,12 +274,17 @@ static int credits_give(struct ep_port *p, struct port_channel *ch)
 	return moved;
 }
 
-/* Round robin, each channel once; one stopped by flow is first next time, the others go to the end. */
+/*
+ * Round robin, each channel once; one stopped by the port's flow is first next time, the others go to the end. One
+ * stopped by its ring's goes there before the others of that ring, so it stays the first of them.
+ */
 int port_send(struct ep_port *p)
 {
 	struct port_channel *end = NULL, *ch;
 	int moved = 0;
 
+	for (int i = 0; i < p->o.rings; i++)
+		p->ring[i].full = false;
 	while ((ch = p->ready.first) && ch != end) {
 		if (channel_serve(p, ch, &moved) == NO_FLOW) {
 			moved += credits_give(p, ch->next_ready);
@@ -324,7 +336,10 @@ static bool request_test(struct ep_port *p, struct port_channel *ch, struct port
 	rc = p->o.hot->test(p->o.ctx, r->request, &done);
 	if (!done && !rc)
 		return false;
-	port_load_sub(&p->out, &r->load);
+	if (__builtin_expect(ch->stalled, 0))
+		port_flow_resume(p, ch);
+	ch->mark = p->checks;
+	port_flow_sub(p, ch, &r->load);
 	port_done(p, ch, r->load.commands);
 	p->requests--;
 	if (__builtin_expect(p->timed, 0))

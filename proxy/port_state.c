@@ -22,16 +22,17 @@ static void channel_tell(const struct port_channel *ch, struct ep_lines *out)
 {
 	if (!ch->cmd && !ch->request && !ch->quiet.puts && !ch->failed)
 		return;
-	ep_lines_add(out, "channel %d queued %u sent %llu completed %llu acked %llu%s\n", ch->peer, queued(ch),
-		     ch->next + 0ull, ch->clean + 0ull, ch->acked + 0ull, ch->failed ? " lost" : "");
+	ep_lines_add(out, "channel %d queued %u sent %llu completed %llu acked %llu%s%s\n", ch->peer, queued(ch),
+		     ch->next + 0ull, ch->clean + 0ull, ch->acked + 0ull, ch->stalled ? " stalled" : "",
+		     ch->failed ? " lost" : "");
 }
 
 void port_state_tell(struct ep_port *p, uint64_t asked)
 {
 	struct ep_lines out = { p->state, STATE_REST + (size_t)p->o.peers * STATE_PEER, 0 };
 
-	ep_lines_add(&out, "port requests %llu puts %u bytes %llu%s\n", p->requests + 0ull, p->out.puts,
-		     p->out.bytes + 0ull, p->broken ? " broken" : "");
+	ep_lines_add(&out, "port requests %llu puts %u bytes %llu%s\n", p->requests + 0ull, p->flow.out.puts,
+		     p->flow.out.bytes + 0ull, p->broken ? " broken" : "");
 	for (int i = 0; i < p->o.rings; i++) {
 		const struct ep_ring *ring = p->ring[i].ring;
 

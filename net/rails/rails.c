@@ -210,6 +210,7 @@ static void flow_add(ncclEpNetFlow_v1_t *to, const ncclEpNetFlow_v1_t *flow)
 {
 	to->maxBytes = to->maxBytes && flow->maxBytes ? to->maxBytes + flow->maxBytes : 0;
 	to->maxPuts = to->maxPuts && flow->maxPuts ? to->maxPuts + flow->maxPuts : 0;
+	to->ringPuts = to->ringPuts && flow->ringPuts ? to->ringPuts + flow->ringPuts : 0;
 }
 
 #define LEAST(field) (to->field = p->field < to->field ? p->field : to->field)

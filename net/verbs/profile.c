@@ -9,8 +9,8 @@
 /*
  * Limits: without pacing Thor-2 falls from 49 to 4 GB/s in an all-to-all over RoCE, as its users report, and then fails
  * with retries exceeded. 1.5 MiB avoid that, and 32 large puts; for Pollara 2 MiB and 32. Small puts: UCCL-EP has 32
- * per FIFO (kMaxInflightLowLatency) and 32 FIFOs per GPU (kNumProxyThs * kChannelPerProxy), 1024 in all. Other NICs or
- * their fabrics pace themselves.
+ * per FIFO (kMaxInflightLowLatency), which is a ring here, and 32 FIFOs per GPU (kNumProxyThs * kChannelPerProxy), 1024
+ * in all. Other NICs or their fabrics pace themselves.
  *
  * Order: an RC queue pair completes in order, but where a fabric routes adaptively a ConnectX places packets as they
  * arrive, and no call tells whether it does. So only those are ordered that are known to be; ordered=1 is for users who
@@ -21,7 +21,7 @@
 static const struct ep_verbs_profile profiles[] = {
 	{ .driver = "bnxt_re bnxt_en",
 	  .family = "Broadcom Thor",
-	  .lowLatency = { .maxBytes = KIB(1536), .maxPuts = 1024 },
+	  .lowLatency = { .maxBytes = KIB(1536), .maxPuts = 1024, .ringPuts = 32 },
 	  .throughput = { .maxBytes = KIB(1536), .maxPuts = 32 },
 	  .ordered = true,
 	  .v2_only = true,
@@ -35,7 +35,7 @@ static const struct ep_verbs_profile profiles[] = {
 	  .note = "set ordered=1 if the fabric does not route adaptively" },
 	{ .driver = "ionic ionic_rdma",
 	  .family = "AMD Pollara",
-	  .lowLatency = { .maxBytes = KIB(2048), .maxPuts = 1024 },
+	  .lowLatency = { .maxBytes = KIB(2048), .maxPuts = 1024, .ringPuts = 32 },
 	  .throughput = { .maxBytes = KIB(2048), .maxPuts = 32 },
 	  .v2_only = true,
 	  .max_inline = 32,

@@ -97,6 +97,7 @@ static int vb_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 	struct vb_net *net = n;
 	const struct vb_dev *dev;
 	int rc = ep_base_dev_check(&net->base, i);
+	int64_t ring;
 
 	if (rc)
 		return rc;
@@ -122,6 +123,9 @@ static int vb_getProperties(void *n, int i, ncclEpNetProperties_v1_t *props)
 	};
 	flow_set(&props->lowLatency, EP_P_MAX_INFLIGHT_LL);
 	flow_set(&props->throughput, EP_P_MAX_INFLIGHT_HT);
+	ring = ep_param_int(EP_P_MAX_INFLIGHT_RING);
+	if (ring >= 0)
+		props->lowLatency.ringPuts = (uint32_t)ring;
 	return 0;
 }
 

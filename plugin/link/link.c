@@ -163,6 +163,7 @@ static int port_open(struct ep_link *link, int i, const uint32_t *mail, const st
 	/* Flow limits are per rank: its ports share them. */
 	opts.flow.maxBytes = flow->maxBytes ? flow->maxBytes / (uint64_t)link->ports + 1 : 0;
 	opts.flow.maxPuts = flow->maxPuts ? (flow->maxPuts + (uint32_t)link->ports - 1) / (uint32_t)link->ports : 0;
+	opts.flow.ringPuts = flow->ringPuts;
 	for (int lane = 0; lane < link->lanes; lane++)
 		ring[lane] = &link->ring[lane * link->ports + i];
 	return ep_port_open(&opts, &link->port[i].port);

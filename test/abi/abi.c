@@ -189,7 +189,7 @@ Test(abi, net_structs)
 		SIZE(ncclEpNetFlow_v1_t, 16),
 		AT(ncclEpNetFlow_v1_t, maxBytes, 0),
 		AT(ncclEpNetFlow_v1_t, maxPuts, 8),
-		AT(ncclEpNetFlow_v1_t, reserved, 12),
+		AT(ncclEpNetFlow_v1_t, ringPuts, 12),
 		SIZE(ncclEpNetProperties_v1_t, 112),
 		AT(ncclEpNetProperties_v1_t, name, 0),
 		AT(ncclEpNetProperties_v1_t, pciPath, 8),

@@ -18,7 +18,7 @@ enum { PUTS = 120 };
 static void limit_run(const ncclEpNetFlow_v1_t *flow, uint32_t size, uint64_t puts, uint64_t bytes)
 {
 	struct eng_opts o = {
-		.spec = SPEC, .ranks = 3, .bytes = 2 * AREA, .max_inline = ENG_INLINE_MAX, .flow = *flow
+		.spec = SPEC, .ranks = 3, .rings = 2, .bytes = 2 * AREA, .max_inline = ENG_INLINE_MAX, .flow = *flow
 	};
 	struct eng_rig *rig = eng_open(&o);
 	struct eng_rank *me = &rig->rank[0];
@@ -37,6 +37,9 @@ static void limit_run(const ncclEpNetFlow_v1_t *flow, uint32_t size, uint64_t pu
 	/* until then the probe belonged to the thread */
 	printf("puts of %u bytes: at most %llu in flight (limit %u), %llu bytes (limit %llu)\n", size,
 	       probe->puts_max + 0ull, flow->maxPuts, probe->bytes_max + 0ull, flow->maxBytes + 0ull);
+	for (int ring = 0; ring < 2; ring++)
+		CHECK(!flow->ringPuts || probe->ring_max[ring] <= flow->ringPuts, "%llu puts of a ring, must be %u",
+		      probe->ring_max[ring] + 0ull, flow->ringPuts);
 	CHECK(probe->puts_max <= flow->maxPuts && probe->bytes_max <= flow->maxBytes, "more than the profile allows");
 	CHECK(probe->puts_max > puts / 2 && probe->bytes_max > bytes / 2, "not half of %llu puts, %llu bytes",
 	      puts + 0ull, bytes + 0ull);
@@ -54,11 +57,13 @@ int main(void)
 	}
 	CHECK(net->ops.getProperties(net->net, 0, &props) == 0, "%s", ep_last_error());
 	ep_net_close(net);
-	CHECK(props.lowLatency.maxBytes == 1536 << 10 && props.lowLatency.maxPuts == 1024, "%llu bytes, %u puts",
-	      props.lowLatency.maxBytes + 0ull, props.lowLatency.maxPuts);
+	CHECK(props.lowLatency.maxBytes == 1536 << 10 && props.lowLatency.maxPuts == 1024 &&
+		      props.lowLatency.ringPuts == 32,
+	      "%llu bytes, %u puts, %u of a ring", props.lowLatency.maxBytes + 0ull, props.lowLatency.maxPuts,
+	      props.lowLatency.ringPuts);
 	alarm(200);
 	limit_run(&props.throughput, 4096, 32, 32 * 4096);
-	limit_run(&props.lowLatency, 1024, 2 * 32, 0); /* more than 32 */
+	limit_run(&props.lowLatency, 1024, 2 * 32, 0); /* more than 32: of two rings */
 	limit_run(&props.lowLatency, 128 << 10, 12, 1536 << 10);
 	return check_result("verbs_pace");
 }

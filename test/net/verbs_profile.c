@@ -38,7 +38,8 @@ static void profile_check(struct net_rank *me)
 	net_meet(me);
 	EXPECT(me, me->props.ordered == wanted[now].ordered);
 	EXPECT(me, me->props.lowLatency.maxPuts == wanted[now].ll_puts);
-	EXPECT(me, me->props.throughput.maxPuts == wanted[now].ht_puts);
+	EXPECT(me, me->props.lowLatency.ringPuts == (wanted[now].ll_puts ? 32 : 0));
+	EXPECT(me, me->props.throughput.maxPuts == wanted[now].ht_puts && !me->props.throughput.ringPuts);
 	EXPECT(me, me->props.lowLatency.maxBytes == wanted[now].bytes);
 	EXPECT(me, me->props.throughput.maxBytes == wanted[now].bytes);
 	EXPECT(me, stats->traffic_class == wanted[now].traffic_class);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Flow control: the limits are reached and never exceeded, a receiver that does not poll stops its senders at half of
- * the window and nobody else, and ranks that flood each other through the narrowest window do not deadlock.
+ * the window and nobody else, a peer whose puts do not complete or complete late leaves the others their rate, and
+ * ranks that flood each other through the narrowest window do not deadlock.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -45,8 +46,8 @@ static void limit_run(const struct limit_cell *c)
 	/* Requests are slow, so that the limits are reached. */
 	__atomic_store_n(&probe->slow, 20, __ATOMIC_RELAXED);
 	flood(me, 1, 300, c->size);
-	flood(me, 2, 300, c->size);
-	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 300) && eng_wait(&rig->rank[2], SIGNAL_AT(0), 300), "%s", c->spec);
+	flood(me, 2, 310, c->size); /* more, so that the signals do not meet, which fit where no two puts do */
+	CHECK(eng_wait(&rig->rank[1], SIGNAL_AT(0), 300) && eng_wait(&rig->rank[2], SIGNAL_AT(0), 310), "%s", c->spec);
 	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
 	ep_engine_detach(me->port[0].engine, me->port[0].port,
 			 ep_deadline_ms(ENG_WAIT_MS)); /* until then the thread writes the probe */
@@ -77,6 +78,160 @@ static void limits(void)
 static uint64_t puts_of(struct eng_rank *me)
 {
 	return eng_counts(me).puts;
+}
+
+/* The limit of rings: each reaches it, and all together more. */
+static void ring_limits(const char *spec)
+{
+	struct eng_opts o = { .spec = spec,
+			      .ranks = 5,
+			      .rings = 2,
+			      .bytes = 2 * AREA,
+			      .max_inline = ENG_INLINE_MAX,
+			      .flow = { .maxPuts = 100, .ringPuts = 8 },
+			      .window = 256 };
+	struct eng_rig *rig = eng_open(&o);
+	struct eng_rank *me = &rig->rank[0];
+	struct eng_probe *probe = &me->port[0].probe;
+
+	__atomic_store_n(&probe->slow, 20, __ATOMIC_RELAXED);
+	for (int peer = 1; peer < o.ranks; peer++)
+		flood(me, peer, 300, 64);
+	for (int peer = 1; peer < o.ranks; peer++)
+		CHECK(eng_wait(&rig->rank[peer], SIGNAL_AT(0), 300), "%s: rank %d", spec, peer);
+	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
+	ep_engine_detach(me->port[0].engine, me->port[0].port, ep_deadline_ms(ENG_WAIT_MS));
+	CHECK(probe->ring_max[0] == 8 && probe->ring_max[1] == 8, "%s: %llu and %llu puts in flight of rings, not 8",
+	      spec, probe->ring_max[0] + 0ull, probe->ring_max[1] + 0ull);
+	CHECK(probe->puts_max > 8 && probe->puts_max <= 16, "%s: %llu puts in flight of 16", spec,
+	      probe->puts_max + 0ull);
+	eng_close(rig);
+}
+
+struct share_cell {
+	const char *name, *spec;
+	ncclEpNetFlow_v1_t flow;
+	bool net; /* puts to rank 1 do not complete in the net itself */
+};
+
+enum { SHARE_RANKS = 6, SHARE_BAD = 1, SHARE_PUTS = 1000 };
+enum share_how { SHARE_IDLE, SHARE_LATE, SHARE_DEAD }; /* rank 1 */
+
+/* To all but rank 0, interleaved, not adjacent. Unless rank 1 is bad, those to it are empty: the ring is as full. */
+static void share_push(struct eng_rank *me, int puts, bool bad, uint64_t value)
+{
+	for (int i = 0; i < puts; i++)
+		for (int peer = 1; peer < SHARE_RANKS; peer++)
+			CHECK(eng_put(me, peer, 4096 + (uint64_t)(i % 8) * 512, AREA,
+				      peer != SHARE_BAD || bad ? 256 : 0) == 0,
+			      "put %d", i);
+	for (int peer = 2; peer < SHARE_RANKS; peer++)
+		CHECK(eng_signal(me, peer, SIGNAL_AT(0), value) == 0, "signal");
+}
+
+static void share_wait(struct eng_rig *rig, const char *name, uint64_t value)
+{
+	for (int peer = 2; peer < SHARE_RANKS; peer++)
+		CHECK(eng_wait(&rig->rank[peer], SIGNAL_AT(0), value), "%s: rank %d is held up", name, peer);
+}
+
+/* A dead peer completes after all, and nothing was lost. */
+static void share_end(struct eng_rank *me, const struct share_cell *c, bool bad)
+{
+	struct eng_port *port = &me->port[0];
+
+	if (c->net)
+		return;
+	__atomic_store_n(&port->probe.dead, 0, __ATOMIC_RELAXED);
+	CHECK(ep_engine_attach(port->engine, port->port) == 0, "%s", ep_last_error());
+	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
+	CHECK(puts_of(me) == (uint64_t)(SHARE_PUTS + 30 * 20) * (SHARE_RANKS - (bad ? 1 : 2)), "%s: %llu puts", c->name,
+	      puts_of(me) + 0ull);
+}
+
+/*
+ * Turns of rank 0's port until its puts to ranks 2 to 5 have completed, without or with as many to rank 1, which
+ * completes none or late. Everything is pushed before the first turn, so that turns do not depend on other threads. The
+ * time until a dead peer is noticed has passed then.
+ */
+static uint32_t share_turns(const struct share_cell *c, enum share_how how)
+{
+	bool bad = how != SHARE_IDLE, dead = how == SHARE_DEAD;
+	struct eng_opts o = { .spec = c->spec,
+			      .ranks = SHARE_RANKS,
+			      .entries = 8192,
+			      .bytes = 2 * AREA,
+			      .max_inline = ENG_INLINE_MAX,
+			      .flow = c->flow };
+	struct eng_rig *rig = eng_open(&o);
+	struct eng_rank *me = &rig->rank[0];
+	struct eng_port *port = &me->port[0];
+	uint32_t turns = 0, start;
+
+	__atomic_store_n(&port->probe.slow, 20, __ATOMIC_RELAXED);
+	__atomic_store_n(dead ? &port->probe.dead : &port->probe.late, SHARE_BAD + 1, __ATOMIC_RELAXED);
+	for (int i = 1; i <= 30; i++, usleep(1000)) {
+		share_push(me, 20, bad, (uint64_t)i);
+		share_wait(rig, c->name, (uint64_t)i);
+	}
+	ep_engine_detach(port->engine, port->port, ep_deadline_ms(ENG_WAIT_MS));
+	share_push(me, SHARE_PUTS, bad, 31);
+	start = port->probe.calls;
+	CHECK(ep_engine_attach(port->engine, port->port) == 0, "%s", ep_last_error());
+	share_wait(rig, c->name, 31);
+	if (dead)
+		CHECK(ep_port_quiet(port->port, ep_deadline_ms(20)) == -EP_ETIMEOUT, "%s: nothing is held", c->name);
+	else
+		CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
+	CHECK(!dead || (ep_port_pending(port->port, SHARE_BAD) && !ep_port_pending(port->port, 2)), "%s: pending",
+	      c->name);
+	ep_engine_detach(port->engine, port->port, ep_deadline_ms(ENG_WAIT_MS));
+	for (int peer = 2; peer < SHARE_RANKS; peer++)
+		turns = port->probe.done_at[peer] - start > turns ? port->probe.done_at[peer] - start : turns;
+	share_end(me, c, bad);
+	eng_close(rig);
+	return turns;
+}
+
+/* One peer that never completes: the others keep 90 % of their rate. */
+static void dead_peer(void)
+{
+	static const struct share_cell cells[] = {
+		{ "no limit", "loop", { 0 } },
+		{ "no limit, unordered", "loop:unordered=1", { 0 } },
+		{ "32 puts", "loop", { .maxPuts = 32 } },
+		{ "32 puts, unordered", "loop:unordered=1", { .maxPuts = 32 } },
+		{ "8 KiB", "loop", { .maxBytes = 8192 } },
+		{ "1024 puts, 32 of a ring", "loop", { .maxPuts = 1024, .ringPuts = 32 } },
+		{ "net of 256 requests", "faulty(loop):mute=1,to=1", { 0 }, true },
+	};
+
+	for (unsigned i = 0; i < sizeof(cells) / sizeof(cells[0]); i++) {
+		uint32_t alone = share_turns(&cells[i], SHARE_IDLE), with = share_turns(&cells[i], SHARE_DEAD);
+
+		printf("%-24s turns for %d puts to 4 peers: %u, beside a dead one %u: %.0f %% of the rate\n",
+		       cells[i].name, 4 * SHARE_PUTS, alone, with, 100.0 * alone / with);
+		CHECK(alone && with * 0.9 <= alone, "%s: %u turns without a dead peer, %u with it", cells[i].name,
+		      alone, with);
+	}
+}
+
+/* One that completes late has its share, a fifth, and the others theirs. */
+static void late_peer(void)
+{
+	static const struct share_cell cells[] = {
+		{ "32 puts", "loop", { .maxPuts = 32 } },
+		{ "32 of a ring", "loop", { .ringPuts = 32 } },
+	};
+
+	for (unsigned i = 0; i < sizeof(cells) / sizeof(cells[0]); i++) {
+		uint32_t alone = share_turns(&cells[i], SHARE_IDLE), with = share_turns(&cells[i], SHARE_LATE);
+
+		printf("%-24s turns for %d puts to 4 peers: %u, beside a slow one %u: %.0f %% of the rate\n",
+		       cells[i].name, 4 * SHARE_PUTS, alone, with, 100.0 * alone / with);
+		CHECK(alone && with * 0.6 <= alone, "%s: %u turns without a slow peer, %u with it", cells[i].name,
+		      alone, with);
+	}
 }
 
 /* Rank 1 has no engine and receives nothing. Rank 2 has one and is not held up. */
@@ -225,6 +380,10 @@ int main(int argc, char **argv)
 {
 	alarm(300);
 	limits();
+	ring_limits("loop");
+	ring_limits("loop:unordered=1");
+	dead_peer();
+	late_peer();
 	window();
 	behind();
 	credits();

@@ -17,7 +17,8 @@ struct probe_request {
 	struct probe_request *next, **here; /* in the probe's list */
 	void *inner;
 	uint64_t bytes, puts; /* including the quiet puts before it */
-	uint32_t slow;
+	uint32_t since, slow; /* calls of progress */
+	int peer;
 	bool held;
 };
 
@@ -36,8 +37,17 @@ static bool put_is_credit(const ncclEpNetPut_v1_t *put)
 	return dst == UINT64_MAX;
 }
 
+static int ring_of(const struct eng_rank *me, int peer)
+{
+	return peer / me->rig->o.ports % me->rig->o.rings;
+}
+
 static void probe_count(struct eng_probe *p, const ncclEpNetPut_v1_t *put)
 {
+	int ring = ring_of(p->rank, put->peer);
+
+	p->ring_puts[ring]++;
+	p->ring_max[ring] = p->ring_puts[ring] > p->ring_max[ring] ? p->ring_puts[ring] : p->ring_max[ring];
 	p->bytes += put->size;
 	p->puts++;
 	p->bytes_max = p->bytes > p->bytes_max ? p->bytes : p->bytes_max;
@@ -79,7 +89,10 @@ static int probe_iput(void *ctx, const ncclEpNetPut_v1_t *put, void **request)
 	r = malloc(sizeof(*r));
 	*r = (struct probe_request){ .next = p->open, .here = &p->open, .inner = inner, .bytes = conn->bytes };
 	r->puts = conn->puts;
+	r->peer = put->peer;
+	r->since = p->calls;
 	r->slow = __atomic_load_n(&p->slow, __ATOMIC_RELAXED);
+	r->slow *= __atomic_load_n(&p->late, __ATOMIC_RELAXED) == (uint32_t)put->peer + 1 ? 10 : 1;
 	if (r->next)
 		r->next->here = &r->next;
 	p->open = r;
@@ -139,12 +152,16 @@ static int probe_test(void *ctx, void *request, int *done)
 	*done = 0;
 	if (request == &p->flush)
 		return probe_flush_test(p, done);
-	if ((r->slow && r->slow--) || (r->held && __atomic_load_n(&p->hold, __ATOMIC_RELAXED)))
+	if (__atomic_load_n(&p->dead, __ATOMIC_RELAXED) == (uint32_t)r->peer + 1)
+		return 0;
+	if (p->calls - r->since < r->slow || (r->held && __atomic_load_n(&p->hold, __ATOMIC_RELAXED)))
 		return 0;
 	rc = p->inner->test(p->ctx, r->inner, done);
 	if (*done) {
 		p->bytes -= r->bytes;
 		p->puts -= r->puts;
+		p->ring_puts[ring_of(p->rank, r->peer)] -= r->puts;
+		p->done_at[r->peer] = p->calls;
 		*r->here = r->next;
 		if (r->next)
 			r->next->here = r->here;
@@ -419,7 +436,7 @@ struct eng_port *eng_port_to(struct eng_rank *me, int peer)
 
 struct ep_cmd_ring *eng_ring_to(struct eng_rank *me, int peer)
 {
-	return &eng_port_to(me, peer)->dev[peer / me->rig->o.ports % me->rig->o.rings];
+	return &eng_port_to(me, peer)->dev[ring_of(me, peer)];
 }
 
 static const uint64_t never;

@@ -48,6 +48,8 @@ struct eng_probe {
 	struct eng_rank *rank;
 	uint64_t bytes, puts, bytes_max, puts_max; /* in flight, and its maximum; without credits */
 	uint64_t bytes_top;			   /* the largest put */
+	uint64_t ring_puts[ENG_RINGS], ring_max[ENG_RINGS];
+	uint32_t done_at[ENG_RANKS]; /* `calls` at the last completion, by peer */
 	uint64_t iputs, quiet, more;
 	struct probe_request *open; /* not complete */
 	uint32_t calls;		    /* of progress; atomic */
@@ -55,11 +57,13 @@ struct eng_probe {
 	void *flush;		    /* under way */
 	/* Knobs, atomic. */
 	uint32_t stall_ms;	  /* the next iput sleeps this long, once */
-	uint32_t slow;		  /* requests complete after this many tests */
+	uint32_t slow;		  /* requests complete after this many turns */
 	uint32_t room;		  /* n + 1: the net takes n more puts; 0: all */
 	int refusal;		  /* its result then; 0: no room, retry */
 	int progress_rc;	  /* of progress, */
 	const char *text;	  /* with this message or, NULL, without one */
+	uint32_t late;		  /* n + 1: requests of puts to rank n take 10 times as many */
+	uint32_t dead;		  /* n + 1: requests of puts to rank n do not complete */
 	uint32_t hold;		  /* 1: hold the next request until this is 0; 2: it is held */
 	uint32_t flushing;	  /* 1: flushes end when this is 0; 2: the net has no room for one, nor does one end */
 	uint32_t hold_next_flush; /* sets the one above to 1 with the next flush */
