@@ -37,8 +37,10 @@ static uint64_t source_of(const struct m_ep *ep, uint64_t nonce)
 /* What was posted as a receive and has completed can be posted again. */
 static void done_count(struct m_ep *ep, const struct m_done *done)
 {
-	if (ep->direct && done->entry.flags & (OFI_RECV | OFI_REMOTE_CQ_DATA))
-		ep->posted--;
+	if (!ep->direct || !(done->entry.flags & (OFI_RECV | OFI_REMOTE_CQ_DATA)))
+		return;
+	ep->posted--;
+	__atomic_fetch_sub(&ep_model_seen.posted, 1, __ATOMIC_RELAXED);
 }
 
 static ssize_t cq_readfrom(struct ofi_cq *pub, void *entries, size_t count, uint64_t *from)
@@ -128,7 +130,9 @@ int m_cq_open(struct ofi_domain *domain, struct ofi_cq_attr *attr, struct ofi_cq
 					 .strerror = cq_strerror };
 	struct m_cq *cq = calloc(1, sizeof(*cq));
 
-	(void)domain, (void)attr;
+	(void)domain;
+	__atomic_fetch_add(&ep_model_seen.cqs, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&ep_model_seen.completions, (uint32_t)attr->size, __ATOMIC_RELAXED);
 	cq->pub.fid = (struct ofi_fid){ .context = context, .ops = &fid_ops };
 	cq->pub.ops = &ops;
 	*out = &cq->pub;

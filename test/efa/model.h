@@ -42,7 +42,7 @@
 #define M_TX 256u     /* operations in flight; powers of two */
 #define M_RX 256u     /* posted receives */
 #define M_MRS 1024u   /* registrations of a domain */
-#define M_KNOWN 512u  /* addresses in a domain's vectors */
+#define M_KNOWN 4096u /* addresses in a domain's vectors */
 #define M_PACKET 2048 /* bytes */
 
 /* Statuses of efa_io_defs.h. */

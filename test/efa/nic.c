@@ -208,6 +208,7 @@ ssize_t m_receive(struct ofi_ep *pub, const struct ofi_msg *msg, uint64_t flags)
 	memset(msg->context, 0x5a, sizeof(struct ofi_context2)); /* R6 */
 	ep->unrung[ep->unrung_count++] = msg->context;
 	ep->posted++;
+	__atomic_fetch_add(&ep_model_seen.posted, 1, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&ep_model_seen.receives, 1, __ATOMIC_RELAXED);
 	if (!(flags & OFI_MORE)) /* R9 */
 		doorbell(ep);

@@ -41,6 +41,7 @@ static int av_insert(struct ofi_av *pub, const void *addr, size_t count, uint64_
 		m_know(mine, name.nonce);
 		m_unlock(mine);
 		out[i] = av->count++;
+		__atomic_fetch_add(&ep_model_seen.addresses, 1, __ATOMIC_RELAXED);
 	}
 	return (int)count;
 }
@@ -104,6 +105,8 @@ static int mr_reg(struct ofi_fid *fid, const struct ofi_mr_attr *attr, uint64_t 
 		free(mr);
 		return -ENOMEM;
 	}
+	__atomic_fetch_add(&ep_model_seen.mrs, 1, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&ep_model_seen.mr_bytes, iov->iov_len, __ATOMIC_RELAXED);
 	mr->pub.fid = (struct ofi_fid){ .context = attr->context, .ops = &fid_ops };
 	mr->pub.mem_desc = mr;
 	mr->pub.key = region->key;

@@ -14,6 +14,11 @@ struct model_seen {
 	uint32_t by_dmabuf;	      /* attempts by dma-buf */
 	uint32_t failed_receives;
 	uint32_t unknown_peers; /* operations refused by R8 */
+	uint32_t addresses;	/* inserted */
+	uint32_t posted;	/* receives that are posted now */
+	uint32_t mrs, cqs;	/* created, */
+	uint32_t completions;	/* entries of the queues, */
+	uint64_t mr_bytes;	/* bytes of the registrations */
 };
 
 #endif

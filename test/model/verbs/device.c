@@ -284,6 +284,8 @@ NIC_EXPORT struct ib_mr *ibv_reg_mr_iova2(struct ib_pd *pd, void *addr, size_t l
 		/* Another key than that of an earlier registration with this index, in every process. */
 		mr->mr.lkey = mr->mr.rkey = (++nic.salt * 64 + nic.slot) * NIC_MRS + i;
 		nic.mrs[i] = mr;
+		ep_model_nic.mrs++;
+		ep_model_nic.mr_bytes += length;
 		ep_model_nic.relaxed += (access & IB_ACCESS_RELAXED_ORDERING) != 0;
 	}
 	pthread_mutex_unlock(&nic.lock);
@@ -328,6 +330,10 @@ NIC_EXPORT struct ib_cq *ibv_create_cq(struct ib_context *context, int cqe, void
 	}
 	cq->cq = (struct ib_cq){ .context = context, .own = own, .cqe = cqe };
 	cq->max = (uint32_t)cqe;
+	pthread_mutex_lock(&nic.lock);
+	ep_model_nic.cqs++;
+	ep_model_nic.completions += (uint32_t)cqe;
+	pthread_mutex_unlock(&nic.lock);
 	return &cq->cq;
 }
 
@@ -356,6 +362,10 @@ NIC_EXPORT struct ib_srq *ibv_create_srq(struct ib_pd *pd, struct ib_srq_attr *a
 	srq->srq = (struct ib_srq){ .context = pd->context, .own = attr->own };
 	srq->rq.max = attr->max_wr;
 	srq->rq.shared = true;
+	pthread_mutex_lock(&nic.lock);
+	ep_model_nic.srqs++;
+	ep_model_nic.receives += attr->max_wr;
+	pthread_mutex_unlock(&nic.lock);
 	return &srq->srq;
 }
 
@@ -444,7 +454,12 @@ NIC_EXPORT struct ib_qp *ibv_create_qp(struct ib_pd *pd, struct ib_qp_init *init
 	qp->own.ring = calloc(qp->own.max + 1, sizeof(*qp->own.ring));
 	pthread_mutex_lock(&nic.lock);
 	ok = qp->ring && qp->own.ring && number_take(qp);
-	ep_model_nic.qps += ok && init->type == IB_QPT_RC;
+	if (ok) {
+		ep_model_nic.qps += init->type == IB_QPT_RC;
+		ep_model_nic.uds += init->type == IB_QPT_UD;
+		ep_model_nic.sends += qp->max;
+		ep_model_nic.receives += qp->own.max;
+	}
 	pthread_mutex_unlock(&nic.lock);
 	if (ok)
 		return &qp->qp;

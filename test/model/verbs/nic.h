@@ -18,8 +18,8 @@
 #include "net/verbs/api.h"
 
 #define NIC_EXPORT __attribute__((visibility("default")))
-#define NIC_QPS 4096u	 /* per process; a queue pair number is the process's slot and an index */
-#define NIC_SLOTS 4096u	 /* processes */
+#define NIC_QPS 16384u	 /* per process; a queue pair number is the process's slot and an index */
+#define NIC_SLOTS 1024u	 /* processes */
 #define NIC_MRS 16384u	 /* registrations; the index in a key */
 #define NIC_CHUNK 16384u /* bytes of a packet */
 #define NIC_UNACKED 32u	 /* messages of a queue pair */
@@ -36,7 +36,11 @@ struct nic_profile {
 
 /* What tests ask about, read by dlsym. Counters since the process began. */
 struct nic_stats {
-	uint32_t qps, ahs;		       /* created */
+	uint32_t qps, ahs;		       /* created: of type RC */
+	uint32_t uds, cqs, srqs;	       /* the same */
+	uint32_t sends, receives, completions; /* entries of all queues that were created */
+	uint32_t mrs;			       /* registered, and */
+	uint64_t mr_bytes;		       /* bytes of them */
 	uint32_t relaxed;		       /* registrations with relaxed ordering */
 	uint32_t bare;			       /* posted receives without an SGE */
 	uint32_t traffic_class, service_level; /* of the last address vector */
