@@ -41,6 +41,7 @@ typedef struct {
 	uint64_t bytes;	   /* of these puts: rows, their headers and counts */
 	uint64_t signals;  /* 8-byte words behind them: arrivals, acknowledgements, failures */
 	uint64_t commands; /* of kernels, for both */
+	uint64_t joined;   /* of these, puts that were merged with the one before */
 } anyEpNetCounts_t;
 
 #define ANYEP_NET_COUNTS_INIT ((anyEpNetCounts_t){ .size = sizeof(anyEpNetCounts_t) })
@@ -48,8 +49,11 @@ typedef struct {
 #define ANYEP_NET_COUNTS_V1_LAST_FIELD signals
 #define ANYEP_NET_COUNTS_V2_SIZE 40u
 #define ANYEP_NET_COUNTS_V2_LAST_FIELD commands
+#define ANYEP_NET_COUNTS_V3_SIZE 48u
+#define ANYEP_NET_COUNTS_V3_LAST_FIELD joined
 NCCL_EP_ASSERT_VERSION(anyEpNetCounts_t, ANYEP_NET_COUNTS, 1);
 NCCL_EP_ASSERT_VERSION(anyEpNetCounts_t, ANYEP_NET_COUNTS, 2);
+NCCL_EP_ASSERT_VERSION(anyEpNetCounts_t, ANYEP_NET_COUNTS, 3);
 
 /*
  * The transport of the group, and where the time of this rank's operations went, as its engines saw it: sums over the

@@ -74,6 +74,7 @@ ncclResult_t anyEpGroupNetCounts(ncclEpGroup_t group, anyEpNetCounts_t *counts)
 	ep_link_counts(group->link, &sum);
 	all = (anyEpNetCounts_t){ counts->size, .puts = sum.puts, .bytes = sum.bytes, .signals = sum.signals };
 	all.commands = sum.commands;
+	all.joined = sum.joined;
 	memcpy(counts, &all, counts->size < sizeof(all) ? counts->size : sizeof(all));
 	return ncclSuccess;
 }

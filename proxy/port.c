@@ -269,6 +269,7 @@ void ep_port_counts(const struct ep_port *port, struct ep_port_counts *out)
 
 	*out = (struct ep_port_counts){
 		.commands = __atomic_load_n(&c->commands, __ATOMIC_RELAXED),
+		.joined = __atomic_load_n(&c->joined, __ATOMIC_RELAXED),
 		.puts = __atomic_load_n(&c->puts, __ATOMIC_RELAXED),
 		.bytes = __atomic_load_n(&c->bytes, __ATOMIC_RELAXED),
 		.signals = __atomic_load_n(&c->signals, __ATOMIC_RELAXED),

@@ -81,6 +81,7 @@ struct ep_port;
 /* Totals given to the net. bytes counts puts only. */
 struct ep_port_counts {
 	uint64_t commands; /* popped */
+	uint64_t joined;   /* of these, puts that were merged with the one before */
 	uint64_t puts;	   /* after merging */
 	uint64_t bytes;
 	uint64_t signals;

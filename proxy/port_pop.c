@@ -84,8 +84,10 @@ static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 		p->ring[ring].done++;
 		return 0;
 	}
-	if (put && cmd_join(p, ch, cmd))
+	if (put && cmd_join(p, ch, cmd)) {
+		port_count(&p->counts.joined, 1);
 		return 0;
+	}
 	last = (struct port_cmd *)port_node_get(p);
 	if (!last) {
 		port_count(&p->counts.dropped, 1);

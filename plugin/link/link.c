@@ -333,6 +333,7 @@ void ep_link_counts(const struct ep_link *link, struct ep_port_counts *out)
 	for (int i = 0; link && i < link->ports; i++) {
 		ep_port_counts(link->port[i].port, &one);
 		sum.commands += one.commands;
+		sum.joined += one.joined;
 		sum.puts += one.puts;
 		sum.bytes += one.bytes;
 		sum.signals += one.signals;

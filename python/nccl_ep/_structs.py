@@ -147,7 +147,7 @@ class CombineOutputs(Native):
 
 class NetCounts(Native):
     C_NAME = 'anyEpNetCounts_t'
-    _fields_ = [('size_', c_size_t)] + [(name, c_uint64) for name in ('puts', 'bytes', 'signals', 'commands')]
+    _fields_ = [('size_', c_size_t)] + [(name, c_uint64) for name in ('puts', 'bytes', 'signals', 'commands', 'joined')]
 
 
 class NetTimes(Native):

@@ -53,6 +53,7 @@ class NetCounts:
     bytes: int
     signals: int
     commands: int
+    joined: int
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ Test(abi, structs)
 Test(abi, ext_structs)
 {
 	static const struct row rows[] = {
-		SIZE(anyEpNetCounts_t, 40),
+		SIZE(anyEpNetCounts_t, 48),
 		AT(anyEpNetCounts_t, size, 0),
 		AT(anyEpNetCounts_t, puts, 8),
 		AT(anyEpNetCounts_t, bytes, 16),
@@ -152,6 +152,8 @@ Test(abi, ext_structs)
 		AT(anyEpReachCounts_t, crossedCombine, 72),
 		AT(anyEpNetCounts_t, commands, 32),
 		IS(ANYEP_NET_COUNTS_V2_SIZE, 40),
+		AT(anyEpNetCounts_t, joined, 40),
+		IS(ANYEP_NET_COUNTS_V3_SIZE, 48),
 		SIZE(anyEpNetTimes_t, 200),
 		AT(anyEpNetTimes_t, size, 0),
 		AT(anyEpNetTimes_t, net, 8),
@@ -173,7 +175,7 @@ Test(abi, ext_structs)
 
 	CHECK(rows);
 	cr_expect(times.size == 200 && !times.net[0] && !times.operations && !times.arrived);
-	cr_expect(made.size == 40 && !made.commands && !made.puts && !made.bytes && !made.signals);
+	cr_expect(made.size == 48 && !made.joined && !made.commands && !made.puts && !made.bytes && !made.signals);
 	cr_expect(reach.size == 80 && !reach.direct && !reach.evicted);
 }
 

@@ -135,7 +135,7 @@ static void rank_run(struct eng_rank *me)
 	CHECK(c.bytes == sum.bytes, "rank %d: %llu bytes for %llu", me->rank, c.bytes + 0ull, sum.bytes + 0ull);
 	CHECK(c.signals == sum.signals, "rank %d: %llu signals for %llu", me->rank, c.signals + 0ull,
 	      sum.signals + 0ull);
-	CHECK(c.puts + c.signals <= c.commands || me->rig->o.max_put, "more puts than commands");
+	CHECK(c.puts + c.signals <= c.commands - c.joined || me->rig->o.max_put, "more puts than commands");
 	CHECK(!c.dropped && !me->failed, "dropped %llu: %s", c.dropped + 0ull, me->failed_why);
 }
 
@@ -203,6 +203,7 @@ static void joined(const char *spec, uint64_t max_put, uint64_t max_bytes, uint6
 	CHECK(c.commands == n && c.puts == must && c.bytes == 22 * 64 && c.signals == 2,
 	      "%s: %llu puts for %llu, %llu bytes, %llu signals, %llu commands", spec, c.puts + 0ull, must + 0ull,
 	      c.bytes + 0ull, c.signals + 0ull, c.commands + 0ull);
+	CHECK(c.joined == 22 - must, "%s: %llu puts joined, must be %llu", spec, c.joined + 0ull, 22 - must + 0ull);
 	CHECK(memcmp(rig->rank[1].mem + 1024, me->mem + 32768, 20 * 64) == 0, "%s: payload", spec);
 	CHECK(memcmp(rig->rank[1].mem + 1024 + 64 * 21, me->mem + 32768 + 64 * 20, 64) == 0, "%s: payload", spec);
 	CHECK(me->port[0].probe.quiet > 0 || c.puts + c.signals < 4, "every put requested a completion");

@@ -519,6 +519,7 @@ struct ep_port_counts eng_counts(struct eng_rank *me)
 	for (int i = 0; i < me->rig->o.ports; i++) {
 		ep_port_counts(me->port[i].port, &c);
 		sum.commands += c.commands;
+		sum.joined += c.joined;
 		sum.puts += c.puts;
 		sum.bytes += c.bytes;
 		sum.signals += c.signals;
