@@ -186,6 +186,7 @@ static void port_init(struct ep_port *p, const struct ep_port_opts *o)
 	p->o.open_ns = o->open_ns ? o->open_ns : OPEN_NS;
 	p->flow.max_bytes = o->flow.maxBytes;
 	p->flow.max_puts = o->flow.maxPuts;
+	p->limited = o->flow.maxBytes || o->flow.maxPuts || o->flow.ringPuts;
 	p->cover = cover_of(o->flow.maxPuts, cover_of(o->flow.ringPuts, COVER_MAX));
 	/* A quarter: a put that uses the whole flow limit leaves the wire idle until it completes. */
 	if (o->flow.maxBytes && o->flow.maxBytes / 4 < join)

@@ -136,6 +136,7 @@ struct ep_port {
 	struct port_list busy;	  /* channels with requests to test */
 	struct port_channel *held;
 	void *flush;		  /* the request under way; NULL: none */
+	bool limited;		  /* by any limit in flight; otherwise only flow.out is counted, for a dump */
 	struct port_flow flow;	  /* of all rings together */
 	bool blocked;		  /* a limit stopped a channel in this turn */
 	uint32_t checks;	  /* for stalled channels, */
@@ -197,7 +198,7 @@ static inline void port_flow_use(struct ep_port *p, struct port_channel *ch)
 {
 	bool uses = !ch->stalled && (ch->cmd || ch->out.puts);
 
-	if (uses == ch->uses)
+	if (!p->limited || uses == ch->uses)
 		return;
 	ch->uses = uses;
 	p->flow.users += uses ? 1u : -1u;
@@ -206,6 +207,10 @@ static inline void port_flow_use(struct ep_port *p, struct port_channel *ch)
 
 static inline void port_flow_add(struct ep_port *p, struct port_channel *ch, const struct port_load *load)
 {
+	if (!p->limited) {
+		port_load_add(&p->flow.out, load);
+		return;
+	}
 	if (!load->puts && !load->requests) /* a credit: its channel may have no ring yet */
 		return;
 	if (!ch->out.puts)
@@ -219,6 +224,10 @@ static inline void port_flow_add(struct ep_port *p, struct port_channel *ch, con
 
 static inline void port_flow_sub(struct ep_port *p, struct port_channel *ch, const struct port_load *load)
 {
+	if (!p->limited) {
+		port_load_sub(&p->flow.out, load);
+		return;
+	}
 	if (!load->puts)
 		return;
 	port_load_sub(&ch->out, load);
@@ -232,7 +241,7 @@ static inline void port_flow_sub(struct ep_port *p, struct port_channel *ch, con
 /* What stops a channel: nothing, its own share, its ring's limit or the port's. */
 enum port_stop { PORT_GOES, PORT_SHARE, PORT_RING, PORT_FLOW };
 
-/* Whether the limits certainly allow the channel that much more. */
+/* Whether the limits, where there are any, certainly allow the channel that much more. */
 bool port_flow_fits(const struct ep_port *p, const struct port_channel *ch, uint64_t bytes, uint32_t puts);
 /* The same for one put, which goes in any case where no completion could make room for it. */
 enum port_stop port_flow_stop(const struct ep_port *p, const struct port_channel *ch, uint64_t bytes);

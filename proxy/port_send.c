@@ -66,9 +66,10 @@ static bool cmd_is_followed(const struct ep_port *p, const struct port_channel *
 
 	if (cmd->length && left)
 		return window_fits(p, ch, cmd, ch->next + 1) &&
-		       port_flow_fits(p, ch, piece + (left < p->o.max_put ? left : p->o.max_put), 2);
+		       (!p->limited || port_flow_fits(p, ch, piece + (left < p->o.max_put ? left : p->o.max_put), 2));
 	cmd = cmd->next;
-	return cmd && window_fits(p, ch, cmd, ch->next + 1) && port_flow_fits(p, ch, piece + cmd_piece(p, cmd), 2);
+	return cmd && window_fits(p, ch, cmd, ch->next + 1) &&
+	       (!p->limited || port_flow_fits(p, ch, piece + cmd_piece(p, cmd), 2));
 }
 
 static void request_add(struct ep_port *p, struct port_channel *ch, struct port_request *r, void *request)
@@ -76,7 +77,7 @@ static void request_add(struct ep_port *p, struct port_channel *ch, struct port_
 	struct port_load one = { .requests = 1 };
 
 	*r = (struct port_request){ .request = request, .load = ch->quiet, .upto = ch->next };
-	if (r->load.puts) {
+	if (p->limited && r->load.puts) {
 		port_flow_add(p, ch, &one);
 		r->load.requests = 1;
 	}
@@ -251,7 +252,7 @@ static enum outcome channel_serve(struct ep_port *p, struct port_channel *ch, in
 
 		if (!window_fits(p, ch, ch->cmd, ch->next))
 			return NO_ROOM;
-		stop = port_flow_stop(p, ch, cmd_piece(p, ch->cmd));
+		stop = p->limited ? port_flow_stop(p, ch, cmd_piece(p, ch->cmd)) : PORT_GOES;
 		if (stop != PORT_GOES) {
 			p->blocked |= stop != PORT_SHARE;
 			p->ring[ch->ring].full = stop == PORT_RING;
