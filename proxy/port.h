@@ -49,6 +49,7 @@ struct port_cmd {
 	uint32_t length;   /* 0: a signal */
 	uint32_t sent;	   /* bytes, when a put exceeds the net's limit */
 	uint32_t commands; /* more than one: merged puts */
+	bool ahead;	   /* a signal that overtakes */
 };
 
 struct port_request {

@@ -65,6 +65,20 @@ static bool cmd_join(const struct ep_port *p, const struct port_channel *ch, con
 	return true;
 }
 
+/* ahead: before all that waits but others like it. */
+static void cmd_queue(struct port_channel *ch, struct port_cmd *cmd, bool ahead)
+{
+	struct port_cmd **at = ahead ? &ch->cmd : ch->cmd_end;
+
+	cmd->ahead = ahead;
+	while (ahead && *at && (*at)->ahead)
+		at = &(*at)->next;
+	cmd->next = *at;
+	*at = cmd;
+	if (!cmd->next)
+		ch->cmd_end = &cmd->next;
+}
+
 static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 {
 	bool put = ep_cmd_op(cmd) == EP_CMD_PUT;
@@ -99,8 +113,7 @@ static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 	last->length = put ? ep_cmd_length(cmd) : 0;
 	if (__builtin_expect(p->timed, 0) && !put)
 		port_times_popped(p, last);
-	*ch->cmd_end = last;
-	ch->cmd_end = &last->next;
+	cmd_queue(ch, last, ep_cmd_op(cmd) == EP_CMD_CREDIT);
 	port_ready(p, ch);
 	port_flow_use(p, ch);
 	return 0;

@@ -237,6 +237,18 @@ static enum outcome cmd_give(struct ep_port *p, struct port_channel *ch, bool la
 	return how;
 }
 
+/* Commands that overtake are not subject to flow either: 8 bytes, and the peer waits for them. */
+static enum outcome ahead_give(struct ep_port *p, struct port_channel *ch, int *moved)
+{
+	enum outcome how = GIVEN;
+
+	while (how == GIVEN && ch->cmd && ch->cmd->ahead && window_fits(p, ch, ch->cmd, ch->next)) {
+		how = cmd_give(p, ch, false);
+		*moved += how == GIVEN;
+	}
+	return how;
+}
+
 static enum outcome channel_serve(struct ep_port *p, struct port_channel *ch, int *moved)
 {
 	enum outcome how = GIVEN;
@@ -245,7 +257,11 @@ static enum outcome channel_serve(struct ep_port *p, struct port_channel *ch, in
 		how = credit_give(p, ch);
 		*moved += how == GIVEN;
 	}
-	if (ch->stalled || (ch->cmd && p->ring[ch->ring].full))
+	if (ch->stalled)
+		return NO_ROOM;
+	if (how == GIVEN)
+		how = ahead_give(p, ch, moved);
+	if (ch->cmd && p->ring[ch->ring].full)
 		return NO_ROOM;
 	for (int n = 0; how == GIVEN && n < PORT_BATCH && ch->cmd; n++) {
 		enum port_stop stop;
@@ -270,8 +286,11 @@ static int credits_give(struct ep_port *p, struct port_channel *ch)
 	int moved = 0;
 
 	for (; ch; ch = ch->next_ready)
-		if (port_owes(p, ch) && !ch->failed)
-			moved += credit_give(p, ch) == GIVEN;
+		if (!ch->failed) {
+			moved += port_owes(p, ch) && credit_give(p, ch) == GIVEN;
+			if (!ch->stalled)
+				ahead_give(p, ch, &moved);
+		}
 	return moved;
 }
 

@@ -34,6 +34,7 @@ enum ep_cmd_op {
 	EP_CMD_NOP,    /* completed when popped */
 	EP_CMD_PUT,    /* length bytes from source in this rank's window to destination in the channel's peer's */
 	EP_CMD_SIGNAL, /* value to the 8 bytes at destination, after all earlier puts of the channel */
+	EP_CMD_CREDIT, /* the same in no order: it may overtake whatever waits */
 	EP_CMD_OPS
 };
 
@@ -140,13 +141,23 @@ EP_CMD_FN struct ep_cmd ep_cmd_put(uint32_t channel, uint64_t dst, uint64_t src,
 	return c;
 }
 
-EP_CMD_FN struct ep_cmd ep_cmd_signal(uint32_t channel, uint64_t dst, uint64_t value)
+EP_CMD_FN struct ep_cmd ep_cmd_word(uint32_t op, uint32_t channel, uint64_t dst, uint64_t value)
 {
 	struct ep_cmd c;
 
-	c.half[0] = ep_cmd_half0(EP_CMD_SIGNAL, channel, dst) | (dst / 8 & 1) << 5;
+	c.half[0] = ep_cmd_half0(op, channel, dst) | (dst / 8 & 1) << 5;
 	c.half[1] = value << 1;
 	return c;
+}
+
+EP_CMD_FN struct ep_cmd ep_cmd_signal(uint32_t channel, uint64_t dst, uint64_t value)
+{
+	return ep_cmd_word(EP_CMD_SIGNAL, channel, dst, value);
+}
+
+EP_CMD_FN struct ep_cmd ep_cmd_credit(uint32_t channel, uint64_t dst, uint64_t value)
+{
+	return ep_cmd_word(EP_CMD_CREDIT, channel, dst, value);
 }
 
 EP_CMD_FN struct ep_cmd ep_cmd_nop(uint32_t channel)

@@ -15,6 +15,7 @@
 
 #include "kernels/ht/ht.h"
 
+#define HT_SIZES 4u			  /* of short steps at most */
 #define HT_LOOK 4u			  /* words of a channel that are read at once, if the warp has as many lanes */
 #define HT_LOOKS (GX_WARP > 1 ? 16u : 1u) /* times that an idle warp looks before it tries to work again */
 
@@ -29,17 +30,40 @@ struct ht_step {
 
 /* ---- sizes and addresses ---- */
 
+/* The first row of a channel's step, by the step's number. Of the short ones there are as many of each size. */
+GX_DEV uint32_t ht_step_first(const struct ht *ht, uint32_t number)
+{
+	uint32_t ramp = ht->a->across.span.ramp, sizes = ht->x.sizes, size;
+
+	if (number >= ramp * sizes)
+		return (ramp << sizes) - ramp + (number - ramp * sizes) * ht->x.step_rows;
+	size = number / ramp;
+	return (ramp << size) - ramp + ((number - size * ramp) << size);
+}
+
+/* The number of the step that has a channel's row. */
+GX_DEV uint32_t ht_step_of(const struct ht *ht, uint32_t row)
+{
+	uint32_t ramp = ht->a->across.span.ramp, sizes = ht->x.sizes, size = 0, first = (ramp << sizes) - ramp;
+
+	if (row >= first)
+		return ramp * sizes + (row - first) / ht->x.step_rows;
+	while (row >= (ramp << (size + 1)) - ramp)
+		size++;
+	return size * ramp + ((row - ((ramp << size) - ramp)) >> size);
+}
+
 GX_DEV uint32_t ht_steps(const struct ht *ht, const struct ht_flow *f, uint32_t channel)
 {
-	return (f->rows[channel] + ht->x.step_rows - 1) / ht->x.step_rows;
+	return f->rows[channel] ? ht_step_of(ht, f->rows[channel] - 1) + 1 : 0;
 }
 
 /* Rows of a step. */
 GX_DEV uint32_t ht_step_rows(const struct ht *ht, const struct ht_flow *f, struct ht_step step)
 {
-	uint32_t left = f->rows[step.channel] - step.number * ht->x.step_rows;
+	uint32_t first = ht_step_first(ht, step.number), end = ht_step_first(ht, step.number + 1);
 
-	return left < ht->x.step_rows ? left : ht->x.step_rows;
+	return (end < f->rows[step.channel] ? end : f->rows[step.channel]) - first;
 }
 
 GX_DEV uint32_t ht_slot(const struct ht *ht, const struct ht_flow *f, struct ht_step step)
@@ -91,6 +115,8 @@ GX_DEV void ht_across_begin(struct ht *ht)
 	x->head = (uint32_t)ep_ht_row_head(in, x->entries, ht_is(ht, EP_HT_BACKWARD));
 	x->pitch = x->head + ht_pad(a->row_bytes) + (combine ? 0 : ht_pad(a->scale_bytes));
 	x->step_rows = (uint32_t)(a->across.step_bytes / x->pitch);
+	for (x->sizes = 0; x->sizes < HT_SIZES && (1u << x->sizes) < x->step_rows; x->sizes++)
+		;
 	x->in = ht_flow_of(ht, in);
 	x->out = ht_flow_of(ht, in + 1);
 	if (gx_block() == 0 && gx_tid() == 0) /* engines spin from here to ht_across_end */
@@ -130,11 +156,12 @@ GX_DEV void ht_far_signal(const struct ht *ht, uint32_t peer, uint64_t at, uint6
 }
 
 /* The word of a step's slot at the other end: that it has arrived, or that it may be overwritten. yes: this lane has a
- * step. */
+ * step. Credits do not queue behind this rank's own rows: where both ends send at the line rate, each would wait for
+ * all that the other has in flight. */
 GX_DEV void ht_step_tell(const struct ht *ht, const struct ht_flow *f, struct ht_step step, uint32_t yes)
 {
 	uint64_t at = 0, value = 0;
-	uint32_t rank = FAR_NOBODY;
+	uint32_t rank = FAR_NOBODY, rc;
 
 	if (yes) {
 		const struct ep_ht_peer *peer = &f->peer[step.channel];
@@ -143,7 +170,10 @@ GX_DEV void ht_step_tell(const struct ht *ht, const struct ht_flow *f, struct ht
 		at = ep_ht_slot_word(&ht->a->across.span, f->flow ^ 1, peer->there, ht_slot(ht, f, step));
 		value = f->channel[step.channel].base + step.number + 1;
 	}
-	ht_far_signal(ht, rank, at, value);
+	rc = f->flow & 1 ? far_signal(ht->op.far, rank, at, value, &ht->op.limit)
+			 : far_credit(ht->op.far, rank, at, value, &ht->op.limit);
+	if (rc != 0)
+		gx_op_fail(&ht->op, EP_KERR_RING, rank, EP_KPHASE_SEND);
 }
 
 /* When the rows of a step are in this rank's memory: to the other end (R7). */

@@ -11,6 +11,9 @@
  * "step n may be overwritten", which frees the sender's memory as well. So no rank waits at the start or end of an
  * operation for ranks of other nodes.
  *
+ * The first steps of an operation are short, of 1, 2, 4 and 8 rows, so many of each as `ramp` says: all warps fill
+ * their first steps side by side, and the net would have nothing to do until those were full.
+ *
  *   far page  failed; counts[client]: epoch; then the words of the channels' slots
  *   window    [clients][2] counts, dispatch rings by client, combine rings by node
  *   send      [2] counts, dispatch rings by node, combine rings by client
@@ -64,8 +67,10 @@ struct ep_ht_span {
 	uint32_t most;	 /* clients of the rank that has most */
 	uint32_t wide;	 /* experts of the node that has most */
 	uint32_t steps;	 /* slots of a channel */
+	uint32_t ramp;	 /* short steps of each size */
+	uint32_t pad;
 };
-EP_SIZE_IS(ep_ht_span, 16);
+EP_SIZE_IS(ep_ht_span, 24);
 
 /* All zero where all ranks map each other. Tables are in device memory. */
 struct ep_ht_across {
@@ -84,7 +89,7 @@ struct ep_ht_across {
 	uint32_t *rows_in;		 /* handle_mem: [clients] tokens from each client */
 	uint64_t step_bytes;		 /* from one slot to the next */
 };
-EP_SIZE_IS(ep_ht_across, 224);
+EP_SIZE_IS(ep_ht_across, 232);
 
 /* Counts of a source: per expert, per rank, and its tokens for each of the other nodes. */
 EP_BOTH uint64_t ep_ht_bins(uint32_t nranks, uint32_t experts, uint32_t others)

@@ -39,7 +39,7 @@ GX_DEV void ht_relayed_weights(struct ht *ht, float *to)
 
 GX_DEV void ht_relay_step(struct ht *ht, struct ht_step step)
 {
-	uint32_t first = step.number * ht->x.step_rows, rows = ht_step_rows(ht, &ht->x.out, step);
+	uint32_t first = ht_step_first(ht, step.number), rows = ht_step_rows(ht, &ht->x.out, step);
 	uint8_t *to = ht_step_at(ht, &ht->x.out, step);
 
 	for (uint32_t i = 0; i < rows; i++, to += ht->x.pitch) {
@@ -73,7 +73,7 @@ GX_DEV uint32_t ht_missing(const struct ht *ht, uint32_t token)
 		if (cross[i] == EP_HT_NONE)
 			continue;
 		node = ht->a->across.where[ht_peer(ht, i)];
-		if (cross[i] / ht->x.step_rows >= ht_steps_ready(ht, &ht->x.in, node))
+		if (ht_step_of(ht, cross[i]) >= ht_steps_ready(ht, &ht->x.in, node))
 			missing = ht->x.in.peer[node].rank;
 	}
 	mask = gx_ballot(missing != EP_HT_NONE);
@@ -119,7 +119,7 @@ GX_DEV void ht_home_free(struct ht *ht, uint32_t token)
 			uint32_t *used;
 
 			step.channel = ht->a->across.where[ht_peer(ht, i)];
-			step.number = cross[i] / ht->x.step_rows;
+			step.number = ht_step_of(ht, cross[i]);
 			used = ht->a->across.used + step.channel * EP_HT_STEPS + ht_slot(ht, &ht->x.in, step);
 			last = gx_dev_add_acqrel_u32(used, 1) + 1 >= ht_step_rows(ht, &ht->x.in, step);
 			if (last) {

@@ -60,7 +60,7 @@ GX_DEV void ht_pack_row(struct ht *ht, const uint8_t *src, uint8_t *dst, uint32_
 GX_DEV void ht_fill_step(struct ht *ht, struct ht_step step)
 {
 	const struct ep_ht_args *a = ht->a;
-	const uint32_t *tokens = ht->x.tokens + (uint64_t)step.channel * a->shape.tmax + step.number * ht->x.step_rows;
+	const uint32_t *tokens = ht->x.tokens + (uint64_t)step.channel * a->shape.tmax + ht_step_first(ht, step.number);
 	uint32_t rows = ht_step_rows(ht, &ht->x.out, step);
 	uint8_t *to = ht_step_at(ht, &ht->x.out, step);
 
@@ -140,7 +140,7 @@ GX_DEV void ht_forward_meta(struct ht *ht, const struct ep_ht_entry *entry)
 GX_DEV uint32_t ht_forward_step(struct ht *ht, struct ht_step step)
 {
 	const struct ep_ht_args *a = ht->a;
-	uint32_t first = step.number * ht->x.step_rows, rows = ht_step_rows(ht, &ht->x.in, step);
+	uint32_t first = ht_step_first(ht, step.number), rows = ht_step_rows(ht, &ht->x.in, step);
 	const uint8_t *from = ht_step_at(ht, &ht->x.in, step);
 	uint32_t room = gx_bulk_room(&ht->bulk);
 

@@ -51,6 +51,7 @@ struct ht_across {
 	uint32_t *row;
 	uint32_t entries; /* the most of a row */
 	uint32_t head, pitch, step_rows;
+	uint32_t sizes; /* of short steps */
 	struct ht_flow in, out;
 };
 

@@ -17,9 +17,9 @@ GX_DEV uint32_t ht_is_across(const struct ht *ht, int32_t expert)
 /* The sum of a node, by entry i of the list and the token's number among those for the node. */
 GX_DEV const uint8_t *ht_home_row(const struct ht *ht, uint32_t i, uint32_t number)
 {
-	struct ht_step step = { ht->a->across.where[ht_peer(ht, i)], number / ht->x.step_rows };
+	struct ht_step step = { ht->a->across.where[ht_peer(ht, i)], ht_step_of(ht, number) };
 
-	return ht_step_at(ht, &ht->x.in, step) + number % ht->x.step_rows * ht->x.pitch;
+	return ht_step_at(ht, &ht->x.in, step) + (number - ht_step_first(ht, step.number)) * ht->x.pitch;
 }
 
 /* Backward: the weight of entry i, from the head of its node's row. */

@@ -48,4 +48,13 @@ GX_DEV uint32_t far_signal(const struct ep_far *far, uint32_t peer, uint64_t at,
 	return far_push(far, peer, signal.half[0], signal.half[1], limit->deadline, limit->abort);
 }
 
+/* A signal that overtakes what waits for the net: nothing pushed before belongs to it. */
+GX_DEV uint32_t far_credit(const struct ep_far *far, uint32_t peer, uint64_t at, uint64_t value,
+			   const struct gx_limit *limit)
+{
+	struct ep_cmd credit = ep_cmd_credit(peer, far->control_place + at, value);
+
+	return far_push(far, peer, credit.half[0], credit.half[1], limit->deadline, limit->abort);
+}
+
 #endif

@@ -18,7 +18,8 @@
  */
 static const struct {
 	uint32_t bytes, rows, slots;
-} steps_gpu = { 131072, 32, EP_HT_STEPS }, steps_cpu = { 262144, 64, 16 };
+	uint32_t ramp; /* of all channels together */
+} steps_gpu = { 131072, 32, EP_HT_STEPS, 16 }, steps_cpu = { 262144, 64, 16, 1 };
 
 /* All ranks by node. */
 struct map {
@@ -130,10 +131,12 @@ static void steps_find(const struct ncclEpGroup *group, struct ep_ht_nodes *out)
 
 	out->step_bytes = steps_cpu.bytes;
 	out->step_rows = steps_cpu.rows;
+	out->span.ramp = steps_cpu.ramp;
 	for (int r = 0; r < group->nranks; r++)
 		if (group->topo.rank[r].dev.kind != EP_DEV_HOST) {
 			out->step_bytes = steps_gpu.bytes;
 			out->step_rows = steps_gpu.rows;
+			out->span.ramp = (steps_gpu.ramp + others - 1) / others;
 			most = steps_gpu.slots;
 		}
 	while (out->step_bytes > STEP_MIN && (size_t)others * SLOTS_MIN * out->step_bytes > RINGS_BYTES)

@@ -13,7 +13,10 @@
 
 #define WINDOW 512u   /* puts of a channel on the way, of an unordered net; where rows cross in large puts, more: */
 #define WINDOWS 4096u /* of all channels together: a net's latency is many puts */
-#define LANES_GPU 4   /* rings per port: warps that push at once do not queue up for one counter */
+/* In flight where the net names no limit for large transfers: what is beyond waits in the engine, where credits overtake
+ * it. 400 Gb/s need 335 us for it. */
+#define THROUGHPUT_BYTES (16u << 20)
+#define LANES_GPU 4 /* rings per port: warps that push at once do not queue up for one counter */
 #define ENTRIES_GPU 2048u
 #define ENTRIES_HOST 1024u
 #define DETACH_MS 10000 /* a turn takes microseconds */
@@ -161,7 +164,8 @@ static int port_open(struct ep_link *link, int i, const uint32_t *mail, const st
 	};
 
 	/* Flow limits are per rank: its ports share them. */
-	opts.flow.maxBytes = flow->maxBytes ? flow->maxBytes / (uint64_t)link->ports + 1 : 0;
+	opts.flow.maxBytes = flow->maxBytes ? flow->maxBytes : link->ctx.throughput ? THROUGHPUT_BYTES : 0;
+	opts.flow.maxBytes = opts.flow.maxBytes ? opts.flow.maxBytes / (uint64_t)link->ports + 1 : 0;
 	opts.flow.maxPuts = flow->maxPuts ? (flow->maxPuts + (uint32_t)link->ports - 1) / (uint32_t)link->ports : 0;
 	opts.flow.ringPuts = flow->ringPuts;
 	for (int lane = 0; lane < link->lanes; lane++)
