@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
+#include <nccl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@ static void library_open(const char *name, const char *version_fn, struct found 
 {
 	void *dl = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
 	struct link_map *map = NULL;
-	int (*version)(int *) = NULL;
+	ncclResult_t (*version)(int *) =
+		NULL; /* its own type: clang's UBSan ends the process where an int stands for an enum */
 
 	if (!dl)
 		return;
