@@ -2,6 +2,7 @@
 /* Prints the version, what the library finds on this machine, and its parameters; comment lines start with #. */
 #include <getopt.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -126,6 +127,7 @@ static void print_params(bool all)
 static int usage(FILE *out, int status)
 {
 	fprintf(out, "usage: ep_info [-e] [-n] [-p] [-h] [--json]\n"
+		     "       ep_info --check [-t N | -g N] [-D DEVICE] [--json]\n"
 		     "       ep_info --dump FOLDER\n"
 		     "  version, devices, bootstrap addresses, the parameters that are set, limits of this host, RDMA\n"
 		     "  devices, libraries; whether EP can run here (the exit status), and what to do first (the last "
@@ -135,6 +137,9 @@ static int usage(FILE *out, int status)
 		     "  -p  NIC profiles of the verbs transport\n"
 		     "  -h  this text\n"
 		     "  --json  parameters, host, RDMA devices, libraries and the verdict, as JSON\n"
+		     "  --check  a self-test between ranks: those of a launcher (mpirun, torchrun, srun, RANK and "
+		     "WORLD_SIZE),\n"
+		     "           or -t N threads, -g N processes of this host; -D host or cuda\n"
 		     "  --dump FOLDER  joins what the ranks of a job that hangs wrote to NCCL_EP_DUMP_DIR\n");
 	return status;
 }
@@ -155,31 +160,42 @@ static void look_around(void)
 	ep_info_transports();
 }
 
-int main(int argc, char **argv)
+/* A number of ranks; 0: none. */
+static int ranks_read(const char *text)
 {
-	static const struct option options[] = { { "dump", required_argument, NULL, 'D' },
-						 { "json", no_argument, NULL, 'j' },
-						 { "help", no_argument, NULL, 'h' },
-						 { 0 } };
-	bool all = false, nets = false, profiles = false, json = false;
-	int c;
+	char *end;
+	long n = strtol(text, &end, 10);
 
-	while ((c = getopt_long(argc, argv, "ehnp", options, NULL)) != -1) {
-		if (c == 'D')
-			return ep_info_dump(optarg);
-		if (c == 'h')
-			return usage(stdout, 0);
-		if (c == '?')
-			return usage(stderr, 2);
-		json |= c == 'j';
-		all |= c == 'e';
-		nets |= c == 'n';
-		profiles |= c == 'p';
-	}
-	if (optind != argc)
-		return usage(stderr, 2);
+	return *end || n < 1 || n > 512 ? 0 : (int)n;
+}
+
+/* What the command line asks for. */
+struct wanted {
+	bool all, nets, profiles, json, check;
+	struct ep_info_check_opts ranks;
+};
+
+/* 0, or -1 for a bad option. */
+static int option_take(struct wanted *w, int c)
+{
+	w->json |= c == 'j';
+	w->all |= c == 'e';
+	w->nets |= c == 'n';
+	w->profiles |= c == 'p';
+	w->check |= c == 'c';
+	if (c == 'D')
+		w->ranks.device = optarg;
+	if (c != 't' && c != 'g')
+		return c == '?' ? -1 : 0;
+	w->ranks.processes = c == 'g';
+	w->ranks.ranks = ranks_read(optarg);
+	return w->ranks.ranks ? 0 : -1;
+}
+
+static int report(const struct wanted *w)
+{
 	ep_info_listen();
-	if (json) {
+	if (w->json) {
 		look_around();
 		return ep_info_json(EP_VERSION);
 	}
@@ -188,11 +204,35 @@ int main(int argc, char **argv)
 	for (int k = 0; k < EP_DEV_KINDS; k++)
 		print_gpus((enum ep_dev_kind)k);
 	print_addresses();
-	print_params(all);
-	if (nets)
+	print_params(w->all);
+	if (w->nets)
 		ep_info_nets();
-	if (profiles)
+	if (w->profiles)
 		print_profiles();
 	look_around();
 	return ep_info_verdict();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = { { "check", no_argument, NULL, 'c' },
+						 { "dump", required_argument, NULL, 'd' },
+						 { "json", no_argument, NULL, 'j' },
+						 { "help", no_argument, NULL, 'h' },
+						 { 0 } };
+	struct wanted w = { 0 };
+	int c;
+
+	while ((c = getopt_long(argc, argv, "ehnpt:g:D:", options, NULL)) != -1) {
+		if (c == 'd')
+			return ep_info_dump(optarg);
+		if (c == 'h')
+			return usage(stdout, 0);
+		if (option_take(&w, c))
+			return usage(stderr, 2);
+	}
+	if (optind != argc || (!w.check && (w.ranks.ranks || w.ranks.device)))
+		return usage(stderr, 2);
+	w.ranks.json = w.json;
+	return w.check ? ep_info_check(&w.ranks) : report(&w);
 }

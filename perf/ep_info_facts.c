@@ -18,7 +18,7 @@ static int nfacts;
 
 static struct {
 	enum ep_info_level level;
-	char what[400], fix[300];
+	char what[1200], fix[300];
 } findings[FINDINGS];
 static int nfindings;
 
@@ -63,11 +63,43 @@ static int first(void)
 
 static const char *const levels[] = { "note", "warning", "error" };
 
+int ep_info_status(void)
+{
+	int at = first();
+
+	return at >= 0 && findings[at].level == EP_INFO_ERROR;
+}
+
+void ep_info_gravest(char *what, size_t what_size, char *fix, size_t fix_size)
+{
+	int at = first();
+
+	if (!ep_info_status())
+		return;
+	snprintf(what, what_size, "%s", findings[at].what);
+	snprintf(fix, fix_size, "%s", findings[at].fix);
+}
+
+void ep_info_forget(void)
+{
+	nfacts = nfindings = 0;
+}
+
+int ep_info_findings_print(const char *where)
+{
+	int at = first();
+
+	printf("#\n");
+	for (int i = 0; i < nfindings; i++)
+		printf("# %s: %s\n", levels[findings[i].level], findings[i].what);
+	printf("# EP can %srun %s\n", ep_info_status() ? "not " : "", where);
+	printf("# first: %s\n", at < 0 ? "nothing to do" : findings[at].fix);
+	return ep_info_status();
+}
+
 int ep_info_verdict(void)
 {
 	const char *section = "";
-	int at = first();
-	bool runs = at < 0 || findings[at].level < EP_INFO_ERROR;
 
 	for (int i = 0; i < nfacts; i++) {
 		if (strcmp(section, facts[i].section))
@@ -75,12 +107,7 @@ int ep_info_verdict(void)
 		section = facts[i].section;
 		printf("  %-24s %s\n", facts[i].name, facts[i].value);
 	}
-	printf("#\n");
-	for (int i = 0; i < nfindings; i++)
-		printf("# %s: %s\n", levels[findings[i].level], findings[i].what);
-	printf("# EP can %srun here\n", runs ? "" : "not ");
-	printf("# first: %s\n", at < 0 ? "nothing to do" : findings[at].fix);
-	return runs ? 0 : 1;
+	return ep_info_findings_print("here");
 }
 
 /* ---- JSON ---- */
@@ -101,7 +128,7 @@ static void string_print(const char *text)
 	putchar('"');
 }
 
-static void pair_print(const char *name, const char *value, const char *after)
+void ep_info_pair(const char *name, const char *value, const char *after)
 {
 	string_print(name);
 	printf(": ");
@@ -117,21 +144,36 @@ static void params_print(void)
 		const char *source = ep_param_source(id);
 
 		printf("%s\n    {", i ? "," : "");
-		pair_print("name", ep_param_info(id)->name, ", ");
-		pair_print("value", ep_param_str(id), ", ");
-		pair_print("source", source ? source : "default", "}");
+		ep_info_pair("name", ep_param_info(id)->name, ", ");
+		ep_info_pair("value", ep_param_str(id), ", ");
+		ep_info_pair("source", source ? source : "default", "}");
 	}
 	printf("\n  ],\n");
+}
+
+int ep_info_findings_json(void)
+{
+	int at = first();
+
+	printf("  \"findings\": [");
+	for (int i = 0; i < nfindings; i++) {
+		printf("%s\n    {", i ? "," : "");
+		ep_info_pair("level", levels[findings[i].level], ", ");
+		ep_info_pair("what", findings[i].what, ", ");
+		ep_info_pair("fix", findings[i].fix, "}");
+	}
+	printf("\n  ],\n  \"can_run\": %s,\n  ", ep_info_status() ? "false" : "true");
+	ep_info_pair("first", at < 0 ? "nothing to do" : findings[at].fix, "\n");
+	return ep_info_status();
 }
 
 int ep_info_json(const char *version)
 {
 	const char *section = "";
-	int at = first();
-	bool runs = at < 0 || findings[at].level < EP_INFO_ERROR;
+	int rc;
 
 	printf("{\n  ");
-	pair_print("version", version, ",\n  \"facts\": {");
+	ep_info_pair("version", version, ",\n  \"facts\": {");
 	for (int i = 0; i < nfacts; i++) {
 		bool same = !strcmp(section, facts[i].section);
 
@@ -142,18 +184,11 @@ int ep_info_json(const char *version)
 		}
 		section = facts[i].section;
 		printf("%s\n      ", same ? "," : "");
-		pair_print(facts[i].name, facts[i].value, "");
+		ep_info_pair(facts[i].name, facts[i].value, "");
 	}
 	printf("%s\n  },\n", nfacts ? "}" : "");
 	params_print();
-	printf("  \"findings\": [");
-	for (int i = 0; i < nfindings; i++) {
-		printf("%s\n    {", i ? "," : "");
-		pair_print("level", levels[findings[i].level], ", ");
-		pair_print("what", findings[i].what, ", ");
-		pair_print("fix", findings[i].fix, "}");
-	}
-	printf("\n  ],\n  \"can_run\": %s,\n  ", runs ? "true" : "false");
-	pair_print("first", at < 0 ? "nothing to do" : findings[at].fix, "\n}\n");
-	return runs ? 0 : 1;
+	rc = ep_info_findings_json();
+	printf("}\n");
+	return rc;
 }

@@ -17,15 +17,23 @@
 struct found {
 	bool there;
 	char path[PATH_MAX];
-	int version; /* ncclGetVersion's, or 0 */
+	int version; /* or 0 */
 };
+
+/* By the type that they have: UBSan ends a program that calls them by another one, int for an enum. */
+int ep_info_version(void *dl, const char *name)
+{
+	ncclResult_t (*get)(int *);
+	int version = 0;
+
+	*(void **)&get = dlsym(dl, name);
+	return get && get(&version) == ncclSuccess ? version : 0;
+}
 
 static void library_open(const char *name, const char *version_fn, struct found *out)
 {
 	void *dl = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
 	struct link_map *map = NULL;
-	ncclResult_t (*version)(int *) =
-		NULL; /* its own type: clang's UBSan ends the process where an int stands for an enum */
 
 	if (!dl)
 		return;
@@ -33,9 +41,7 @@ static void library_open(const char *name, const char *version_fn, struct found 
 	if (!dlinfo(dl, RTLD_DI_LINKMAP, &map) && !realpath(map->l_name, out->path))
 		snprintf(out->path, sizeof(out->path), "%s", map->l_name);
 	if (version_fn)
-		*(void **)&version = dlsym(dl, version_fn);
-	if (version)
-		version(&out->version);
+		out->version = ep_info_version(dl, version_fn);
 }
 
 /* In a child: a library may print, start threads, or crash in its constructors. */
@@ -120,8 +126,7 @@ static void python_line(char *line, char *nccl, size_t size)
 		snprintf(nccl, size, "%s", space + 1);
 }
 
-/* The libnccl of Python's packages, "" where there is none. */
-static void python_tell(char *nccl, size_t size)
+void ep_info_python_nccl(char *nccl, size_t size)
 {
 	char line[PATH_MAX + 64], *command;
 	FILE *f;
@@ -169,7 +174,7 @@ void ep_info_libraries(void)
 	library_tell("libfabric", "libfabric.so.1", NULL, &f);
 	library_tell("libnccl, linker's", "libnccl.so.2", "ncclGetVersion", &nccl);
 	home_tell();
-	python_tell(bundled, sizeof(bundled));
+	ep_info_python_nccl(bundled, sizeof(bundled));
 	if (nccl.there && *bundled && strcmp(bundled, nccl.path))
 		ep_info_find(EP_INFO_WARNING,
 			     "take one libnccl.so.2 out of LD_LIBRARY_PATH or ld.so.conf, so that torch's is the only "

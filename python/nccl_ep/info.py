@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m nccl_ep.info [-e] [-n] [-p] [-h] [--json] [--dump FOLDER]: what ep_info prints, by the ep_info that came with
-the library in use.
+"""python -m nccl_ep.info [-e] [-n] [-p] [-h] [--json] [--check] [--dump FOLDER]: what ep_info prints, by the ep_info that came
+with the library in use.
 
     -l, --library   instead: the versions, and the libraries that the package found
 """

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# launch.sh EP_PERF NET_PERF HOW: ep_perf with 4 ranks started by HOW, and net_perf with 2, print one table without a
-# wrong value, and a rank that fails ends all of them with a status and a message. Exit status 77 where HOW is missing.
+# launch.sh EP_PERF NET_PERF EP_INFO HOW: ep_perf with 4 ranks started by HOW, and net_perf with 2, print one table without
+# a wrong value, and a rank that fails ends all of them with a status and a message. ep_info --check says so before: its
+# map of the ranks, and which rank has another NCCL_EP_NET. Exit status 77 where HOW is missing.
 #   openmpi, mpich, torchrun   the real launcher
 #   srun, ray                  the variables that srun and Ray set, by hand
 #   hosts                      the same as ray, 2 + 2 ranks in two network namespaces joined by a veth; needs root and ip
 set -uo pipefail
-perf=$(readlink -f "$1") net=$(readlink -f "$2") how=$3 # absolute: nsenter changes the folder
+perf=$(readlink -f "$1") net=$(readlink -f "$2") info=$(readlink -f "$3") how=$4 # absolute: nsenter changes the folder
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"; [ -z "${there:-}" ] || kill -9 "$there"' EXIT # the first of a pid namespace ignores others
 failed=0
@@ -99,6 +100,30 @@ launch() {
 	rc=$?
 }
 run() { launch 4 "$perf" -D host -n 3 -w 1 -H 256 -x 16 "$@"; }
+
+launch 4 "$info" --check -D host
+[ $rc = 0 ] || fail "ep_info --check: exit status $rc"
+[ "$(grep -c "^# ep_info.* 4 ranks as processes $by" "$dir/out")" = 1 ] || fail "ep_info --check: not one map \"$by\""
+[ "$(grep -c '^ .* ok$' "$dir/out")" = 4 ] || fail 'ep_info --check: not 4 ranks'
+map='^# node 0: .*: ranks 0-3$'
+[ "$how" != hosts ] || map='^# node 1: .*: ranks 1, 3$'
+grep -q "$map" "$dir/out" || fail 'ep_info --check: wrong nodes'
+[ "$(grep -v '^$' "$dir/out" | tail -n 1)" = '# first: nothing to do' ] || fail 'ep_info --check: wrong verdict'
+# One rank has another transport, for ep_info and for a program. Ranks of one node need none.
+[ "$how" = hosts ] || export NCCL_EP_RANKS_PER_NODE=2
+cat >"$dir/odd" <<'END'
+#!/bin/sh
+[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${RANK:-$SLURM_PROCID}}}" != 2 ] || export NCCL_EP_NET=nosuch
+exec "$@"
+END
+chmod +x "$dir/odd"
+launch 4 "$dir/odd" "$info" --check -D host
+[ $rc != 0 ] || fail 'ep_info --check with another NCCL_EP_NET: exit status 0'
+grep -q '^# error: rank 2 (.*"nosuch"' "$dir/out" || fail 'ep_info --check: rank 2 is not blamed'
+grep -q '^# first: .*NCCL_EP_NET.*rank 2 (' "$dir/out" || fail 'ep_info --check: what to do is not said'
+NCCL_EP_DEBUG=NONE launch 4 "$dir/odd" "$perf" -D host -b 8 -e 8 -H 256 -x 16
+[ $rc != 0 ] || fail 'ep_perf with another NCCL_EP_NET: exit status 0'
+unset NCCL_EP_RANKS_PER_NODE
 
 for mode in ll ht; do
 	run -a $mode -b 4 -e 8

@@ -78,6 +78,11 @@ bool seat_failed(const struct seat *seat)
 	return seat->world->shared->result[seat->index].rc != 0;
 }
 
+const char *seat_text(const struct seat *seat)
+{
+	return seat->world->shared->result[seat->index].text;
+}
+
 void seat_leave(struct seat *seat)
 {
 	atomic_store(&seat->world->shared->left[seat->index], true);

@@ -91,7 +91,8 @@ int seat_gather(struct seat *seat, const void *mine, size_t bytes, void *all);
 ncclComm_t seat_comm(struct seat *seat);
 /* Keeps the first message and notifies the other ranks; always -1. */
 int seat_fail(struct seat *seat, const char *format, ...) __attribute__((format(printf, 2, 3)));
-bool seat_failed(const struct seat *seat); /* whether this seat has failed */
+bool seat_failed(const struct seat *seat);	/* whether this seat has failed */
+const char *seat_text(const struct seat *seat); /* its message */
 /* This seat's process calls exit(0) after the job, as a program that destroys nothing; later jobs are for fewer ranks.
  * world_close fails if it ended in another way. */
 void seat_leave(struct seat *seat);

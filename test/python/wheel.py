@@ -59,6 +59,7 @@ class Wheel(unittest.TestCase):
         got = subprocess.run([sys.executable, '-m', 'nccl_ep.info'], capture_output=True, text=True, check=True).stdout
         self.assertEqual(got, want)
         self.assertIn('built without CUDA', got)  # ./run python builds it so
+        subprocess.run([sys.executable, '-m', 'nccl_ep.info', '--check', '-g', '2'], capture_output=True, check=True)
 
 
 if __name__ == '__main__':
