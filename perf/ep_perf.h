@@ -90,6 +90,9 @@ struct perf_play {
 	void *rig;
 };
 
+struct perf_play perf_play_of(const struct perf_job *job, struct seat *seat, struct shim *shim,
+			      int (*step)(void *rig, enum perf_phase phase), void *rig);
+
 /* Times all phases, warm-up and iterations, into the board: on the host, and on a GPU on the device too. */
 int perf_time(const struct perf_play *play);
 /* After it, collective: rounds that measure the transport, where the group uses one. */

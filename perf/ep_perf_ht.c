@@ -269,13 +269,7 @@ int perf_ht_job(struct seat *seat, const struct perf_job *job)
 {
 	struct ht_cfg cfg = cfg_make(job);
 	struct ht_play play = { .opts = &job->opts, .out = perf_own(job->board) };
-	struct perf_play timed = { .seat = seat,
-				   .shim = &play.rig.shim,
-				   .opts = &job->opts,
-				   .board = job->board,
-				   .tokens = job->tokens,
-				   .step = step,
-				   .rig = &play };
+	struct perf_play timed = perf_play_of(job, seat, &play.rig.shim, step, &play);
 
 	if (ht_open(&play.rig, seat, &cfg) || facts(&play) || round_play(&play))
 		goto close;

@@ -186,13 +186,7 @@ int perf_ll_job(struct seat *seat, const struct perf_job *job)
 {
 	struct rig_cfg cfg = cfg_make(job);
 	struct ll_play play = { .opts = &job->opts, .out = perf_own(job->board) };
-	struct perf_play timed = { .seat = seat,
-				   .shim = &play.rig.shim,
-				   .opts = &job->opts,
-				   .board = job->board,
-				   .tokens = job->tokens,
-				   .step = step,
-				   .rig = &play };
+	struct perf_play timed = perf_play_of(job, seat, &play.rig.shim, step, &play);
 
 	if (rig_open(&play.rig, seat, &cfg) || rig_update(&play.rig, 0) || rig_sync(&play.rig))
 		goto close;

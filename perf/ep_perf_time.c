@@ -8,6 +8,18 @@
 /* The longest list of phases. */
 #define STEPS_MAX 5
 
+struct perf_play perf_play_of(const struct perf_job *job, struct seat *seat, struct shim *shim,
+			      int (*step)(void *rig, enum perf_phase phase), void *rig)
+{
+	return (struct perf_play){ .seat = seat,
+				   .shim = shim,
+				   .opts = &job->opts,
+				   .board = job->board,
+				   .tokens = job->tokens,
+				   .step = step,
+				   .rig = rig };
+}
+
 static int shim_said(const struct perf_play *play, int rc)
 {
 	return rc ? seat_fail(play->seat, "%s", play->shim->text) : 0;
