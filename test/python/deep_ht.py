@@ -7,6 +7,7 @@ import unittest
 import torch
 
 import deep_ep
+import nccl_ep
 from deep_model import Input, Model, difference
 from deep_ranks import GPU, as_processes, as_threads
 from ranks import main, same
@@ -191,14 +192,28 @@ def biases(me, buffer):
         equal('sums with bias', out, model.sums(me.rank, every, bias if isinstance(bias, tuple) else (bias,)).bfloat16())
 
 
+def stale(me, buffer, other):
+    """A handle of a Buffer that has been destroyed, twice, is refused by another one; dropping it later harms nothing."""
+    model = model_of(me, (5, 8), seed=37)
+    rows, _, _, _, handle, _ = first(buffer, model, me.rank)
+    buffer.destroy()
+    buffer.destroy()
+    for call in (lambda: other.dispatch(model.everyone[me.rank].x, handle=handle), lambda: other.combine(rows, handle)):
+        try:
+            call()
+        except nccl_ep.NcclInvalid as e:
+            assert 'destroyed' in str(e), e
+        else:
+            raise AssertionError('a handle of a Buffer that has been destroyed')
+
+
 def everything(me):
     buffer = me.buffer(1 << 16, 1 << 14, explicitly_destroy=True)
     other = me.buffer()  # a second one, used in turn
     for part in (shapes, backward, weights_add, alignment, worst_case, without_topk, quantised, biases):
         part(me, buffer)
         alignment(me, other)
-    buffer.destroy()
-    buffer.destroy()
+    stale(me, buffer, other)
     assert buffer.runtime is None
     alignment(me, other)
 

@@ -6,19 +6,22 @@ library: the one that has no top-k tensors.
 """
 from __future__ import annotations
 
+from ctypes import addressof, byref, c_void_p
 from typing import Any, Iterator
 
 import torch
 
 import nccl_ep
-from nccl_ep import CombineInputs, CombineOutputs, DispatchInputs, DispatchOutputs, Tensor
+from nccl_ep import bindings
 from nccl_ep.enums import EXPERT_ID_IN_PLACE
 
+from ._calls import Spot, failed, struct_of
 from ._pool import Pool
 
 __all__ = ['HtHandle', 'Route', 'Shape', 'combine', 'layout', 'plan', 'receive']
 
 _UNIT = 16  # bytes: rows and scales of a dispatch are multiples
+_FLAT = int(nccl_ep.Layout.FLAT)
 _IN_PLACE = nccl_ep.LayoutInfo(recv_topk_idx_kind=EXPERT_ID_IN_PLACE)
 # By whether there are no experts, and no scales.
 _CONFIGS = {(bare, plain): nccl_ep.DispatchConfig(
@@ -29,18 +32,25 @@ _CONFIGS = {(bare, plain): nccl_ep.DispatchConfig(
 
 class Route:
     """One routing: a handle of the library, and what its dispatches and combines need to know."""
+    __slots__ = ('pool', 'tokens', 'rows', 'sent', '_handle')
 
-    def __init__(self, handle: nccl_ep.Handle, tokens: int, rows: int):
+    def __init__(self, pool: Pool, handle: int, tokens: int, rows: int):
         """rows: of outputs."""
-        self.handle, self.tokens, self.rows = handle, tokens, rows
+        self.pool, self._handle, self.tokens, self.rows = pool, handle, tokens, rows
+        self.sent: tuple[list[int], int] | None = None  # what ranks agreed on, and how many numbers of each
+        pool.routes.add(handle)
 
-    def destroy(self) -> None:
-        self.handle.destroy()
+    @property
+    def handle(self) -> int:
+        if self._handle not in self.pool.routes:
+            raise nccl_ep.NcclInvalid('the Buffer of this handle has been destroyed')
+        return self._handle
 
     def __del__(self) -> None:
         # Local, unlike the group's. At the interpreter's end modules may be gone already, and the process frees all.
         try:
-            self.handle.destroy()
+            self.pool.routes.remove(self._handle)
+            bindings.handle_destroy(self._handle)
         except Exception:
             pass
 
@@ -52,22 +62,21 @@ class HtHandle(tuple):
     are made when they are asked for, and None after a dispatch that did not wait for counts.
     """
     route: Route
-    sent: list[tuple[int, ...]] | None  # by source: rows for every rank
-    rank: int
     _PREFIX = {6: 0, 10: 6}  # by length
 
     @classmethod
-    def made(cls, route: Route, sent: list[tuple[int, ...]] | None, is_token_in_rank: torch.Tensor, pool: Pool) -> HtHandle:
-        one_node = max(pool.nodes) == 0
-        handle = cls((None,) * 4 + (is_token_in_rank, None) if one_node else (is_token_in_rank,) + (None,) * 9)
-        handle.route, handle.sent, handle.rank = route, sent, pool.rank
+    def made(cls, route: Route, is_token_in_rank: torch.Tensor) -> HtHandle:
+        handle = cls((None, None, None, None, is_token_in_rank, None) if route.pool.one_node else
+                     (is_token_in_rank,) + (None,) * 9)
+        handle.route = route
         return handle
 
     def _prefix(self) -> torch.Tensor | None:
-        if self.sent is None:
+        if self.route.sent is None:
             return None
-        matrix = torch.tensor(self.sent).cumsum(0).int().to(tuple.__getitem__(self, 4 if len(self) == 6 else 0).device)
-        return matrix if len(self) == 6 else matrix[:, self.rank].contiguous()
+        (words, each), pool = self.route.sent, self.route.pool
+        matrix = torch.tensor(words).view(-1, each)[:, 1:1 + pool.nranks].cumsum(0).int().to(pool.device)
+        return matrix if len(self) == 6 else matrix[:, pool.rank].contiguous()
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
@@ -101,12 +110,13 @@ def layout(topk_idx: torch.Tensor, experts: int, nodes: list[int]) -> tuple[Any,
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """x as the library takes it: dense, aligned, rows padded to whole units; one-byte integers as bytes of fp8."""
-    if x.element_size() == 1:
+    size, width = x.element_size(), x.shape[1]
+    if size == 1:
         x = x.view(torch.float8_e4m3fn)
-    spare = -x.shape[1] * x.element_size() % _UNIT // x.element_size()
+    spare = -width * size % _UNIT // size
     if spare:
-        wide = x.new_empty(len(x), x.shape[1] + spare)
-        wide[:, :x.shape[1]] = x
+        wide = x.new_empty(x.shape[0], width + spare)
+        wide[:, :width] = x
         return wide
     x = x.contiguous()
     return x if x.data_ptr() % _UNIT == 0 else x.clone()
@@ -134,19 +144,19 @@ class Shape:
     """What a first dispatch is given, and its routing as the library takes it."""
 
     def __init__(self, x: torch.Tensor, scales: Any, topk_idx: Any, is_token_in_rank: torch.Tensor, per_expert: torch.Tensor):
-        ranks = is_token_in_rank.shape[1]
         self.per_expert = per_expert
         if topk_idx is not None:
             self.routing, self.experts = topk_idx, per_expert.numel()
         else:
             # One expert per rank: all that is known of a token is where it goes.
+            ranks = is_token_in_rank.shape[1]
             self.routing, self.experts = torch.where(is_token_in_rank, torch.arange(ranks, device=x.device), -1), ranks
         self.row_bytes = _send_bytes(x, scales)
-        self.tokens = len(x)
+        self.tokens = x.shape[0]
 
 
-def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[Route, list[int], Any]:
-    """Collective: a route, the rows per local expert, and the rows that each rank sends to every other.
+def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[Route, list[int]]:
+    """Collective: a route, and the rows per local expert.
 
     With worst, which bounds the rows of every rank, the host waits for nothing and learns no counts.
     """
@@ -156,55 +166,113 @@ def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[
             raise ValueError(f'rank {pool.rank}: {shape.tokens} tokens, but num_worst_tokens = {worst} allows {most} for '
                              f'each of {pool.nranks} ranks')
         group = pool.ht_fixed(shape.experts, shape.row_bytes, worst)
-        return _route(pool, group, shape, worst), [], None
+        return _route(pool, group, shape, worst), []
     # In lists: a handful of numbers, for which torch takes ten times as long.
-    everyone = pool.agree([shape.tokens, *per_rank.tolist(), *shape.per_expert.tolist()])
-    group = pool.ht(shape.experts, shape.row_bytes, max(words[0] for words in everyone))
-    rows = sum(words[1 + pool.rank] for words in everyone)
-    local = shape.per_expert.numel() // pool.nranks
+    mine = [shape.tokens, *per_rank.tolist(), *shape.per_expert.tolist()]
+    every, each = pool.agree(mine), len(mine)
+    group = pool.ht(shape.experts, shape.row_bytes, max(every[::each]))
+    route = _route(pool, group, shape, sum(every[1 + pool.rank::each]))
+    route.sent = every, each
+    local = (each - 1) // pool.nranks - 1
     first = 1 + pool.nranks + pool.rank * local
-    counts = [sum(column) for column in zip(*(words[first:first + local] for words in everyone))]
-    return _route(pool, group, shape, rows), counts, [words[1:1 + pool.nranks] for words in everyone]
+    return route, [sum(every[first + e::each]) for e in range(local)]
+
+
+def _frame(pool: Pool, kind: Any, key: tuple[Any, ...]) -> tuple[list[Any], Any]:
+    """A frame for a call of this kind, and where it belongs afterwards. Two threads do not share one."""
+    free = pool.frames.get((kind, key))
+    if free is None:
+        free = pool.frames[kind, key] = []
+    return free, free.pop() if free else kind(*key)
+
+
+class _Routing:
+    """The arguments of ncclEpCreateHandle."""
+
+    def __init__(self, dtype: torch.dtype):
+        self.idx, self.out = Spot(dtype, 0, 0), c_void_p()
 
 
 def _route(pool: Pool, group: nccl_ep.Group, shape: Shape, rows: int) -> Route:
-    handle = group.create_handle(nccl_ep.Layout.FLAT, Tensor(shape.routing.contiguous()), stream=pool.lane.stream)
-    route = Route(handle, shape.tokens, rows)
-    pool.own(route)
+    routing = shape.routing.contiguous()
+    free, frame = _frame(pool, _Routing, (routing.dtype,))
+    frame.idx.fill(routing)
+    status = pool.c.ncclEpCreateHandle(byref(frame.out), group.ptr, _FLAT, frame.idx.ptr, None, None, pool.lane.ptr)
+    if status:
+        failed(status, 'ncclEpCreateHandle')
+    route = Route(pool, frame.out.value, shape.tokens, rows)
+    free.append(frame)
     return route
+
+
+class _Dispatch:
+    """The arguments of ncclEpDispatch. scaled: with scales; weighed: the type of weights, None where there are no experts."""
+
+    def __init__(self, dtype: torch.dtype, scaled: bool, weighed: torch.dtype | None):
+        self.x, self.out = Spot(dtype, 0, 0), Spot(dtype, 0, 0)
+        self.given = self.got = self.weighed = self.ids = self.weights = None
+        if scaled:
+            self.given, self.got = Spot(torch.float32, 0, 0), Spot(torch.float32, 0, 0)
+        if weighed is not None:
+            self.weighed, self.weights, self.ids = Spot(weighed, 0, 0), Spot(torch.float32, 0, 0), Spot(torch.int64, 0, 0)
+        self._structs = (struct_of(bindings.DispatchInputs, tokens=self.x, scales=self.given, topk_weights=self.weighed),
+                         struct_of(bindings.DispatchOutputs, tokens=self.out, scales=self.got, topk_weights=self.weights,
+                                   topk_idx=self.ids))
+        self.addresses = (*(addressof(s) for s in self._structs), 0 if weighed is None else _IN_PLACE.ptr,
+                          _CONFIGS[weighed is None, not scaled].ptr)
 
 
 def receive(pool: Pool, route: Route, x: torch.Tensor, scales: torch.Tensor | None, topk_idx: torch.Tensor | None,
             topk_weights: torch.Tensor | None) -> tuple[Any, Any, Any, Any]:
     """Collective: sends x along the route; returns rows, scales, local experts and weights of what arrives here."""
-    sent, given, n = _rows(x), None, route.rows
-    out, got = sent.new_empty(n, sent.shape[1]), None
+    sent, n = _rows(x), route.rows
+    out = sent.new_empty(n, sent.shape[1])
+    got = ids = weights = weighed = None
+    if topk_idx is not None:
+        weighed = torch.zeros_like(topk_idx, dtype=torch.float32) if topk_weights is None else topk_weights.contiguous()
+        k = topk_idx.shape[1]
+        ids, weights = x.new_empty(n, k, dtype=torch.int64), x.new_empty(n, k, dtype=torch.float32)
+    free, frame = _frame(pool, _Dispatch, (sent.dtype, scales is not None, None if weighed is None else weighed.dtype))
     if scales is not None:
         given = _scales(scales)
         got = given.new_empty(n, given.shape[1])
-    ids = weights = weighed = None
-    if topk_idx is not None:
-        weighed = torch.zeros_like(topk_idx, dtype=torch.float32) if topk_weights is None else topk_weights.contiguous()
-        ids = torch.empty(n, topk_idx.shape[1], dtype=torch.int64, device=x.device)
-        weights = torch.empty(n, topk_idx.shape[1], dtype=torch.float32, device=x.device)
-    route.handle.dispatch(
-        DispatchInputs(tokens=Tensor(sent), scales=_some(given), topk_weights=_some(weighed)),
-        DispatchOutputs(tokens=Tensor(out), scales=_some(got), topk_weights=_some(weights), topk_idx=_some(ids)),
-        layout_info=None if ids is None else _IN_PLACE, config=_CONFIGS[ids is None, got is None], stream=pool.lane.stream)
+        frame.given.fill(given)
+        frame.got.fill(got)
+    if ids is not None:
+        frame.weighed.fill(weighed)
+        frame.weights.fill(weights)
+        frame.ids.fill(ids)
+    frame.x.fill(sent)
+    frame.out.fill(out)
+    status = pool.c.ncclEpDispatch(route.handle, *frame.addresses, pool.lane.ptr)
+    if status:
+        failed(status, 'ncclEpDispatch')
+    free.append(frame)
     if out.shape[1] != x.shape[1]:
         out = out[:, :x.shape[1]].contiguous()
     if got is not None and scales is not None:
         got = got[:, :scales.shape[1]].contiguous().view(scales.dtype)
-    return out.view(x.dtype), got, ids, weights if topk_weights is not None else None
+    return out if out.dtype == x.dtype else out.view(x.dtype), got, ids, weights if topk_weights is not None else None
 
 
-def _some(tensor: torch.Tensor | None) -> Tensor | None:
-    return None if tensor is None else Tensor(tensor)
+class _Combine:
+    """The arguments of ncclEpCombine."""
+
+    def __init__(self, dtype: torch.dtype):
+        self.x, self.out = Spot(dtype, 0, 0), Spot(dtype, 0, 0)
+        self._structs = struct_of(bindings.CombineInputs, tokens=self.x), struct_of(bindings.CombineOutputs, tokens=self.out)
+        self.addresses = tuple(addressof(s) for s in self._structs)
 
 
 def _sum(pool: Pool, route: Route, x: torch.Tensor) -> torch.Tensor:
     out = x.new_empty(route.tokens, x.shape[1])
-    route.handle.combine(CombineInputs(tokens=Tensor(x)), CombineOutputs(tokens=Tensor(out)), stream=pool.lane.stream)
+    free, frame = _frame(pool, _Combine, (x.dtype,))
+    frame.x.fill(x)
+    frame.out.fill(out)
+    status = pool.c.ncclEpCombine(route.handle, *frame.addresses, None, pool.lane.ptr)
+    if status:
+        failed(status, 'ncclEpCombine')
+    free.append(frame)
     return out
 
 

@@ -19,7 +19,7 @@ def flags_check(previous_event: EventOverlap | None, async_finish: bool, allocat
 
 class HostLane:
     """The CPU device: a call has done its work when it returns, so that there is nothing to order."""
-    stream: Any = None
+    ptr = 0  # of the stream of operations, as the library takes it
 
     def enter(self, previous_event: EventOverlap | None) -> Any:
         """Begins an operation after previous_event, else after all work of the current stream."""
@@ -31,9 +31,9 @@ class HostLane:
         """Ends an operation that has read tensors of the caller and made new ones."""
         return EventOverlap(EventHandle() if async_finish else None)
 
-    def current(self) -> Any:
+    def current(self) -> int:
         """The caller's stream, as the library takes it."""
-        return None
+        return 0
 
     def torch_stream(self) -> Any:
         """The stream of operations, as torch knows it."""
@@ -45,6 +45,7 @@ class GpuLane(HostLane):
 
     def __init__(self) -> None:
         self.stream = torch.cuda.Stream()
+        self.ptr = self.stream.cuda_stream
 
     def enter(self, previous_event: EventOverlap | None) -> Any:
         compute = torch.cuda.current_stream()
@@ -71,8 +72,8 @@ class GpuLane(HostLane):
         compute.wait_stream(self.stream)
         return EventOverlap()
 
-    def current(self) -> Any:
-        return torch.cuda.current_stream()
+    def current(self) -> int:
+        return torch.cuda.current_stream().cuda_stream
 
     def torch_stream(self) -> Any:
         return self.stream

@@ -6,17 +6,18 @@ captured step finds its handle where it was.
 """
 from __future__ import annotations
 
-import functools
-from typing import Any, Callable, Iterator
+from ctypes import addressof
+from typing import Any, Iterator
 
 import torch
 
 import nccl_ep
-from nccl_ep import CombineInputs, CombineOutputs, DispatchConfig, DispatchInputs, DispatchOutputs, LayoutInfo, Tensor
+from nccl_ep import DispatchConfig, bindings
 
+from ._calls import Spot, failed, struct_of
 from ._pool import Pool
 
-__all__ = ['Dispatch', 'LlHandle', 'Slot', 'combine', 'dispatch_config', 'hook_of', 'slot_next']
+__all__ = ['Dispatch', 'Kind', 'LlHandle', 'Slot', 'Sum', 'complete']
 
 _BLOCK = 128  # channels that share a scale
 _SLOTS = 2
@@ -31,32 +32,40 @@ class Slot:
         self.handle = group.init_handle(nccl_ep.Layout.EXPERT_MAJOR, topk)
         self.uses = 0
         self.rows: torch.Tensor | None = None  # what get_next_low_latency_combine_buffer returns
+        self.routing: Any = None               # the library reads it until the combine
+        self.staged: Any = None                # tensors of a send half, until it is received
+        self.sums: dict[Any, Sum] = {}
 
     def destroy(self) -> None:
         self.handle.destroy()
+
+
+class Slots:
+    """Those of a group and a number of experts per token; the next one to use."""
+
+    def __init__(self, pool: Pool, group: nccl_ep.Group, topk: int):
+        self.turn, self.every = 0, [Slot(group, topk) for _ in range(_SLOTS)]
+        for slot in self.every:
+            pool.own(slot)
 
 
 class LlHandle(tuple):
     """(source tokens, ranges of sources, most tokens per rank, hidden, experts), for the combine.
 
     int32 [El, R * max], the token of each row at its source, and int64 [El, R], first row << 32 | rows: made when they are
-    asked for, while the result is outstanding.
+    asked for, while the result is outstanding. In their place are the slot, and which use of which pool's it was.
     """
-    slot: Slot
-    use: int
-    pool: Pool
 
     @classmethod
     def made(cls, pool: Pool, slot: Slot, most: int, hidden: int, experts: int) -> LlHandle:
-        handle = cls((None, None, most, hidden, experts))
-        handle.pool, handle.slot, handle.use = pool, slot, slot.uses
-        return handle
+        return cls((slot, (pool, slot.uses), most, hidden, experts))
 
     def _sources(self) -> tuple[torch.Tensor, torch.Tensor]:
-        slot, pool, local = self.checked(), self.pool, self[4] // self.pool.nranks
+        slot, pool = self.checked(), tuple.__getitem__(self, 1)[0]
+        local = self[4] // pool.nranks
         tokens = torch.zeros(local, pool.nranks * self[2], dtype=torch.int32, device=pool.device)
         ranges = torch.empty(local, pool.nranks, dtype=torch.int64, device=pool.device)
-        slot.handle.sources(Tensor(tokens), Tensor(ranges), stream=pool.lane.current())
+        slot.handle.sources(nccl_ep.Tensor(tokens), nccl_ep.Tensor(ranges), stream=pool.lane.current())
         return tokens, ranges
 
     def __iter__(self) -> Iterator[Any]:
@@ -68,22 +77,11 @@ class LlHandle(tuple):
         return self._sources()[at % 5] if at % 5 < 2 else tuple.__getitem__(self, at)
 
     def checked(self) -> Slot:
-        if self.slot.uses != self.use:
+        slot, (_, use) = tuple.__getitem__(self, slice(0, 2))
+        if slot.uses != use:
             raise RuntimeError(f'the handle is too old: {_SLOTS} dispatches have followed, and no more results than that may '
                                'be outstanding')
-        return self.slot
-
-
-def slot_next(pool: Pool, group: nccl_ep.Group, topk: int) -> Slot:
-    """Collective when the group has none for so many experts per token: its window may have to grow."""
-    turn, slots = pool.slots.get((group, topk), (0, []))
-    if not slots:
-        slots = [Slot(group, topk) for _ in range(_SLOTS)]
-        for slot in slots:
-            pool.own(slot)
-    pool.slots[group, topk] = (turn + 1) % _SLOTS, slots
-    slots[turn].uses += 1
-    return slots[turn]
+        return slot
 
 
 def _columns(scales: torch.Tensor, out: torch.Tensor) -> None:
@@ -93,56 +91,134 @@ def _columns(scales: torch.Tensor, out: torch.Tensor) -> None:
     out.copy_(scales)
 
 
+class Kind:
+    """Dispatches that differ in nothing but their tokens. Collective to make where the group or its slots are to be made:
+    the window may have to grow."""
+
+    def __init__(self, pool: Pool, key: tuple[Any, ...]):
+        self.hidden, self.dtype, topk, ids, self.most, self.experts, self.fp8, round_scale, self.packed, send_only = key
+        self.send_only = send_only
+        self.local, self.rows = self.experts // pool.nranks, pool.nranks * self.most
+        self.width = self.hidden // _BLOCK
+        group = pool.ll(self.experts, 2 * self.hidden, self.most)
+        if (group, topk) not in pool.slots:
+            pool.slots[group, topk] = Slots(pool, group, topk)
+        self.config = DispatchConfig(send_only=int(send_only), round_scales=int(self.fp8 and round_scale),
+                                     quantization_recipe=_FP8 if self.fp8 else _PLAIN)
+        self.slots: Slots = pool.slots[group, topk]
+        self.sends = [_Send(self, slot, topk, ids) for slot in self.slots.every]
+
+    def next(self) -> _Send:
+        slots, turn = self.slots, self.slots.turn
+        slots.turn = (turn + 1) % _SLOTS
+        slots.every[turn].uses += 1
+        return self.sends[turn]
+
+
+class _Send:
+    """The arguments of a kind's dispatches on a slot."""
+
+    def __init__(self, kind: Kind, slot: Slot, topk: int, ids: torch.dtype):
+        self.slot = slot
+        self.idx, self.x = Spot(ids, 0, topk), Spot(kind.dtype, 0, kind.hidden)
+        self.count = Spot(torch.int32, kind.local)
+        self.rows = Spot(torch.float8_e4m3fn if kind.fp8 else kind.dtype, kind.local, kind.rows, kind.hidden)
+        self.raw = Spot(torch.float32, kind.local, kind.rows, kind.width) if kind.fp8 else None
+        self._structs = (struct_of(bindings.DispatchInputs, tokens=self.x),
+                         struct_of(bindings.DispatchOutputs, tokens=self.rows, scales=self.raw),
+                         struct_of(bindings.LayoutInfo, expert_counters=self.count), kind.config._lowpp)
+        self.addresses = tuple(addressof(s) for s in self._structs)
+
+
 class Dispatch:
     """One dispatch: its outputs, and what is done with them when they have arrived."""
+    __slots__ = ('rows', 'scales', 'count', 'slot', '_kind', '_pool', '_raw', '_stats')
 
-    def __init__(self, pool: Pool, x: torch.Tensor, rows: int, experts: int, fp8: bool, packed: bool):
-        local, hidden = experts // pool.nranks, x.shape[1]
-        self.count = torch.empty(local, dtype=torch.int32, device=x.device)
-        self.rows = x.new_empty(local, rows, hidden, dtype=torch.float8_e4m3fn if fp8 else x.dtype)
-        self._raw: torch.Tensor | None = None  # scales as the library writes them, by rows
+    def __init__(self, pool: Pool, kind: Kind, x: torch.Tensor, stats: torch.Tensor | None):
+        local, rows = kind.local, kind.rows
+        self._pool, self._kind, self._stats = pool, kind, stats
+        self.count = x.new_empty(local, dtype=torch.int32)
         self.scales: torch.Tensor | None = None
-        if fp8:
-            width = hidden // _BLOCK
-            self._raw = torch.empty(local, rows, width, dtype=torch.float32, device=x.device)
-            self.scales = torch.empty(local, width // 4 if packed else width, rows, device=x.device,
-                                      dtype=torch.int32 if packed else torch.float32).transpose(1, 2)
+        self._raw: torch.Tensor | None = None  # scales as the library writes them, by rows
+        if kind.fp8:
+            self.rows = x.new_empty(local, rows, kind.hidden, dtype=torch.float8_e4m3fn)
+            self._raw = x.new_empty(local, rows, kind.width, dtype=torch.float32)
+            self.scales = x.new_empty(local, kind.width // 4 if kind.packed else kind.width, rows,
+                                      dtype=torch.int32 if kind.packed else torch.float32).transpose(1, 2)
+        else:
+            self.rows = x.new_empty(local, rows, kind.hidden)
 
-    def send(self, slot: Slot, x: torch.Tensor, topk_idx: torch.Tensor, config: DispatchConfig, stream: Any) -> None:
-        slot.handle.update(Tensor(topk_idx), stream=stream)
-        slot.handle.dispatch(DispatchInputs(tokens=Tensor(x)),
-                             DispatchOutputs(tokens=Tensor(self.rows), scales=None if self._raw is None else Tensor(self._raw)),
-                             layout_info=LayoutInfo(expert_counters=Tensor(self.count)), config=config, stream=stream)
+    def send(self, x: torch.Tensor, topk_idx: torch.Tensor) -> None:
+        """x and topk_idx are dense."""
+        kind, raw = self._kind, self._raw
+        call, c, stream = kind.next(), self._pool.c, self._pool.lane.current()
+        self.slot = slot = call.slot
+        handle = slot.handle.ptr
+        call.idx.fill(topk_idx)
+        call.x.fill(x)
+        call.count.native.data_ = self.count.data_ptr()
+        call.rows.native.data_ = self.rows.data_ptr()
+        if call.raw is not None and raw is not None:
+            call.raw.native.data_ = raw.data_ptr()
+        status = c.ncclEpUpdateHandle(handle, call.idx.ptr, None, stream)
+        if status:
+            failed(status, 'ncclEpUpdateHandle')
+        slot.routing = topk_idx
+        status = c.ncclEpDispatch(handle, *call.addresses, stream)
+        if status:
+            failed(status, 'ncclEpDispatch')
+        if kind.send_only:
+            slot.staged = x, self.count, self.rows, raw
+        else:
+            self._arrived()
 
-    def arrived(self, stats: torch.Tensor | None) -> None:
+    def receive(self) -> None:
+        """The hook."""
+        complete(self._pool, self.slot)
+        self._arrived()
+
+    def _arrived(self) -> None:
         if self._raw is not None and self.scales is not None:
             _columns(self._raw, self.scales)
-        if stats is not None:
-            stats.add_(self.count)
+        if self._stats is not None:
+            self._stats.add_(self.count)
 
 
-# Kept: making one costs as much as calling the library.
-@functools.cache
-def dispatch_config(fp8: bool, round_scale: bool, send_only: bool) -> DispatchConfig:
-    return DispatchConfig(send_only=int(send_only), round_scales=int(fp8 and round_scale),
-                          quantization_recipe=_FP8 if fp8 else _PLAIN)
+class Sum:
+    """The arguments of combines on a slot: the weighted sum of each token's rows, in the order of its experts, rounded
+    once."""
+
+    def __init__(self, key: tuple[Any, ...]):
+        rows, out, weights, self._send_only = key
+        self._rows, self._out, self._weights = Spot(rows, 0, 0, 0), Spot(out, 0, 0), Spot(weights, 0, 0)
+        self._structs = (struct_of(bindings.CombineInputs, tokens=self._rows),
+                         struct_of(bindings.CombineOutputs, tokens=self._out, topk_weights=self._weights),
+                         nccl_ep.CombineConfig(send_only=int(self._send_only))._lowpp)
+        self._addresses = tuple(addressof(s) for s in self._structs)
+
+    @staticmethod
+    def of(slot: Slot, key: tuple[Any, ...]) -> Sum:
+        """key: the types of rows, result and weights, and whether it is only sent."""
+        found = slot.sums.get(key)
+        if found is None:
+            found = slot.sums[key] = Sum(key)
+        return found
+
+    def send(self, pool: Pool, slot: Slot, x: torch.Tensor, weights: torch.Tensor, out: torch.Tensor) -> None:
+        """x and weights are dense."""
+        self._rows.fill(x)
+        self._weights.fill(weights)
+        self._out.fill(out)
+        status = pool.c.ncclEpCombine(slot.handle.ptr, *self._addresses, pool.lane.current())
+        if status:
+            failed(status, 'ncclEpCombine')
+        if self._send_only:
+            slot.staged = x, weights, out
 
 
-@functools.cache
-def _combine_config(send_only: bool) -> nccl_ep.CombineConfig:
-    return nccl_ep.CombineConfig(send_only=int(send_only))
-
-
-def combine(slot: Slot, x: torch.Tensor, topk_weights: torch.Tensor, out: torch.Tensor, send_only: bool, stream: Any) -> None:
-    """The weighted sum of each token's rows, in the order of its experts, rounded once."""
-    slot.handle.combine(CombineInputs(tokens=Tensor(x)),
-                        CombineOutputs(tokens=Tensor(out), topk_weights=Tensor(topk_weights.contiguous())),
-                        config=_combine_config(send_only), stream=stream)
-
-
-def hook_of(slot: Slot, current: Callable[[], Any], then: Callable[[], None]) -> Callable[[], None]:
+def complete(pool: Pool, slot: Slot) -> None:
     """The receive half, on the stream that is current when it is called."""
-    def hook() -> None:
-        slot.handle.complete(stream=current())
-        then()
-    return hook
+    status = pool.c.ncclEpComplete(slot.handle.ptr, None, pool.lane.current())
+    if status:
+        failed(status, 'ncclEpComplete')
+    slot.staged = None

@@ -7,16 +7,17 @@ to them and ranks drop handles at different times.
 """
 from __future__ import annotations
 
+import ctypes
 import os
-import struct
-import weakref
 from typing import Any, Sequence
 
 import torch
 import torch.distributed as dist
 
 import nccl_ep
+from nccl_ep import bindings
 
+from ._calls import failed
 from ._lane import GpuLane, HostLane
 
 __all__ = ['Pool', 'power_of_two']
@@ -59,12 +60,18 @@ class Pool:
         self._ht: dict[tuple[int, int], tuple[int, nccl_ep.Group]] = {}
         self._fixed: dict[tuple[int, int, int], nccl_ep.Group] = {}
         self._ll: dict[tuple[int, int, int], nccl_ep.Group] = {}
-        self.slots: dict[Any, Any] = {}  # of _ll.py
+        self.c = bindings.library()
+        self.kinds: dict[Any, Any] = {}  # of _ll.py
+        self.slots: dict[Any, Any] = {}
+        self.frames: dict[Any, list[Any]] = {}  # of _ht.py
+        self.routes: set[int] = set()  # the library's handles that are not destroyed
         self._masked = [0] * ranks  # by the caller; a group may have masked more
-        self._handles: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._handles: list[Any] = []
+        self._rooms: dict[int, tuple[Any, Any]] = {}
         self._control = self._create(algorithm=nccl_ep.Algorithm.HIGH_THROUGHPUT, num_experts=ranks,
                                      max_dispatch_tokens_per_rank=1, max_token_bytes=16)
         self.nodes = self._control.nodes()
+        self.one_node = max(self.nodes) == 0
 
     def _create(self, **config: Any) -> nccl_ep.Group:
         group = nccl_ep.Group.create(self.comm, nccl_ep.GroupConfig(**config))
@@ -73,12 +80,21 @@ class Pool:
 
     def own(self, handle: Any) -> None:
         """An object with destroy(), which comes before that of its group."""
-        self._handles.add(handle)
+        self._handles.append(handle)
 
-    def agree(self, mine: Sequence[int]) -> list[tuple[int, ...]]:
-        """Collective: the numbers of every rank, equally many."""
-        form = f'{len(mine)}q'
-        return [struct.unpack(form, words) for words in self._control.all_gather(struct.pack(form, *mine), self.nranks)]
+    def agree(self, mine: list[int]) -> list[int]:
+        """Collective: the numbers of every rank, equally many, one rank's after the other's."""
+        n = len(mine)
+        room = self._rooms.pop(n, None)  # not two threads' at a time
+        if room is None:
+            room = (ctypes.c_int64 * n)(), (ctypes.c_int64 * (n * self.nranks))()
+        room[0][:] = mine
+        status = self.c.anyEpGroupAllGather(self._control.ptr, room[0], room[1], 8 * n)
+        if status:
+            failed(status, 'anyEpGroupAllGather')
+        everyone = room[1][:]
+        self._rooms[n] = room
+        return everyone
 
     def _ht_make(self, experts: int, row_bytes: int, tokens: int, rows: int) -> nccl_ep.Group:
         return self._create(algorithm=nccl_ep.Algorithm.HIGH_THROUGHPUT, num_experts=experts, max_token_bytes=row_bytes,
@@ -142,8 +158,10 @@ class Pool:
 
     def destroy(self) -> None:
         """Collective."""
-        for handle in list(self._handles):
+        for handle in self._handles:
             handle.destroy()
+        while self.routes:
+            bindings.handle_destroy(self.routes.pop())
         for group in reversed(self._all):
             group.destroy()
         self.comm.destroy()

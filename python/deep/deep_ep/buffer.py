@@ -2,7 +2,8 @@
 """Buffer: DeepEP's interface."""
 from __future__ import annotations
 
-from typing import Any, Callable
+import functools
+from typing import Any
 
 import torch
 
@@ -147,8 +148,8 @@ class Buffer:
                 assert num_tokens_per_rank is not None and is_token_in_rank is not None \
                     and num_tokens_per_expert is not None, 'without a handle the results of get_dispatch_layout are needed'
                 shape = _ht.Shape(tokens, scales, topk_idx, is_token_in_rank, num_tokens_per_expert)
-                route, counts, sent = _ht.plan(pool, shape, num_tokens_per_rank, num_worst_tokens)
-                made_handle = _ht.HtHandle.made(route, sent, is_token_in_rank, pool)
+                route, counts = _ht.plan(pool, shape, num_tokens_per_rank, num_worst_tokens)
+                made_handle = _ht.HtHandle.made(route, is_token_in_rank)
             rows, got, ids, weights = _ht.receive(pool, route, tokens, scales, topk_idx, topk_weights)
         finally:
             pool.lane.leave(compute)
@@ -195,26 +196,26 @@ class Buffer:
         assert round_scale or not use_ue8m0, 'use_ue8m0 needs round_scale: exponents are all that is left of a scale'
         if dispatch_wait_recv_cost_stats is not None:
             raise NotImplementedError('dispatch_wait_recv_cost_stats: the library does not tell how long it waited for a rank')
-        most, hidden = num_max_dispatch_tokens_per_rank, x.shape[1]
-        slot = _ll.slot_next(pool, pool.ll(num_experts, 2 * hidden, most), topk_idx.shape[1])
-        lane, compute = pool.lane, None if return_recv_hook else pool.lane.enter(None)
-        hook: Callable[[], None] | None = None
-        try:
-            op = _ll.Dispatch(pool, x, pool.nranks * most, num_experts, use_fp8, use_ue8m0)
-            op.send(slot, x.contiguous(), topk_idx.contiguous(), _ll.dispatch_config(use_fp8, round_scale, return_recv_hook),
-                    lane.current())
-            if return_recv_hook:
-                hook = _ll.hook_of(slot, lane.current, lambda: op.arrived(cumulative_local_expert_recv_stats))
-            else:
-                op.arrived(cumulative_local_expert_recv_stats)
-        finally:
-            if not return_recv_hook:
+        most, hidden, lane = num_max_dispatch_tokens_per_rank, x.shape[1], pool.lane
+        key = (hidden, x.dtype, topk_idx.shape[1], topk_idx.dtype, most, num_experts, use_fp8, round_scale, use_ue8m0,
+               return_recv_hook)
+        kind = pool.kinds.get(key)
+        if kind is None:
+            kind = pool.kinds[key] = _ll.Kind(pool, key)
+        if return_recv_hook:
+            op = _ll.Dispatch(pool, kind, x, cumulative_local_expert_recv_stats)
+            op.send(x.contiguous(), topk_idx.contiguous())
+            event, hook = EventOverlap(), op.receive
+        else:
+            compute, hook = lane.enter(None), None
+            try:
+                op = _ll.Dispatch(pool, kind, x, cumulative_local_expert_recv_stats)
+                op.send(x.contiguous(), topk_idx.contiguous())
+            finally:
                 lane.leave(compute)
-        event = EventOverlap()
-        if not return_recv_hook:
             event = lane.done(compute, async_finish, [x, topk_idx, cumulative_local_expert_recv_stats],
                               [op.rows, op.scales, op.count])
-        handle = _ll.LlHandle.made(pool, slot, most, hidden, num_experts)
+        handle = _ll.LlHandle.made(pool, op.slot, most, hidden, num_experts)
         return op.rows if op.scales is None else (op.rows, op.scales), op.count, handle, event, hook
 
     def low_latency_combine(self, x: torch.Tensor, topk_idx: torch.Tensor, topk_weights: torch.Tensor, handle: _ll.LlHandle,
@@ -238,13 +239,14 @@ class Buffer:
             x = slot.rows
         compute = None if return_recv_hook else lane.enter(None)
         try:
-            result = out if out is not None else x.new_empty(len(topk_idx), x.shape[2])
-            _ll.combine(slot, x.contiguous(), topk_weights, result, return_recv_hook, lane.current())
+            result = out if out is not None else x.new_empty(topk_idx.shape[0], x.shape[2])
+            op = _ll.Sum.of(slot, (x.dtype, result.dtype, topk_weights.dtype, return_recv_hook))
+            op.send(pool, slot, x.contiguous(), topk_weights.contiguous(), result)
         finally:
             if not return_recv_hook:
                 lane.leave(compute)
         if return_recv_hook:
-            return result, EventOverlap(), _ll.hook_of(slot, lane.current, lambda: None)
+            return result, EventOverlap(), functools.partial(_ll.complete, pool, slot)
         return result, lane.done(compute, async_finish, [x, topk_idx, topk_weights], [result]), None
 
     def get_next_low_latency_combine_buffer(self, handle: _ll.LlHandle) -> torch.Tensor:
