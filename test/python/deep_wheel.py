@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""deep_wheel.py WHEEL: the wheel of deep_ep, installed beside torch and nccl_ep; run by that interpreter."""
+"""deep_wheel.py WHEEL: the wheel of deep_ep, installed in an empty environment after nccl_ep and nccl.ep, with the torch of
+another environment; run by its interpreter."""
 import importlib.metadata
 import os
 import sys
+import sysconfig
 import unittest
 import zipfile
+
+import torch
 
 import deep_ep
 import nccl_ep
@@ -38,6 +42,14 @@ class Wheel(unittest.TestCase):
     def test_place(self):
         self.assertTrue(os.path.abspath(deep_ep.__file__).startswith(sys.prefix), deep_ep.__file__)
         self.assertTrue(os.path.abspath(nccl_ep.__file__).startswith(sys.prefix), nccl_ep.__file__)
+        self.assertFalse(os.path.abspath(torch.__file__).startswith(sys.prefix), torch.__file__)
+
+    def test_three(self):
+        """Nothing else is installed here, and what deep_ep uses of nccl_ep is what nccl.ep names."""
+        import nccl.ep
+        here = {dist.metadata['Name'] for dist in importlib.metadata.distributions(path=[sysconfig.get_path('purelib')])}
+        self.assertEqual(here - {'pip', 'setuptools'}, {'anyep-nccl', 'deep_ep', 'nccl-ep'})
+        self.assertIs(nccl.ep.Group, nccl_ep.Group)
 
 
 if __name__ == '__main__':

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# run.sh [WHEEL]: builds the wheel of nccl_ep, installs it in an empty virtual environment and in one with torch, and
-# runs there what needs an installed package or torch. Everything is under build-python/. A given WHEEL is not built.
+# run.sh [WHEEL]: builds the wheels of nccl_ep, nccl.ep and deep_ep, installs them one after the other in an empty virtual
+# environment, and runs there what needs an installed package or torch. Torch and tools have an environment of their own,
+# which is kept and has none of our packages. Everything is under build-python/. A given WHEEL is not built.
 # Exit status 77 and the reason where packages cannot be had.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
@@ -42,15 +43,24 @@ nvidia_fetch() {
 # Its dependencies are here already, and must stay what they are.
 megatron_fetch() { "$dir/torch/bin/pip" install -q --no-deps megatron-core==0.16.1; }
 
-# setuptools builds beside the sources, so from a copy.
-pure_wheel() { # FOLDER
-	rm -rf "${dir:?}/$1" && cp -r "python/$1" "$dir/$1"
-	"$dir/torch/bin/pip" wheel -q "./$dir/$1" --no-deps -w "$dir/$1/wheel"
-}
-
 clean_venv() {
 	rm -rf "$dir/clean"
-	python3 -m venv "$dir/clean" && "$dir/clean/bin/pip" install -q --no-index "$wheel"
+	python3 -m venv "$dir/clean" && clean_install "$wheel"
+}
+
+# From nowhere else: what the wheel requires must be there.
+clean_install() { "$dir/clean/bin/pip" install -q --no-index "$1"; }
+
+# setuptools builds beside the sources, so from a copy.
+pure_add() { # FOLDER
+	rm -rf "${dir:?}/$1" && cp -r "python/$1" "$dir/$1" &&
+		"$dir/torch/bin/pip" wheel -q "./$dir/$1" --no-deps -w "$dir/$1/wheel" && clean_install "$dir/$1"/wheel/*.whl
+}
+
+# Makes torch's environment visible in the clean one, behind its own packages: 900 MB need no second copy.
+torch_share() {
+	"$dir/torch/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$dir/torch.pth" &&
+		mv "$dir/torch.pth" "$("$dir/clean/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 }
 
 mkdir -p "$dir"
@@ -63,33 +73,30 @@ fi
 clean_venv || { echo "$wheel could not be installed in an empty environment" >&2 && exit 1; }
 stage 'wheel' "$dir/clean/bin/python" $tests/wheel.py "$wheel"
 stage 'wheel: round trips' "$dir/clean/bin/python" $tests/round_trips.py
-pure_wheel nccl && names=$(ls "$dir"/nccl/wheel/*.whl) && "$dir/clean/bin/pip" install -q --no-index "$names" ||
-	{ echo 'the wheel of nccl.ep could not be built or installed' >&2 && exit 1; }
-stage 'wheel: nccl.ep' "$dir/clean/bin/python" $tests/nccl_names.py "$names"
-"$dir/torch/bin/pip" install -q --no-deps --force-reinstall "$wheel"
-stage 'torch' "$dir/torch/bin/python" $tests/with_torch.py
-stage 'training' "$dir/torch/bin/python" doc/train.py
-stage 'training: two nodes of two' env NCCL_EP_RANKS_PER_NODE=2 "$dir/torch/bin/python" doc/train.py
-pure_wheel deep && deep=$(ls "$dir"/deep/wheel/*.whl) &&
-	"$dir/torch/bin/pip" install -q --no-deps --force-reinstall "$deep" ||
-	{ echo 'the wheel of deep_ep could not be built or installed' >&2 && exit 1; }
-stage 'wheel: deep_ep' "$dir/torch/bin/python" $tests/deep_wheel.py "$deep"
-stage 'deep_ep: surface' "$dir/torch/bin/python" $tests/deep_surface.py
-stage 'deep_ep: high throughput' "$dir/torch/bin/python" $tests/deep_ht.py
-stage 'deep_ep: low latency' "$dir/torch/bin/python" $tests/deep_ll.py
-stage 'deep_ep: host cost' "$dir/torch/bin/python" $tests/deep_cost.py
-stage 'numpy: tensors' "$dir/torch/bin/python" $tests/tensors.py
-stage 'numpy: surface' "$dir/torch/bin/python" $tests/surface.py meson.build
+pure_add nccl || { echo 'the wheel of nccl.ep could not be built or installed' >&2 && exit 1; }
+stage 'wheel: nccl.ep' "$dir/clean/bin/python" $tests/nccl_names.py "$dir"/nccl/wheel/*.whl
+torch_share
+stage 'torch' "$dir/clean/bin/python" $tests/with_torch.py
+stage 'training' "$dir/clean/bin/python" doc/train.py
+stage 'training: two nodes of two' env NCCL_EP_RANKS_PER_NODE=2 "$dir/clean/bin/python" doc/train.py
+pure_add deep || { echo 'the wheel of deep_ep could not be built or installed' >&2 && exit 1; }
+stage 'wheel: deep_ep' "$dir/clean/bin/python" $tests/deep_wheel.py "$dir"/deep/wheel/*.whl
+stage 'deep_ep: surface' "$dir/clean/bin/python" $tests/deep_surface.py
+stage 'deep_ep: high throughput' "$dir/clean/bin/python" $tests/deep_ht.py
+stage 'deep_ep: low latency' "$dir/clean/bin/python" $tests/deep_ll.py
+stage 'deep_ep: host cost' "$dir/clean/bin/python" $tests/deep_cost.py
+stage 'numpy: tensors' "$dir/clean/bin/python" $tests/tensors.py
+stage 'numpy: surface' "$dir/clean/bin/python" $tests/surface.py meson.build
 if nvidia_fetch; then
-	stage "NVIDIA's names" "$dir/torch/bin/python" $tests/against_nvidia.py "$dir/nvidia"
+	stage "NVIDIA's names" "$dir/clean/bin/python" $tests/against_nvidia.py "$dir/nvidia"
 else
 	skipped=$((skipped + 1)) && echo "NVIDIA's nccl.ep could not be had: not compared with ours"
 fi
 for name in primus sglang vllm; do
-	stage "calls of $name" "$dir/torch/bin/python" $tests/pattern_$name.py
+	stage "calls of $name" "$dir/clean/bin/python" $tests/pattern_$name.py
 done
 if megatron_fetch; then
-	stage 'Megatron' "$dir/torch/bin/python" $tests/megatron_layer.py
+	stage 'Megatron' "$dir/clean/bin/python" $tests/megatron_layer.py
 else
 	skipped=$((skipped + 1)) && echo 'megatron-core could not be had: its layer was not run'
 fi
