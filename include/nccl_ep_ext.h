@@ -102,6 +102,21 @@ typedef struct {
 NCCL_EP_ASSERT_VERSION(anyEpReachCounts_t, ANYEP_REACH_COUNTS, 1);
 NCCL_EP_ASSERT_VERSION(anyEpReachCounts_t, ANYEP_REACH_COUNTS, 2);
 
+/*
+ * Where the operations of an LL handle add up how long they waited for each rank: int64 [R] in device memory, in ns,
+ * NULL for none. Ranks are waited for one after the other, from the next higher one on, so that the time until several
+ * late ones have arrived is not counted twice: a rank has what it took beyond those before it. Its own entry stays.
+ */
+typedef struct {
+	size_t size;
+	const ncclEpTensor_t *dispatch, *combine;
+} anyEpWaitStats_t;
+
+#define ANYEP_WAIT_STATS_INIT ((anyEpWaitStats_t){ .size = sizeof(anyEpWaitStats_t) })
+#define ANYEP_WAIT_STATS_V1_SIZE 24u
+#define ANYEP_WAIT_STATS_V1_LAST_FIELD combine
+NCCL_EP_ASSERT_VERSION(anyEpWaitStats_t, ANYEP_WAIT_STATS, 1);
+
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
 #endif
@@ -142,6 +157,13 @@ ncclResult_t anyEpGroupDump(ncclEpGroup_t group, const char *why);
  */
 ncclResult_t anyEpHandleSources(ncclEpHandle_t handle, const ncclEpTensor_t *tokens, const ncclEpTensor_t *ranges,
 				cudaStream_t stream);
+
+/*
+ * From now on; NULL: no more. An operation that has been launched, or captured in a graph, keeps what was set then, and
+ * so does the receive half of one that was send_only. For finding a slow rank: the receive half then waits for all
+ * ranks before it takes the first row.
+ */
+ncclResult_t anyEpHandleWaitStats(ncclEpHandle_t handle, const anyEpWaitStats_t *stats);
 
 /* Bytes of the group's windows on this rank: the memory that peers write to, besides the caller's tensors. */
 ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);

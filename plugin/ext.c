@@ -12,6 +12,7 @@
 #include "plugin/group/dump.h"
 #include "plugin/group/group.h"
 #include "plugin/group/handle.h"
+#include "plugin/group/tensor.h"
 #include "plugin/ht/state.h"
 #include "util/clock.h"
 #include "util/error.h"
@@ -194,6 +195,22 @@ ncclResult_t anyEpHandleSources(ncclEpHandle_t handle, const ncclEpTensor_t *tok
 	if (rc || (rc = ep_group_check(handle->group)) || (rc = ep_check_sources(handle, tokens, ranges, &out)))
 		return result(rc);
 	return result(handle->group->algo->sources(handle, &out, stream));
+}
+
+ncclResult_t anyEpHandleWaitStats(ncclEpHandle_t handle, const anyEpWaitStats_t *stats)
+{
+	static const char fn[] = "anyEpHandleWaitStats";
+	void *dispatch = NULL, *combine = NULL;
+	anyEpWaitStats_t all;
+	int rc = ep_check_live(fn, "handle", EP_LIVE_HANDLE, handle);
+
+	if (rc || (rc = ep_check_wait_stats(handle, stats, &all)) ||
+	    (all.dispatch && (rc = ep_tensor_counter(fn, handle->group, "dispatch", all.dispatch, &dispatch))) ||
+	    (all.combine && (rc = ep_tensor_counter(fn, handle->group, "combine", all.combine, &combine))))
+		return result(rc);
+	handle->waited[0] = dispatch;
+	handle->waited[1] = combine;
+	return ncclSuccess;
 }
 
 /* Until 0.3; its struct has no size, so it is no alias. */

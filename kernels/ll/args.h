@@ -125,6 +125,7 @@ struct ep_ll_args {
 	float *out_weights;   /* rank-major */
 	int32_t *out_idx;     /* rank-major */
 	int32_t *out_counts;  /* dispatch: rows per expert or per source rank; may be NULL */
+	uint64_t *waited;     /* [nranks] ns waited for each source are added; may be NULL */
 	uint32_t tokens;      /* of this rank */
 	uint32_t flags;	      /* enum ep_ll_flag */
 	uint32_t dtype;	      /* combine: enum ep_num */

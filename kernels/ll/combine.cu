@@ -175,6 +175,8 @@ GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
 	if (ahead && gx_lane() == 0 && ll_dead(ll))
 		ll->token = UINT32_MAX;
 	gx_syncthreads(); /* every warp's stage is idle */
+	if (ahead && a->waited && gx_block() == 0)
+		ll_count_waits(ll, a->waited);
 	if (ahead) {
 		struct ll_terms first = ll_terms_at(ll, shared, 0);
 

@@ -179,6 +179,27 @@ GX_DEV uint32_t ll_dead(const struct ll *ll)
 	return 1;
 }
 
+/*
+ * One warp of the launch, before it receives: adds up how long it waits for each source. One at a time, because in
+ * ll_wait_far all lanes wait until the last has its word. A kernel's cost without it is one test of an argument.
+ */
+GX_DEV void ll_count_waits(const struct ll *ll, uint64_t *waited)
+{
+	uint32_t n = ll->op.nranks;
+
+	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
+		return;
+	for (uint32_t i = 1; i < n; i++) {
+		uint32_t source = (ll->op.rank + i) % n, waits = gx_lane() == 0 && !ll_off(ll, source);
+		uint64_t from = gx_clock_ns();
+
+		ll_wait_signal(ll, waits ? source : LL_NOBODY);
+		if (waits)
+			gx_dev_add_relaxed_u64(&waited[source], gx_clock_ns() - from);
+		gx_syncwarp();
+	}
+}
+
 GX_DEV void ll_clear(uint32_t *from, uint64_t n)
 {
 	for (uint64_t i = gx_tid(); i < n; i += gx_threads())

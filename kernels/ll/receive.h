@@ -223,6 +223,8 @@ GX_DEV void ll_recv(struct ll *ll)
 {
 	uint32_t n = ll->op.nranks, at = gx_block() * gx_warps() + gx_warp();
 
+	if (ll->a->waited && at == 0)
+		ll_count_waits(ll, ll->a->waited);
 	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
 		return;
 	/* Each warp starts at a different source: a late one does not delay them all. */

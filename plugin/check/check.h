@@ -4,6 +4,7 @@
 #define EP_PLUGIN_CHECK_H
 
 #include "nccl_ep.h"
+#include "nccl_ep_ext.h"
 #include "plugin/group/call.h"
 #include "util/live.h"
 
@@ -57,6 +58,8 @@ int ep_check_combine(const struct ncclEpHandle *handle, const ncclEpCombineInput
 		     struct ep_combine *out);
 int ep_check_sources(const struct ncclEpHandle *handle, const ncclEpTensor_t *tokens, const ncclEpTensor_t *ranges,
 		     struct ep_sources *out);
+/* Of anyEpHandleWaitStats; NULL: both members are. */
+int ep_check_wait_stats(const struct ncclEpHandle *handle, const anyEpWaitStats_t *stats, anyEpWaitStats_t *out);
 /* Dispatch and combine: nothing staged on the handle, a free buffer in the group. */
 int ep_check_staged(const char *fn, const struct ncclEpHandle *handle);
 /* For the three mask calls; update, where not NULL, holds one 0 or 1 per rank. */

@@ -145,6 +145,7 @@ static int ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 		return rc;
 	dispatch_sizes(op, &a);
 	a.tokens = (uint32_t)op->t;
+	a.waited = handle->waited[0];
 	if (op->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL)
 		a.flags |= EP_LL_GLOBAL;
 	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
@@ -182,6 +183,7 @@ static int ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, 
 	if (rc)
 		return rc;
 	a.tokens = (uint32_t)op->t;
+	a.waited = handle->waited[1];
 	a.hidden = (uint32_t)op->h;
 	a.dtype = ep_tensor_num(op->in.tokens->datatype);
 	a.row_bytes = a.in_bytes = (uint32_t)op->h * dtype_size(op->in.tokens->datatype);

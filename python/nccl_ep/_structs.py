@@ -163,5 +163,11 @@ class ReachCounts(Native):
         'direct', 'staged', 'mapped', 'peak', 'unmapped', 'refused', 'evicted', 'crossedDispatch', 'crossedCombine')]
 
 
+class WaitStats(Native):
+    C_NAME = 'anyEpWaitStats_t'
+    _fields_ = [('size_', c_size_t), ('dispatch', ADDRESS), ('combine', ADDRESS)]
+
+
 STRUCTS = (Tensor, TensorAllocConfig, AllocConfig, GroupConfig, HandleConfig, DispatchConfig, CombineConfig, CompleteConfig,
-           LayoutInfo, DispatchInputs, DispatchOutputs, CombineInputs, CombineOutputs, NetCounts, NetTimes, ReachCounts)
+           LayoutInfo, DispatchInputs, DispatchOutputs, CombineInputs, CombineOutputs, NetCounts, NetTimes, ReachCounts,
+           WaitStats)

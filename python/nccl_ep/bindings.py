@@ -14,17 +14,17 @@ from typing import Any, Sequence
 from . import _load, _structs
 from ._structs import (AllocConfig, CombineConfig, CombineInputs, CombineOutputs, CompleteConfig, DispatchConfig,
                        DispatchInputs, DispatchOutputs, GroupConfig, HandleConfig, LayoutInfo, NetCounts, NetTimes,
-                       ReachCounts, Tensor, TensorAllocConfig)
+                       ReachCounts, Tensor, TensorAllocConfig, WaitStats)
 from .errors import FunctionNotFoundError, NCCLEpError
 
 __all__ = ['AllocConfig', 'CombineConfig', 'CombineInputs', 'CombineOutputs', 'CompleteConfig', 'DispatchConfig',
            'DispatchInputs', 'DispatchOutputs', 'FunctionNotFoundError', 'GroupConfig', 'HandleConfig', 'LayoutInfo',
-           'NCCLEpError', 'NetCounts', 'NetTimes', 'ReachCounts', 'Tensor', 'TensorAllocConfig', 'anyep_version',
-           'check_status', 'combine', 'complete', 'create_group', 'create_handle', 'dispatch', 'error_clear',
+           'NCCLEpError', 'NetCounts', 'NetTimes', 'ReachCounts', 'Tensor', 'TensorAllocConfig', 'WaitStats',
+           'anyep_version', 'check_status', 'combine', 'complete', 'create_group', 'create_handle', 'dispatch', 'error_clear',
            'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_all_gather', 'group_destroy',
            'group_dump', 'group_net_counts', 'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes',
-           'handle_destroy', 'handle_mem_size', 'handle_sources', 'host_stream_create', 'host_stream_destroy',
-           'host_stream_synchronize', 'init_handle', 'mask_clean', 'mask_query', 'mask_update', 'tensor_alloc',
+           'handle_destroy', 'handle_mem_size', 'handle_sources', 'handle_wait_stats', 'host_stream_create',
+           'host_stream_destroy', 'host_stream_synchronize', 'init_handle', 'mask_clean', 'mask_query', 'mask_update', 'tensor_alloc',
            'tensor_destroy', 'update_handle']
 
 _P = c_void_p
@@ -57,6 +57,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     'anyEpGroupReachCounts': (c_int, _P, POINTER(ReachCounts)),
     'anyEpGroupNodes': (c_int, _P, POINTER(c_int), c_size_t),
     'anyEpHandleSources': (c_int, _P, _P, _P, _P),
+    'anyEpHandleWaitStats': (c_int, _P, _P),
     'anyEpHostStreamCreate': (c_int, _P),
     'anyEpHostStreamSynchronize': (c_int, _P),
     'anyEpHostStreamDestroy': (c_int, _P),
@@ -237,6 +238,11 @@ def group_nodes(group: int, nranks: int) -> list[int]:
 
 def handle_sources(handle: int, tokens: int, ranges: int, stream: int) -> None:
     _call('anyEpHandleSources', handle, tokens, ranges, stream)
+
+
+def handle_wait_stats(handle: int, stats: int) -> None:
+    """stats: the address of a WaitStats, or 0."""
+    _call('anyEpHandleWaitStats', handle, stats)
 
 
 def host_stream_create() -> int:

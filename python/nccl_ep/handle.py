@@ -106,6 +106,7 @@ class Handle:
         self._keep: Any = None   # handle_mem
         self._routing: Any = None
         self._staged: list[Any] = []
+        self._waits: Any = None  # tensors of wait_stats
 
     def _live(self, operation: str) -> int:
         if not self._ptr:
@@ -144,6 +145,13 @@ class Handle:
         bindings.handle_sources(self._live('get sources'), ptr_of(tokens, Tensor), ptr_of(ranges, Tensor), stream_ptr(stream))
         hold(stream, tokens, ranges)
 
+    def wait_stats(self, *, dispatch: Tensor | None = None, combine: Tensor | None = None) -> None:
+        """LL, from now on: int64 [R] to which operations add the ns that they waited for each rank. None: no more."""
+        stats = _structs.WaitStats.made()
+        stats.dispatch, stats.combine = ptr_of(dispatch, Tensor), ptr_of(combine, Tensor)
+        bindings.handle_wait_stats(self._live('set wait statistics'), stats.ptr)
+        self._waits = dispatch, combine
+
     def complete(self, *, config: Any = 0, stream: Any) -> None:
         """Receives for a send_only operation; does nothing if there is none. config: an address, or 0."""
         bindings.complete(self._live('complete'), ptr_of(config), stream_ptr(stream))
@@ -160,7 +168,7 @@ class Handle:
         if self._ptr:
             bindings.handle_destroy(self._ptr)
             self._ptr = 0
-            self._keep = self._routing = None
+            self._keep = self._routing = self._waits = None
 
     def __repr__(self) -> str:
         return f'<Handle ptr={self._ptr:#x}>' if self._ptr else '<Handle destroyed>'

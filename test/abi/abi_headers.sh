@@ -43,6 +43,7 @@ USE(ncclEpCompleteConfig_t, COMPLETE_CONFIG) USE(ncclEpAllocConfig_t, ALLOC_CONF
 anyEpNetCounts_t make_counts(void); anyEpNetCounts_t make_counts(void) { return ANYEP_NET_COUNTS_INIT; }
 anyEpNetTimes_t make_times(void); anyEpNetTimes_t make_times(void) { return ANYEP_NET_TIMES_INIT; }
 anyEpReachCounts_t make_reach(void); anyEpReachCounts_t make_reach(void) { return ANYEP_REACH_COUNTS_INIT; }
+anyEpWaitStats_t make_waits(void); anyEpWaitStats_t make_waits(void) { return ANYEP_WAIT_STATS_INIT; }
 ncclEpAsyncCode_t former(void); ncclEpAsyncCode_t former(void) { return NCCL_EP_ASYNC_TIMEOUT; }
 static size_t dims[2] = { 4, 8 };
 ncclEpTensor_t declared = { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, .datatype = ncclFloat4x2, .sizes = dims };

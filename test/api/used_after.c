@@ -97,6 +97,7 @@ static int handles(struct rank *me)
 	GONE(ncclEpCombine(handle, &cin, &cout, NULL, NULL), "handle");
 	GONE(ncclEpComplete(handle, NULL, NULL), "handle");
 	GONE(anyEpHandleSources(handle, NULL, NULL, NULL), "handle");
+	GONE(anyEpHandleWaitStats(handle, NULL), "handle");
 	EXPECT_OK(ncclEpGroupDestroy(group)); /* the second destroy was not counted */
 	GONE(ncclEpHandleDestroy(handle), "handle");
 	return bad;
