@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """deep_ep's low-latency calls against plain torch: formats, hooks, events, masks, a captured step; one node and
 two pretended ones; on a GPU where torch has one, which the processes share."""
+import time
 import unittest
 
 import torch
 
 import deep_ep
+import nccl_ep
 from deep_ht import alignment, equal
 from deep_model import Input, exponents, fp8, weighted
 from deep_ranks import DEVICE, GPU, as_processes, as_threads, moved
@@ -205,15 +207,41 @@ def captured(me, buffer):
         equal(f'rank {me.rank}: sums of a replay', out, expected(me, everyone))
 
 
+def waits(me, buffer):
+    """Rank 0 is late by 30 ms in every operation: the others' statistics say so, and only while they are passed."""
+    late, everyone = 0.03, inputs_of(me, (3, 5), 22)
+    stats = torch.full((2, me.ranks), 5, dtype=torch.int64, device=DEVICE)
+
+    def step(dispatches, combines, **flags):
+        time.sleep(0 if me.rank else late)
+        got, count, handle, event, hook = dispatch(me, buffer, everyone, use_fp8=False, **flags,
+                                                   dispatch_wait_recv_cost_stats=dispatches)
+        finish(flags, event, hook)
+        found = place(me, everyone, got, count, [(d.x,) for d in everyone])
+        answers = answers_of(me, everyone, found)
+        time.sleep(0 if me.rank else late)
+        out, event, hook = combine(me, buffer, everyone, answers, handle, combine_wait_recv_cost_stats=combines, **flags)
+        finish(flags, event, hook)
+        equal('sums', out, expected(me, everyone))
+
+    for flags in (dict(return_recv_hook=True), {}, dict(async_finish=True)):
+        step(stats[0], stats[1], **flags)
+    taken = stats.cpu().clone()
+    same('own', taken[:, me.rank].tolist(), [5, 5])
+    # Of six times as much: on a busy machine the others are late too.
+    assert me.rank == 0 or (taken[:, 0] > 0.5e9 * late).all(), f'rank {me.rank}: waited {taken.tolist()} ns'
+    step(None, None)
+    step(None, None)  # with the other slot
+    equal('statistics afterwards', stats, taken)
+
+
 def refusals(me, buffer):
     everyone = inputs_of(me, (1,), 21)
     got, _, handle, _, _ = dispatch(me, buffer, everyone, use_fp8=False)
     for error, word, call in (
             (NotImplementedError, 'use_logfmt', lambda: combine(me, buffer, everyone, got, handle, use_logfmt=True)),
-            (NotImplementedError, 'combine_wait_recv_cost_stats', lambda: combine(
-                me, buffer, everyone, got, handle, combine_wait_recv_cost_stats=torch.zeros(me.ranks, dtype=torch.int64))),
-            (NotImplementedError, 'dispatch_wait_recv_cost_stats', lambda: dispatch(
-                me, buffer, everyone, dispatch_wait_recv_cost_stats=torch.zeros(me.ranks, dtype=torch.int64))),
+            (nccl_ep.NCCLEpError, 'stats->combine', lambda: combine(
+                me, buffer, everyone, got, handle, combine_wait_recv_cost_stats=torch.zeros(me.ranks, dtype=torch.int32))),
             (TypeError, 'block_m', lambda: combine(me, buffer, everyone, got, handle, block_m=1)),
             (TypeError, 'x_global_scale', lambda: dispatch(me, buffer, everyone, x_global_scale=1)),
             (AssertionError, 'hook', lambda: dispatch(me, buffer, everyone, async_finish=True, return_recv_hook=True)),
@@ -231,7 +259,7 @@ def everything(me):
     hint = deep_ep.Buffer.get_low_latency_rdma_size_hint(num_max_dispatch_tokens_per_rank=MOST, hidden=HIDDEN, num_ranks=me.ranks,
                                                          num_experts=LOCAL * me.ranks)
     buffer = me.buffer(0, hint, low_latency_mode=True, explicitly_destroy=True)
-    for part in (formats, overlap, zero_copy, captured, refusals):
+    for part in (formats, overlap, zero_copy, captured, waits, refusals):
         part(me, buffer)
         alignment(me, buffer)  # the other mode in between, as SGLang does
         buffer.clean_low_latency_buffer(MOST, HIDDEN, LOCAL * me.ranks)

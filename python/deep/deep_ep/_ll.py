@@ -35,6 +35,15 @@ class Slot:
         self.routing: Any = None               # the library reads it until the combine
         self.staged: Any = None                # tensors of a send half, until it is received
         self.sums: dict[Any, Sum] = {}
+        self._waits: list[torch.Tensor | None] = [None, None]
+
+    def watch(self, which: int, stats: torch.Tensor | None) -> None:
+        """Dispatches (0) or combines (1) add the time that they wait for each rank to these from now on."""
+        if self._waits[which] is not stats:
+            waits = [stats if i == which else s for i, s in enumerate(self._waits)]
+            dispatch, combine = (None if s is None else nccl_ep.Tensor(s) for s in waits)
+            self.handle.wait_stats(dispatch=dispatch, combine=combine)
+            self._waits = waits
 
     def destroy(self) -> None:
         self.handle.destroy()
@@ -132,11 +141,12 @@ class _Send:
 
 class Dispatch:
     """One dispatch: its outputs, and what is done with them when they have arrived."""
-    __slots__ = ('rows', 'scales', 'count', 'slot', '_kind', '_pool', '_raw', '_stats')
+    __slots__ = ('rows', 'scales', 'count', 'slot', '_kind', '_pool', '_raw', '_stats', '_waits')
 
-    def __init__(self, pool: Pool, kind: Kind, x: torch.Tensor, stats: torch.Tensor | None):
+    def __init__(self, pool: Pool, kind: Kind, x: torch.Tensor, stats: torch.Tensor | None, waits: torch.Tensor | None):
+        """stats: of rows per expert; waits: ns by rank."""
         local, rows = kind.local, kind.rows
-        self._pool, self._kind, self._stats = pool, kind, stats
+        self._pool, self._kind, self._stats, self._waits = pool, kind, stats, waits
         self.count = x.new_empty(local, dtype=torch.int32)
         self.scales: torch.Tensor | None = None
         self._raw: torch.Tensor | None = None  # scales as the library writes them, by rows
@@ -154,6 +164,7 @@ class Dispatch:
         call, c, stream = kind.next(), self._pool.c, self._pool.lane.current()
         self.slot = slot = call.slot
         handle = slot.handle.ptr
+        slot.watch(0, self._waits)
         call.idx.fill(topk_idx)
         call.x.fill(x)
         call.count.native.data_ = self.count.data_ptr()

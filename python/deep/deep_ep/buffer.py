@@ -189,13 +189,13 @@ class Buffer:
         """Sends each token to its experts, in fp8 with scales of 128 channels if wanted. Collective.
 
         Returns rows [El, R * max, H] (or a pair with scales, by columns), rows per expert, a handle, an event, and the hook
-        that receives, or None. With a hook nothing has arrived before it is called.
+        that receives, or None. With a hook nothing has arrived before it is called. The wait statistics, int64 [R], are in
+        ns, and those of this rank itself stay.
         """
         pool = self._pool()
         assert not (async_finish and return_recv_hook), 'the hook receives on the current stream: it has no event'
         assert round_scale or not use_ue8m0, 'use_ue8m0 needs round_scale: exponents are all that is left of a scale'
-        if dispatch_wait_recv_cost_stats is not None:
-            raise NotImplementedError('dispatch_wait_recv_cost_stats: the library does not tell how long it waited for a rank')
+        stats = cumulative_local_expert_recv_stats, dispatch_wait_recv_cost_stats
         most, hidden, lane = num_max_dispatch_tokens_per_rank, x.shape[1], pool.lane
         key = (hidden, x.dtype, topk_idx.shape[1], topk_idx.dtype, most, num_experts, use_fp8, round_scale, use_ue8m0,
                return_recv_hook)
@@ -203,17 +203,17 @@ class Buffer:
         if kind is None:
             kind = pool.kinds[key] = _ll.Kind(pool, key)
         if return_recv_hook:
-            op = _ll.Dispatch(pool, kind, x, cumulative_local_expert_recv_stats)
+            op = _ll.Dispatch(pool, kind, x, *stats)
             op.send(x.contiguous(), topk_idx.contiguous())
             event, hook = EventOverlap(), op.receive
         else:
             compute, hook = lane.enter(None), None
             try:
-                op = _ll.Dispatch(pool, kind, x, cumulative_local_expert_recv_stats)
+                op = _ll.Dispatch(pool, kind, x, *stats)
                 op.send(x.contiguous(), topk_idx.contiguous())
             finally:
                 lane.leave(compute)
-            event = lane.done(compute, async_finish, [x, topk_idx, cumulative_local_expert_recv_stats],
+            event = lane.done(compute, async_finish, [x, topk_idx, *stats],
                               [op.rows, op.scales, op.count])
         handle = _ll.LlHandle.made(pool, op.slot, most, hidden, num_experts)
         return op.rows if op.scales is None else (op.rows, op.scales), op.count, handle, event, hook
@@ -230,8 +230,6 @@ class Buffer:
         pool = self._pool()
         if use_logfmt:
             raise NotImplementedError('use_logfmt: rows are combined in the format they have')
-        if combine_wait_recv_cost_stats is not None:
-            raise NotImplementedError('combine_wait_recv_cost_stats: the library does not tell how long it waited for a rank')
         assert not (async_finish and return_recv_hook), 'the hook receives on the current stream: it has no event'
         slot, lane = handle.checked(), pool.lane
         if zero_copy:
@@ -240,6 +238,7 @@ class Buffer:
         compute = None if return_recv_hook else lane.enter(None)
         try:
             result = out if out is not None else x.new_empty(topk_idx.shape[0], x.shape[2])
+            slot.watch(1, combine_wait_recv_cost_stats)
             op = _ll.Sum.of(slot, (x.dtype, result.dtype, topk_weights.dtype, return_recv_hook))
             op.send(pool, slot, x.contiguous(), topk_weights.contiguous(), result)
         finally:
@@ -247,7 +246,8 @@ class Buffer:
                 lane.leave(compute)
         if return_recv_hook:
             return result, EventOverlap(), functools.partial(_ll.complete, pool, slot)
-        return result, lane.done(compute, async_finish, [x, topk_idx, topk_weights], [result]), None
+        return result, lane.done(compute, async_finish, [x, topk_idx, topk_weights, combine_wait_recv_cost_stats],
+                                 [result]), None
 
     def get_next_low_latency_combine_buffer(self, handle: _ll.LlHandle) -> torch.Tensor:
         """bf16 [El, R * max, H], to be filled for a combine with zero_copy."""
