@@ -9,7 +9,7 @@ import torch
 import deep_ep
 import nccl_ep
 from deep_model import Input, Model, difference
-from deep_ranks import GPU, as_processes, as_threads
+from deep_ranks import Placements
 from ranks import main, same
 
 
@@ -219,22 +219,9 @@ def everything(me):
     alignment(me, other)
 
 
-class HighThroughput(unittest.TestCase):
-    def test_processes(self):
-        as_processes(everything, 4 if GPU else 2)
-
-    @unittest.skipUnless(GPU, 'eight processes take long on few cores')
-    def test_eight(self):
-        as_processes(everything, 8)
-
-    def test_two_nodes(self):
-        as_processes(everything, 4, NCCL_EP_RANKS_PER_NODE='2')
-
-    @unittest.skipIf(GPU, 'threads share a default stream, in which ranks would wait for each other')
-    def test_threads(self):
-        """Three ranks that meet as with mpi4py; and one alone."""
-        as_threads(everything, 3)
-        as_threads(everything, 1)
+class HighThroughput(Placements, unittest.TestCase):
+    everything = staticmethod(everything)
+    threads = 3, 1
 
 
 if __name__ == '__main__':

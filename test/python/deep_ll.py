@@ -11,7 +11,7 @@ import deep_ep
 import nccl_ep
 from deep_ht import alignment, equal
 from deep_model import Input, exponents, fp8, weighted
-from deep_ranks import DEVICE, GPU, as_processes, as_threads, moved
+from deep_ranks import DEVICE, GPU, Placements, as_threads, moved
 from ranks import main, same
 
 MOST, LOCAL, TOPK, HIDDEN = 12, 3, 4, 512
@@ -301,20 +301,9 @@ def masks(me):
     one(32, ())
 
 
-class LowLatency(unittest.TestCase):
-    def test_processes(self):
-        as_processes(everything, 4 if GPU else 2)
-
-    @unittest.skipUnless(GPU, 'eight processes take long on few cores')
-    def test_eight(self):
-        as_processes(everything, 8)
-
-    def test_two_nodes(self):
-        as_processes(everything, 4, NCCL_EP_RANKS_PER_NODE='2')
-
-    @unittest.skipIf(GPU, 'threads share a default stream, in which ranks would wait for each other')
-    def test_threads(self):
-        as_threads(everything, 3)
+class LowLatency(Placements, unittest.TestCase):
+    everything = staticmethod(everything)
+    threads = 3,
 
     @unittest.skipIf(GPU, 'ranks are threads')
     def test_masks(self):

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import unittest
 import unittest.mock
 
 import torch
@@ -147,3 +148,24 @@ def as_threads(function, ranks=2):
     failed += [f'{thread.name} is still running' for thread in threads if thread.is_alive()]
     if failed:
         raise AssertionError('\n'.join(failed))
+
+
+class Placements:
+    """Test cases of a function, which is given a Rank: ranks as processes, on two pretended nodes, and as threads."""
+    everything = None
+    threads = ()  # ranks that meet as with mpi4py
+
+    def test_processes(self):
+        as_processes(self.everything, 4 if GPU else 2)
+
+    @unittest.skipUnless(GPU, 'eight processes take long on few cores')
+    def test_eight(self):
+        as_processes(self.everything, 8)
+
+    def test_two_nodes(self):
+        as_processes(self.everything, 4, NCCL_EP_RANKS_PER_NODE='2')
+
+    @unittest.skipIf(GPU, 'threads share a default stream, in which ranks would wait for each other')
+    def test_threads(self):
+        for ranks in self.threads:
+            as_threads(self.everything, ranks)
