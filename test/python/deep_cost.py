@@ -63,6 +63,9 @@ def main():
         got[4]()
         last[:] = [got]
 
+    def ll_fp8(**more):
+        buffer.low_latency_dispatch(x, idx, 4, 4, return_recv_hook=True, **more)[4]()
+
     def ll_combine():
         buffer.low_latency_combine(last[0][0], idx, weights, last[0][2], return_recv_hook=True)[2]()
 
@@ -73,7 +76,9 @@ def main():
             ('dispatch with a handle', lambda: buffer.dispatch(x, handle=handle), 0),
             ('combine', lambda: buffer.combine(rows, handle), 0),
             ('low_latency_dispatch and hook', ll_dispatch, 30),
-            ('low_latency_combine and hook', ll_combine, 0)):
+            ('low_latency_combine and hook', ll_combine, 0),
+            ('low_latency_dispatch of fp8', ll_fp8, 30),
+            ('... with exponents', lambda: ll_fp8(round_scale=True, use_ue8m0=True), 0)):
         least, median = clock.measure(call)
         slow += goal and least > goal
         print(f'{name:32} {least:7.1f} us, median {median:7.1f}' + (f'  (goal {goal})' if goal else ''))
