@@ -91,19 +91,19 @@ class HtHandle(tuple):
 
 def layout(topk_idx: torch.Tensor, experts: int, nodes: list[int]) -> tuple[Any, Any, Any, Any]:
     """Tokens per rank, per node (None on one), per expert, and which token goes to which rank."""
-    ranks, device = len(nodes), topk_idx.device
-    per_rank = experts // ranks
-    ids = torch.where((topk_idx >= 0) & (topk_idx < experts), topk_idx, experts).long()
-    counts = torch.zeros(experts + 1, dtype=torch.int32, device=device)
-    counts.scatter_add_(0, ids.flatten(), torch.ones(1, dtype=torch.int32, device=device).expand(ids.numel()))
-    owned = torch.zeros(len(ids), ranks + 1, dtype=torch.bool, device=device)
-    owned.scatter_(1, ids // per_rank, True)
-    owned = owned[:, :ranks].contiguous()
+    ranks = len(nodes)
+    # Of what is no expert, -1 is in front of all and the rest behind: both columns are dropped.
+    at = topk_idx.clamp(-1, experts).long()
+    counts = at.new_zeros(experts + 2, dtype=torch.int32)
+    counts.scatter_add_(0, (at + 1).flatten(), at.new_ones(1, dtype=torch.int32).expand(at.numel()))
+    owned = at.new_zeros(at.shape[0], ranks + 2, dtype=torch.bool)
+    owned.scatter_(1, at.div(experts // ranks, rounding_mode='floor') + 1, True)
+    owned = owned[:, 1:ranks + 1].contiguous()
     per_node = None
     if max(nodes):
         per_node = torch.stack([owned[:, [r for r in range(ranks) if nodes[r] == n]].any(1).sum(dtype=torch.int32)
                                 for n in range(max(nodes) + 1)])
-    return owned.sum(0, dtype=torch.int32), per_node, counts[:experts].clone(), owned
+    return owned.sum(0, dtype=torch.int32), per_node, counts[1:experts + 1].clone(), owned
 
 
 # ---- rows: dense, of whole units, and of a type that the library moves ----
