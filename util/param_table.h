@@ -80,7 +80,8 @@ EP_PARAM(IB_TC, "NCCL_EP_IB_TC", EP_T_INT, "-1", -1, 255, "NCCL_IB_TC UCCL_IB_TC
 EP_PARAM(IB_SL, "NCCL_EP_IB_SL", EP_T_INT, "-1", -1, 15, "NCCL_IB_SL UCCL_IB_SL",
 	 "Service level of the verbs transport; -1: from the NIC's profile.")
 EP_PARAM(IB_TIMEOUT, "NCCL_EP_IB_TIMEOUT", EP_T_INT, "18", 1, 31, "NCCL_IB_TIMEOUT",
-	 "Retransmission timeout of the NIC: 4.096 us times two to this power (18: 1.07 s).")
+	 "Retransmission timeout of the NIC: 4.096 us times two to this power (18: 1.07 s); lowered where all "
+	 "retransmissions would take longer than NCCL_EP_PEER_LOST_MS.")
 EP_PARAM(IB_RETRY_CNT, "NCCL_EP_IB_RETRY_CNT", EP_T_INT, "7", 0, 7, "NCCL_IB_RETRY_CNT",
 	 "Retransmissions by the NIC before the peer is lost.")
 EP_PARAM(IB_PKEY, "NCCL_EP_IB_PKEY", EP_T_INT, "0", 0, 65535, "NCCL_IB_PKEY",

@@ -147,8 +147,7 @@ int vb_conn_open(struct vb_conn *conn)
 	if (!rc)
 		return 0;
 	conn->dropped = true;
-	return ep_base_peer_lost(&comm->base, conn->peer, "cannot create queue pairs on %s: %s", comm->dev->name,
-				 vb_reason(-rc, why, sizeof(why)));
+	return vb_peer_lost(comm, conn->peer, "cannot create queue pairs: %s", vb_reason(-rc, why, sizeof(why)));
 }
 
 /* Accepts what a failed open left. */
@@ -212,9 +211,9 @@ int vb_conn_aim(struct vb_conn *conn, const uint32_t *qpn, const uint32_t *psn)
 	for (int k = 0; !rc && k < conn->count; k++)
 		rc = qp_aim(&conn->qp[k], qpn[k] & 0xffffff, psn[k] & 0xffffff);
 	if (rc)
-		return ep_base_peer_lost(&comm->base, conn->peer,
-					 "cannot connect queue pairs of %s: %s; check routes and addresses of its NIC",
-					 comm->dev->name, strerror(rc < 0 ? errno : rc));
+		return vb_peer_lost(comm, conn->peer,
+				    "cannot connect queue pairs: %s; check routes and addresses of its NIC",
+				    strerror(rc < 0 ? errno : rc));
 	conn->have = true;
 	return 0;
 }

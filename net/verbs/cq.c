@@ -15,6 +15,21 @@ static void slot_end(struct vb_ctx *ctx, struct vb_slot *slot, int rc)
 	slot->done = true;
 }
 
+/* What the status says is only a consequence where the peer said bye, or this rank's port is down. */
+static void put_failed(struct vb_conn *conn, const struct ib_wc *wc)
+{
+	struct vb_comm *comm = conn->ctx->comm;
+	bool silent = wc->status == IB_WC_RETRY_EXC_ERR || wc->status == IB_WC_RNR_RETRY_EXC_ERR;
+
+	if (__atomic_load_n(&comm->peers[conn->peer].left, __ATOMIC_RELAXED))
+		vb_peer_lost(comm, conn->peer, "it has closed its comm");
+	if (!ep_base_is_lost(&comm->base, conn->peer))
+		vb_port_blame(comm);
+	vb_peer_lost(comm, conn->peer, "%s%s [status %u, vendor %#x]",
+		     silent ? "" : "a put failed: ", vb_status_text(wc->status), wc->status, wc->vendor_err);
+	vb_conn_drop(conn);
+}
+
 /*
  * A queue pair completes in order: this work request and all before it. Those still open are quiet ones that succeeded:
  * their errors would have been reported first.
@@ -37,14 +52,8 @@ static void put_complete(struct vb_ctx *ctx, const struct ib_wc *wc)
 	conn->open -= n;
 	conn->since = ctx->clock;
 	ctx->open -= n;
-	if (__builtin_expect(wc->status, 0)) {
-		ep_base_peer_lost(&ctx->comm->base, conn->peer, "%s%s [status %u, vendor %#x]",
-				  wc->status == IB_WC_RETRY_EXC_ERR || wc->status == IB_WC_RNR_RETRY_EXC_ERR
-					  ? ""
-					  : "a put failed: ",
-				  vb_status_text(wc->status), wc->status, wc->vendor_err);
-		vb_conn_drop(conn);
-	}
+	if (__builtin_expect(wc->status, 0))
+		put_failed(conn, wc);
 	slot = &qp->slots[number % qp->depth];
 	if (*slot)
 		slot_end(ctx, *slot, wc->status ? -EP_EREMOTE : 0);

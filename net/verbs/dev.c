@@ -135,8 +135,7 @@ struct ib_context *vb_device_open(const struct vb_dev *dev)
 	return context;
 }
 
-/* Why a port cannot be used, or NULL. */
-static const char *port_refused(const struct vb_dev *dev, const struct ib_device *device)
+const char *vb_port_state(unsigned state)
 {
 	static const char *const states[] = { "unknown",
 					      "DOWN",
@@ -144,18 +143,23 @@ static const char *port_refused(const struct vb_dev *dev, const struct ib_device
 					      "ARMED (not yet activated by the subnet manager)",
 					      "ACTIVE",
 					      "DEFERRED" };
+
+	return states[state < sizeof(states) / sizeof(states[0]) ? state : 0];
+}
+
+/* Why a port cannot be used, or NULL. */
+static const char *port_refused(const struct vb_dev *dev, const struct ib_device *device)
+{
 	static _Thread_local char text[96];
-	unsigned state = dev->link.state;
 
 	if (dev->profile->refused)
 		return dev->profile->refused;
 	if (device->transport != IB_TRANSPORT_IB)
 		return device->transport == IB_TRANSPORT_IWARP ? "iWARP carries no immediate data"
 							       : "it has no RC queue pairs";
-	if (state == IB_PORT_ACTIVE)
+	if (dev->link.state == IB_PORT_ACTIVE)
 		return NULL;
-	snprintf(text, sizeof(text), "the port is %s; check the cable or ip link",
-		 states[state < sizeof(states) / sizeof(states[0]) ? state : 0]);
+	snprintf(text, sizeof(text), "the port is %s; check the cable or ip link", vb_port_state(dev->link.state));
 	return text;
 }
 

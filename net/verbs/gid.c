@@ -30,10 +30,10 @@ static const char *type_name(uint32_t type)
 	return type == IB_GID_ROCE_V2 ? "RoCE v2" : type == IB_GID_ROCE_V1 ? "RoCE v1" : "InfiniBand";
 }
 
-static const char *gid_text(const union ib_gid *gid, char *text, socklen_t n)
+const char *vb_gid_text(const union ib_gid *gid, char *text)
 {
-	const char *s =
-		gid_is_ipv4(gid) ? inet_ntop(AF_INET, gid->raw + 12, text, n) : inet_ntop(AF_INET6, gid->raw, text, n);
+	bool v4 = gid_is_ipv4(gid);
+	const char *s = inet_ntop(v4 ? AF_INET : AF_INET6, gid->raw + (v4 ? 12 : 0), text, INET6_ADDRSTRLEN);
 
 	return s ? s : "?";
 }
@@ -69,7 +69,7 @@ static void table_text(const struct ib_gid_entry *table, int n, char *text, size
 	text[0] = 0;
 	for (int i = 0; i < n && at + 1 < size; i++) {
 		int k = snprintf(text + at, size - at, "%s%u: %s %s", i ? ", " : "", table[i].index,
-				 gid_text(&table[i].gid, gid, sizeof(gid)), type_name(table[i].type));
+				 vb_gid_text(&table[i].gid, gid), type_name(table[i].type));
 
 		at += k > 0 ? (size_t)k : 0;
 	}
@@ -183,7 +183,7 @@ int vb_gid_find(struct ib_context *context, struct vb_dev *dev, int index)
 	rc = vb_gid_pick(table, n, &wish, &dev->gid);
 	if (!rc) {
 		EP_INFO(EP_NET, "verbs: %s uses GID %d, %s: %s", dev->name, dev->gid.index,
-			gid_text(&dev->gid.gid, gid, sizeof(gid)), dev->gid.why);
+			vb_gid_text(&dev->gid.gid, gid), dev->gid.why);
 	} else if (rc == -ENOENT) {
 		table_text(table, n, list, sizeof(list));
 		ep_base_note("verbs",

@@ -129,6 +129,26 @@ static uint8_t chosen(enum ep_param_id id, uint8_t profile)
 	return value < 0 ? profile : (uint8_t)value;
 }
 
+/*
+ * Of the NIC, such that its retransmissions end before NCCL_EP_PEER_LOST_MS: else the peer would be lost with most of
+ * them left, and without the NIC's diagnosis. 20, as NCCL has it, with 7 retransmissions takes 34 s.
+ */
+static uint8_t timeout_fit(const struct vb_comm *comm)
+{
+	uint64_t tries = (uint64_t)ep_param_int(EP_P_IB_RETRY_CNT) + 1;
+	int set = (int)ep_param_int(EP_P_IB_TIMEOUT), timeout = set;
+
+	while (timeout > 1 && (4096ull << timeout) * tries > comm->lost_ns)
+		timeout--;
+	if (timeout != set)
+		EP_INFO(EP_NET,
+			"verbs: %s: NCCL_EP_IB_TIMEOUT is %d, not %d: %llu transmissions must end in "
+			"NCCL_EP_PEER_LOST_MS=%llu",
+			comm->dev->name, timeout, set, (unsigned long long)tries,
+			(unsigned long long)(comm->lost_ns / 1000000));
+	return (uint8_t)timeout;
+}
+
 static int comm_make(const struct vb_net *net, const struct vb_dev *dev, int nranks, struct vb_comm **out)
 {
 	struct vb_comm *comm = EP_CALLOC(EP_NET, 1, sizeof(*comm), "a comm");
@@ -142,7 +162,7 @@ static int comm_make(const struct vb_net *net, const struct vb_dev *dev, int nra
 	comm->path = (struct vb_path){
 		.tc = chosen(EP_P_IB_TC, dev->profile->tc),
 		.sl = chosen(EP_P_IB_SL, dev->profile->sl),
-		.timeout = (uint8_t)ep_param_int(EP_P_IB_TIMEOUT),
+		.timeout = timeout_fit(comm),
 		.retries = (uint8_t)ep_param_int(EP_P_IB_RETRY_CNT),
 		.pkey = (uint16_t)ep_param_int(EP_P_IB_PKEY),
 	};

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Detecting lost peers, and device events. The NIC reports a peer that does not acknowledge, after its retries; a
- * closing rank says bye; processes on this host are watched; and a peer without progress for NCCL_EP_PEER_LOST_MS is
- * lost, whatever retries the NIC has left.
+ * Detecting lost peers. The NIC reports a peer that does not acknowledge, after its retries; a closing rank says bye;
+ * processes on this host are watched; a port that is down loses all (event.c); and a peer without progress for
+ * NCCL_EP_PEER_LOST_MS is lost, whatever retries the NIC has left.
  */
+#include <arpa/inet.h>
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "net/verbs/verbs.h"
 #include "util/error.h"
 
 #define SWEEP_NS 5000000ull
+#define STALL_NS 500000000ull /* without an acknowledgement: is the port up? */
 
 const char *vb_status_text(unsigned status)
 {
@@ -43,65 +46,31 @@ const char *vb_status_text(unsigned status)
 	return "unknown status";
 }
 
-/* Fails all contexts of the comm. */
-static void comm_break(struct vb_comm *comm, const char *why)
+static void address_text(const struct vb_comm *comm, uint16_t lid, const union ib_gid *gid, char *text, size_t n)
 {
-	int none = 0;
+	char address[INET6_ADDRSTRLEN];
 
-	if (!__atomic_compare_exchange_n(&comm->broken, &none, -1, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		return;
-	snprintf(comm->why, sizeof(comm->why), "verbs: rank %d: %s: %s", comm->base.rank, comm->dev->name, why);
-	/* R2: pairs with A2 in vb_look: the message is complete. */
-	__atomic_store_n(&comm->broken, EIO, __ATOMIC_RELEASE);
+	vb_gid_text(gid, address);
+	if (comm->dev->roce)
+		snprintf(text, n, "%s", address);
+	else
+		snprintf(text, n, "LID %u, %s", lid, address);
 }
 
-static void event_take(struct vb_comm *comm, const struct ib_event *event)
+int vb_peer_lost(struct vb_comm *comm, int peer, const char *fmt, ...)
 {
-	const struct vb_qp *qp;
+	const struct vb_handle *to = &comm->peers[peer].handle;
+	char reason[256], mine[INET6_ADDRSTRLEN + 16], theirs[INET6_ADDRSTRLEN + 16];
+	va_list args;
 
-	switch (event->type) {
-	case IB_EVENT_CQ_ERR:
-		comm_break(comm, "completion queue overrun; is option cq= too small?");
-		break;
-	case IB_EVENT_SRQ_ERR:
-		comm_break(comm, "shared receive queue failed");
-		break;
-	case IB_EVENT_DEVICE_FATAL:
-		comm_break(comm, "device fatal error; see the kernel log");
-		break;
-	case IB_EVENT_QP_FATAL:
-	case IB_EVENT_QP_REQ_ERR:
-	case IB_EVENT_QP_ACCESS_ERR:
-		qp = event->element.qp->own;
-		if (qp)
-			ep_base_peer_lost(&comm->base, qp->conn->peer, "queue pair error: %s",
-					  event->type == IB_EVENT_QP_ACCESS_ERR
-						  ? "it accessed memory that is not registered for it"
-						  : "reported by the NIC");
-		break;
-	case IB_EVENT_PORT_ERR:
-		if (event->element.port == comm->dev->port) /* retries may outlast it: no peer is lost yet */
-			EP_WARN(EP_NET, "verbs: rank %d: port %s is down; check the cable or ip link", comm->base.rank,
-				comm->dev->name);
-		break;
-	case IB_EVENT_PORT_ACTIVE:
-		if (event->element.port == comm->dev->port)
-			EP_INFO(EP_NET, "verbs: rank %d: port %s is up", comm->base.rank, comm->dev->name);
-		break;
-	default:
-		break;
-	}
-}
-
-/* The descriptor is non-blocking. */
-static void events_read(struct vb_comm *comm)
-{
-	struct ib_event event;
-
-	while (!vb_api()->get_async_event(comm->context, &event)) {
-		event_take(comm, &event);
-		vb_api()->ack_async_event(&event);
-	}
+	if (ep_base_is_lost(&comm->base, peer)) /* every flushed completion comes here */
+		return -EP_EREMOTE;
+	va_start(args, fmt);
+	vsnprintf(reason, sizeof(reason), fmt, args);
+	va_end(args);
+	address_text(comm, comm->dev->link.lid, &comm->dev->gid.gid, mine, sizeof(mine));
+	address_text(comm, to->lid, &to->gid, theirs, sizeof(theirs));
+	return ep_base_peer_lost(&comm->base, peer, "from %s (%s) to %s: %s", comm->dev->name, mine, theirs, reason);
 }
 
 static void process_gone(void *arg, int rank)
@@ -109,7 +78,7 @@ static void process_gone(void *arg, int rank)
 	struct vb_comm *comm = arg;
 
 	if (!__atomic_load_n(&comm->peers[rank].left, __ATOMIC_RELAXED))
-		ep_base_peer_lost(&comm->base, rank, "its process ended");
+		vb_peer_lost(comm, rank, "its process ended");
 }
 
 static void conn_look(struct vb_ctx *ctx, struct vb_conn *conn)
@@ -120,10 +89,12 @@ static void conn_look(struct vb_ctx *ctx, struct vb_conn *conn)
 	if (ep_base_is_lost(&comm->base, peer))
 		vb_conn_drop(conn);
 	else if (conn->open && __atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED))
-		ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
+		vb_peer_lost(comm, peer, "it has closed its comm");
 	else if (conn->open && ctx->clock - conn->since > comm->lost_ns)
-		ep_base_peer_lost(&comm->base, peer, "it acknowledged nothing for %llu ms (NCCL_EP_PEER_LOST_MS)",
-				  (unsigned long long)(comm->lost_ns / 1000000));
+		vb_peer_lost(comm, peer, "it acknowledged nothing for %llu ms (NCCL_EP_PEER_LOST_MS)",
+			     (unsigned long long)(comm->lost_ns / 1000000));
+	else if (conn->open && ctx->clock - conn->since > STALL_NS)
+		__atomic_store_n(&comm->stalled, 1, __ATOMIC_RELAXED);
 }
 
 static void asking_look(struct vb_ctx *ctx)
@@ -138,11 +109,10 @@ static void asking_look(struct vb_ctx *ctx)
 		}
 		at = &conn->next_asking;
 		if (ctx->clock - conn->asked > comm->lost_ns)
-			ep_base_peer_lost(&comm->base, conn->peer,
-					  "it did not answer %s for %llu ms (NCCL_EP_PEER_LOST_MS); check routes, "
-					  "firewalls "
-					  "(UDP 4791) and NCCL_EP_IB_GID_INDEX",
-					  comm->dev->name, (unsigned long long)(comm->lost_ns / 1000000));
+			vb_peer_lost(comm, conn->peer,
+				     "it did not answer for %llu ms (NCCL_EP_PEER_LOST_MS); check routes, firewalls "
+				     "(UDP 4791) and NCCL_EP_IB_GID_INDEX",
+				     (unsigned long long)(comm->lost_ns / 1000000));
 		else if (ctx->clock >= conn->ask_next)
 			vb_hello_send(conn);
 	}
@@ -151,7 +121,7 @@ static void asking_look(struct vb_ctx *ctx)
 int vb_look(struct vb_ctx *ctx)
 {
 	struct vb_comm *comm = ctx->comm;
-	int none = 0, broken;
+	int broken;
 
 	ctx->clock += ep_base_clock_step(&ctx->looked);
 	if (ctx->asking)
@@ -160,13 +130,10 @@ int vb_look(struct vb_ctx *ctx)
 		return 0;
 	ctx->swept = ctx->clock;
 	ep_watch_look(&comm->watch, process_gone, comm);
-	if (__atomic_compare_exchange_n(&comm->looking, &none, 1, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-		events_read(comm);
-		__atomic_store_n(&comm->looking, 0, __ATOMIC_RELEASE);
-	}
+	vb_events_look(comm);
 	for (uint32_t i = 0; i < ctx->qps_count; i++)
 		conn_look(ctx, ctx->qps[i]->conn);
-	/* A2: pairs with R2 in comm_break. */
+	/* A2: pairs with R2 in comm_break of event.c. */
 	broken = __atomic_load_n(&comm->broken, __ATOMIC_ACQUIRE);
 	return broken > 0 ? EP_FAIL(EP_NET, broken, "%s", comm->why) : 0;
 }

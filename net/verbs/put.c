@@ -27,7 +27,7 @@ static int peer_check(struct vb_ctx *ctx, int peer)
 		return rc;
 	}
 	if (__builtin_expect(__atomic_load_n(&comm->peers[peer].left, __ATOMIC_RELAXED), 0))
-		return ep_base_peer_lost(&comm->base, peer, "it has closed its comm");
+		return vb_peer_lost(comm, peer, "it has closed its comm");
 	return 0;
 }
 
@@ -52,8 +52,9 @@ static void chain_refused(struct vb_ctx *ctx, const struct ib_send_wr *bad, int 
 
 	if (bad >= chain->wr && bad < chain->wr + chain->count)
 		left = chain->count - (uint32_t)(bad - chain->wr);
-	ep_base_peer_lost(&ctx->comm->base, qp->conn->peer, "ibv_post_send on %s: %s", ctx->comm->dev->name,
-			  strerror(error < 0 ? errno : error));
+	error = error < 0 ? errno : error;
+	vb_port_blame(ctx->comm);
+	vb_peer_lost(ctx->comm, qp->conn->peer, "ibv_post_send: %s", strerror(error));
 	for (uint32_t i = 0; i < left; i++) {
 		struct vb_slot **slot = &qp->slots[--qp->posted % qp->depth];
 

@@ -94,8 +94,8 @@ static void recv_failed(struct vb_ctx *ctx, struct vb_rq *rq, const struct ib_wc
 	if (wc->status == IB_WC_WR_FLUSH_ERR || !conn)
 		EP_TRACE(EP_NET, "verbs: a receive failed: %s", vb_status_text(wc->status));
 	else
-		ep_base_peer_lost(&ctx->comm->base, conn->peer, "a receive from it failed: %s [status %u, vendor %#x]",
-				  vb_status_text(wc->status), wc->status, wc->vendor_err);
+		vb_peer_lost(ctx->comm, conn->peer, "a receive from it failed: %s [status %u, vendor %#x]",
+			     vb_status_text(wc->status), wc->status, wc->vendor_err);
 	rq->spent++;
 }
 

@@ -113,9 +113,8 @@ static int conn_address(struct vb_conn *conn)
 	conn->ah = vb_api()->create_ah(comm->pd, &attr);
 	if (conn->ah)
 		return 0;
-	return ep_base_peer_lost(&comm->base, conn->peer,
-				 "unreachable from %s: %s; check routes and addresses of its NIC", comm->dev->name,
-				 strerror(errno));
+	return vb_peer_lost(comm, conn->peer, "unreachable: %s; check routes and addresses of its NIC",
+			    strerror(errno));
 }
 
 /* Without room, or if the NIC refuses it, the datagram counts as lost. */
@@ -214,8 +213,8 @@ static void hello_take(struct vb_conn *conn, const struct note *note)
 	if (ep_base_is_lost(&comm->base, conn->peer) || vb_conn_open(conn))
 		return;
 	if (note->count != conn->count) {
-		ep_base_peer_lost(&comm->base, conn->peer, "it has %u queue pairs for rank %d, which has %u for it",
-				  note->count, comm->base.rank, conn->count);
+		vb_peer_lost(comm, conn->peer, "it has %u queue pairs for rank %d, which has %u for it", note->count,
+			     comm->base.rank, conn->count);
 		return;
 	}
 	if (!conn->have && vb_conn_aim(conn, note->qpn, note->psn))

@@ -2,8 +2,8 @@
 /*
  * Private to the verbs net: verbs.c (tables), lib.c (libibverbs), dev.c, gid.c and profile.c (devices), meet.c (listen,
  * connect, close), ctx.c (queues of a context), recv.c (receives), conn.c (queue pairs to a peer), ud.c (datagrams that
- * connect them), mr.c (registrations), put.c (send side of the hot path), cq.c (completion side), peer.c (lost peers,
- * device events).
+ * connect them), mr.c (registrations), put.c (send side of the hot path), cq.c (completion side), peer.c (lost peers),
+ * event.c (device events, the port's state).
  *
  * Every comm opens the device itself. Its contexts share only the protection domain, so that memory is registered once:
  * each has its own completion queue, receives, UD queue pair, and RC queue pairs to peers.
@@ -210,7 +210,10 @@ struct vb_comm {
 	bool per_qp;	       /* receives are of queue pairs, not shared */
 	uint32_t rq, receives; /* of one queue, of all queues of a context */
 	uint32_t cq, notes;    /* entries, and receives for datagrams */
-	int looking;	       /* atomic: one context at a time reads device events */
+	int looking;	       /* atomic: one context at a time reads device events and the port's state */
+	int stalled;	       /* atomic: a context waits for an acknowledgement; the port's state is read */
+	uint64_t port_next;    /* ns: its state is not read before */
+	uint64_t port_until;   /* ns: it is read repeatedly until then */
 	int broken;	       /* atomic: errno, after a failure of the device or of a queue */
 	char why[200];
 	struct ep_watch watch;
@@ -232,6 +235,9 @@ struct ib_context *vb_device_open(const struct vb_dev *dev);
 /* NCCL_IB_HCA's syntax: prefixes separated by commas, NAME:port, leading = for exact names, leading ^ to exclude. */
 bool vb_name_allowed(const char *filter, const char *name, int port);
 
+/* The state of a port as text. */
+const char *vb_port_state(unsigned state);
+
 /* Which GIDs are acceptable. family: AF_INET, AF_INET6 or 0; index -1: the best one. */
 struct vb_gid_wish {
 	bool roce, v2_only;
@@ -241,6 +247,8 @@ struct vb_gid_wish {
 /* -ENOENT: no entry is usable; -EP_EARG: the requested one is not. out->why says why it was chosen. */
 int vb_gid_pick(const struct ib_gid_entry *table, int n, const struct vb_gid_wish *wish, struct vb_gid_choice *out);
 int vb_gid_find(struct ib_context *context, struct vb_dev *dev, int index);
+/* Returns text, which holds INET6_ADDRSTRLEN bytes. */
+const char *vb_gid_text(const union ib_gid *gid, char *text);
 
 int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out);
 void vb_ctx_close(struct vb_ctx *ctx);
@@ -289,6 +297,12 @@ int vb_closeComm(void *comm);
 
 /* The status of a completion as text, with what to check. */
 const char *vb_status_text(unsigned status);
+/* ep_base_peer_lost, with the port and both addresses before the reason. */
+int vb_peer_lost(struct vb_comm *comm, int peer, const char *fmt, ...) __attribute__((cold, format(printf, 3, 4)));
+/* Reads device events, and the port's state where it is in doubt; by one context at a time. */
+void vb_events_look(struct vb_comm *comm);
+/* Before a put's error is reported: if the port is down, that is the reason, and all peers are lost. */
+void vb_port_blame(struct vb_comm *comm) __attribute__((cold));
 /* Checks for lost peers and device events; called by progress now and then. An error is final for the comm. */
 int vb_look(struct vb_ctx *ctx);
 

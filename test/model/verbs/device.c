@@ -17,6 +17,7 @@
  *   ionic     rdma-core providers/ionic/ionic_verbs.c: ionic_ctx_ops has no create_srq; ionic_v1_prep_recv answers
  *             -EAGAIN while the device owns the entry. AMD describes Pollara as spraying packets over paths; that
  *             writes are placed as they arrive is our conclusion
+ *   ib        as mlx5, with a port of InfiniBand
  *   mlx5      relaxed ordering where it is requested, ibv_reg_mr(3)
  *   mlx5-ooo  NVIDIA MLNX_OFED manual, "Out-of-Order (OOO) Data Placement": data is placed in host memory in the order
  *             of arrival; see nic_place of place.c
@@ -28,6 +29,13 @@ static const struct nic_profile nic_profiles[] = {
 	  .max_srq_wr = 32767,
 	  .max_cqe = 1 << 20,
 	  .max_inline = 512 },
+	{ .name = "ib",
+	  .max_qp_wr = 8192,
+	  .max_srq = 1024,
+	  .max_srq_wr = 32767,
+	  .max_cqe = 1 << 20,
+	  .max_inline = 512,
+	  .infiniband = true },
 	{ .name = "mlx5-ooo",
 	  .max_qp_wr = 8192,
 	  .max_srq = 1024,
@@ -52,7 +60,9 @@ static const struct nic_profile nic_profiles[] = {
 
 #define GIDS 3
 
-struct nic_state nic = { .lock = PTHREAD_MUTEX_INITIALIZER, .gate = PTHREAD_MUTEX_INITIALIZER };
+#define PORT_UP { .state = IB_PORT_ACTIVE, .lid = 7, .host = 1 }
+
+struct nic_state nic = { .lock = PTHREAD_MUTEX_INITIALIZER, .gate = PTHREAD_MUTEX_INITIALIZER, .port = PORT_UP };
 NIC_EXPORT struct nic_stats ep_model_nic;
 
 static struct ib_device device = { .node_type = 1, .name = "model0", .dev_name = "uverbs-model" };
@@ -87,6 +97,7 @@ static void child_begin(void)
 		close(nic.bell);
 	}
 	memset(&nic, 0, sizeof(nic));
+	nic.port = (struct nic_port)PORT_UP;
 	pthread_mutex_init(&nic.lock, NULL);
 	pthread_mutex_init(&nic.gate, NULL);
 	ep_model_nic = (struct nic_stats){ 0 };
@@ -158,6 +169,10 @@ NIC_EXPORT struct ib_context *ibv_open_device(struct ib_device *d)
 	}
 	if (!nic.users)
 		rc = nic_wire_start();
+	if (!rc) {
+		c->next = nic.contexts;
+		nic.contexts = c;
+	}
 	pthread_mutex_unlock(&nic.lock);
 	nic.users += !rc;
 	pthread_mutex_unlock(&nic.gate);
@@ -171,9 +186,14 @@ NIC_EXPORT struct ib_context *ibv_open_device(struct ib_device *d)
 
 NIC_EXPORT int ibv_close_device(struct ib_context *context)
 {
-	struct nic_context *c = (struct nic_context *)context;
+	struct nic_context *c = (struct nic_context *)context, **at = &nic.contexts;
 
 	pthread_mutex_lock(&nic.gate);
+	pthread_mutex_lock(&nic.lock);
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
+	pthread_mutex_unlock(&nic.lock);
 	if (!--nic.users)
 		nic_wire_stop();
 	pthread_mutex_unlock(&nic.gate);
@@ -215,16 +235,40 @@ NIC_EXPORT int ibv_query_port(struct ib_context *context, uint8_t port, struct i
 	(void)context;
 	if (port != 1)
 		return EINVAL;
+	pthread_mutex_lock(&nic.lock);
+	ep_model_nic.port_reads++;
 	*attr = (struct ib_port_attr){
-		.state = IB_PORT_ACTIVE,
+		.state = nic.port.state,
 		.max_mtu = IB_MTU_4096,
 		.active_mtu = IB_MTU_4096,
 		.gids = GIDS,
 		.max_msg_sz = 1u << 30,
 		.pkeys = 1,
-		.link_layer = IB_LINK_ETHERNET,
+		.lid = nic.profile->infiniband ? nic.port.lid : 0,
+		.link_layer = nic.profile->infiniband ? IB_LINK_INFINIBAND : IB_LINK_ETHERNET,
 	};
+	pthread_mutex_unlock(&nic.lock);
 	return 0;
+}
+
+NIC_EXPORT struct nic_port ep_model_port(const struct nic_port *change)
+{
+	struct nic_port port;
+
+	pthread_mutex_lock(&nic.lock);
+	if (change)
+		nic.port = *change;
+	port = nic.port;
+	pthread_mutex_unlock(&nic.lock);
+	return port;
+}
+
+NIC_EXPORT void ep_model_event(unsigned type, void *element)
+{
+	pthread_mutex_lock(&nic.lock);
+	for (struct nic_context *c = nic.contexts; c; c = c->next)
+		nic_event(&c->context, type, element ? element : (void *)(uintptr_t)1);
+	pthread_mutex_unlock(&nic.lock);
 }
 
 /* RoCE v1 and v2 of 192.0.2.1, and v2 of 2001:db8::1. */
@@ -237,6 +281,9 @@ NIC_EXPORT int ibv_query_gid(struct ib_context *context, uint8_t port, int index
 	if (port != 1 || index < 0 || index >= GIDS)
 		return -1;
 	*gid = index == 2 ? v6 : v4;
+	pthread_mutex_lock(&nic.lock);
+	gid->raw[15] = nic.port.host;
+	pthread_mutex_unlock(&nic.lock);
 	return 0;
 }
 
@@ -247,7 +294,7 @@ NIC_EXPORT int _ibv_query_gid_ex(struct ib_context *context, uint32_t port, uint
 		return EINVAL;
 	entry->index = index;
 	entry->port = port;
-	entry->type = index ? IB_GID_ROCE_V2 : IB_GID_ROCE_V1;
+	entry->type = nic.profile->infiniband ? IB_GID_IB : index ? IB_GID_ROCE_V2 : IB_GID_ROCE_V1;
 	return 0;
 }
 
@@ -507,8 +554,10 @@ NIC_EXPORT int ibv_modify_qp(struct ib_qp *q, struct ib_qp_attr *attr, int mask)
 		qp->rx_seq = attr->rq_psn;
 		address_note(&attr->ah);
 	}
-	if (!rc && attr->state == IB_QPS_RTS)
+	if (!rc && attr->state == IB_QPS_RTS) {
 		qp->tx_seq = attr->sq_psn;
+		ep_model_nic.timeout = q->type == IB_QPT_RC ? attr->timeout : ep_model_nic.timeout;
+	}
 	pthread_mutex_unlock(&nic.lock);
 	return rc;
 }

@@ -4,6 +4,8 @@
  * writes, reads and UD datagrams over UNIX datagram sockets. EP_MODEL_NIC names the rules that it keeps (nic_profiles
  * in device.c). device.c: objects; queue.c: work queues and completions; wire.c: packets; place.c: writes into memory.
  *
+ * A test may take a port down, give it another address, and raise events (ep_model_port, ep_model_event).
+ *
  * Not modelled: time (no retransmission: a peer that is gone fails at once), congestion, limits of the number of
  * objects, atomics, SEND on RC, multicast, completion channels.
  *
@@ -31,6 +33,7 @@ struct nic_profile {
 	uint32_t max_inline;
 	bool srq_sge;	 /* a receive of an SRQ without an SGE fails when it is consumed */
 	bool recv_again; /* ibv_post_recv is refused now and then */
+	bool infiniband; /* the port has a LID */
 	bool unordered;	 /* writes become visible in any order, all before the next receive completes */
 };
 
@@ -44,6 +47,15 @@ struct nic_stats {
 	uint32_t relaxed;		       /* registrations with relaxed ordering */
 	uint32_t bare;			       /* posted receives without an SGE */
 	uint32_t traffic_class, service_level; /* of the last address vector */
+	uint32_t timeout;		       /* of the last queue pair */
+	uint32_t port_reads;
+};
+
+/* The port of this process's NIC, changed by tests: nothing is sent or received unless it is active. */
+struct nic_port {
+	unsigned state;
+	uint16_t lid;
+	uint8_t host; /* last byte of the GIDs */
 };
 
 struct nic_recv {
@@ -135,6 +147,7 @@ struct nic_mr {
 struct nic_context {
 	struct ib_context context;
 	int events; /* the end of the pipe that is written */
+	struct nic_context *next;
 };
 
 struct nic_state {
@@ -142,6 +155,8 @@ struct nic_state {
 	pthread_mutex_t gate; /* of opening and closing the device, before lock */
 	const struct nic_profile *profile;
 	int users; /* open contexts: the agent runs while there are any */
+	struct nic_context *contexts;
+	struct nic_port port;
 	int socket, bell;
 	uint32_t slot, turn, salt;
 	uint32_t loss, loss_end; /* EP_MODEL_LOSS=2-5: these datagrams from a UD queue pair to another are lost */
@@ -156,6 +171,9 @@ struct nic_state {
 
 extern struct nic_state nic;
 extern struct nic_stats ep_model_nic;
+/* For tests, by dlsym. */
+struct nic_port ep_model_port(const struct nic_port *change); /* NULL: none */
+void ep_model_event(unsigned type, void *element);	      /* to every context; element NULL: the port */
 
 uint32_t nic_random(uint32_t below);
 uint64_t nic_now(void);

@@ -359,9 +359,12 @@ static void peer_ping(struct nic_qp *qp, uint64_t now)
 /* True: something moved, or will soon. */
 bool nic_step(void)
 {
-	bool busy = packets_receive();
+	bool busy;
 	uint64_t now = nic_now();
 
+	if (nic.port.state != IB_PORT_ACTIVE)
+		return false;
+	busy = packets_receive();
 	for (uint32_t i = 0; i < nic.qps_top; i++) {
 		struct nic_qp *qp = nic.qps[(nic.turn + i) % nic.qps_top];
 		bool blocked = false;
