@@ -30,14 +30,15 @@ row() { # NAME SECONDS SETUP COMMAND
 	IFS=, read -ra words <<<"$3"
 	for word in "${words[@]}"; do
 		case $word in
-		none | one | two) net_want "$word" || return 99 ;;
-		loss=* | memlock=* | flap=*) printf -v "${word%%=*}" %s "${word#*=}" ;;
-		down | wire) printf -v "$word" 1 ;;
+		none | one | two | four) net_want "$word" || return 99 ;;
+		loss=* | memlock=* | flap=* | down=*) printf -v "${word%%=*}" %s "${word#*=}" ;;
+		down) down=all ;;
+		wire) wire=1 ;;
 		*) echo "vm: unknown set-up $word"; return 99 ;;
 		esac
 	done
 	[ -z "$loss" ] || ports_loss "$loss" || return 99
-	[ -z "$down" ] || ports_down || return 99
+	[ -z "$down" ] || ports_down "$down" || return 99
 	if [ -n "$flap" ]; then ports_flap "$flap" & fi
 	before=$(crossed)
 	(

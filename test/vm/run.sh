@@ -63,7 +63,7 @@ job_start() { # FOLDER, rows on stdin
 	: >"$job/said"
 	printf 'cd %q\n' "$1" >"$job/cwd"
 	printf '%s\n' "$PWD" "$build" "$1" >"$job/see"
-	cp test/vm/guest.sh test/vm/setup.sh "$job"
+	cp test/vm/{guest,setup,ep_info}.sh "$job"
 	machine_start "$job"
 }
 
