@@ -369,6 +369,7 @@ int main(int argc, char **argv)
 	bool any = false;
 	int failed = 0;
 
+	setvbuf(stdout, NULL, _IOLBF, 0); /* not printed again by the ranks */
 	setenv("NCCL_EP_PEER_LOST_MS", "5000", 1);
 	if (argc < 2 || !lib || net_absent("verbs"))
 		return 77;
