@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What HT gives to the transport between two nodes on the CPU device: rows of 4 KiB in steps of 256 KiB, each a put, a
- * signal, and a signal that gives its slot back. Exit status 0 or 1.
+ * What HT gives to the transport between two nodes on the CPU device: rows of 4 KiB in steps of 256 KiB, the first ones
+ * shorter, each a put, a signal, and a signal that gives its slot back. Exit status 0 or 1.
  */
 #include <stdio.h>
 
@@ -10,7 +10,7 @@
 
 #define RANKS 2
 #define TOKENS 512
-#define STEPS 9 /* 61 rows of 4 KiB and their heads */
+#define STEPS (4 + 9) /* of 1, 2, 4 and 8 rows, and of 61 rows of 4 KiB and their heads */
 
 static int counts(struct ht_rig *rig, anyEpNetCounts_t *out)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Flow control: the limits are reached and never exceeded, a receiver that does not poll stops its senders at half of
- * the window and nobody else, a peer whose puts do not complete or complete late leaves the others their rate, and
- * ranks that flood each other through the narrowest window do not deadlock.
+ * the window and nobody else, a peer whose puts do not complete or complete late leaves the others their rate, credits
+ * overtake what waits, and ranks that flood each other through the narrowest window do not deadlock.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -376,6 +376,40 @@ static void floods(int n)
 	}
 }
 
+/* The limit is reached, puts and their signal wait: two credits behind them arrive, and the signal does not. */
+static void overtaking(const char *spec)
+{
+	struct eng_opts o = { .spec = spec,
+			      .ranks = 2,
+			      .bytes = 2 * AREA,
+			      .max_inline = ENG_INLINE_MAX,
+			      .flow = { .maxPuts = 1 },
+			      .window = 256 };
+	struct eng_rig *rig = eng_open(&o);
+	struct eng_rank *me = &rig->rank[0], *peer = &rig->rank[1];
+	uint32_t *hold = &me->port[0].probe.hold, n = 0;
+	struct ep_cmd cmd[24];
+
+	__atomic_store_n(hold, 1, __ATOMIC_RELAXED);
+	CHECK(eng_put(me, 1, 4096 - 128, AREA, 64) == 0, "the first put");
+	for (int i = 0; i < ENG_WAIT_MS * 50 && __atomic_load_n(hold, __ATOMIC_RELAXED) != 2; i++)
+		usleep(20);
+	for (; n < 20; n++)
+		cmd[n] = ep_cmd_put(1, 4096 + (uint64_t)n * 128, AREA, 64);
+	cmd[n++] = ep_cmd_signal(1, 0, 7);
+	cmd[n++] = ep_cmd_credit(1, 16, 1);
+	cmd[n++] = ep_cmd_credit(1, 16, 2);
+	CHECK(eng_push_all(me, 1, cmd, n) == 0, "push");
+	CHECK(eng_wait(peer, 16, 2), "%s: the credits wait too", spec);
+	CHECK(eng_word(peer, 0) == 0 && eng_counts(me).puts == 1, "%s: %llu puts went beyond the limit", spec,
+	      eng_counts(me).puts + 0ull);
+	__atomic_store_n(hold, 0, __ATOMIC_RELAXED);
+	CHECK(eng_wait(peer, 0, 7), "%s: the signal", spec);
+	CHECK(eng_word(peer, 16) == 2, "%s: the credits changed places", spec);
+	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
+	eng_close(rig);
+}
+
 int main(int argc, char **argv)
 {
 	alarm(300);
@@ -387,6 +421,8 @@ int main(int argc, char **argv)
 	window();
 	behind();
 	credits();
+	overtaking("loop");
+	overtaking("loop:unordered=1");
 	slots("faulty(loop):delay=50");
 	slots("faulty(loop):seed=6,reorder=100,delay=20");
 	floods(argc > 1 ? atoi(argv[1]) : 20000);

@@ -14,7 +14,7 @@ from ranks import main, same
 
 
 def equal(what, got, want):
-    got = got.cpu()
+    got, want = got.cpu(), want.cpu()
     assert got.dtype == want.dtype and got.shape == want.shape, f'{what}: {got.dtype} {tuple(got.shape)}, must be ' \
         f'{want.dtype} {tuple(want.shape)}'
     assert torch.equal(got, want), f'{what}: wrong at {(got.float() != want.float()).nonzero()[:4].tolist()}'
