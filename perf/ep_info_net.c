@@ -245,24 +245,42 @@ static int device_probe(const struct ep_net *net, int dev)
 	return rc;
 }
 
-/* 1: a job would use this candidate; 0: it has no device; negative: a job would use it, and fail. */
-static int candidate_try(const char *spec)
+/* The first candidate that has a device and cannot be used. */
+struct vain {
+	int rc;
+	char spec[EP_NET_SPEC_MAX], why[512];
+};
+
+/* Whether a job would use this candidate. One that fails a job's first steps is passed over, as a job does. */
+static bool candidate_try(const char *spec, struct vain *vain)
 {
 	struct ep_net *net;
 	int rc;
 
 	if (ep_net_try(spec, &net, NULL))
-		return 0;
+		return false;
 	rc = device_probe(net, 0);
-	if (rc)
-		ep_info_find(EP_INFO_ERROR,
-			     rc == -ENOMEM
-				     ? "raise the limit of locked memory: ulimit -l unlimited (--ulimit memlock=-1)"
-				     : "see the message of the transport, or leave it out: NCCL_EP_NET=^NAME",
-			     "%.64s has a device, but cannot register 16 MiB: jobs across hosts fail: %s", spec,
-			     *ep_last_error() ? ep_last_error() : strerror(-rc));
+	if (rc && !vain->rc) {
+		vain->rc = rc;
+		snprintf(vain->spec, sizeof(vain->spec), "%s", spec);
+		snprintf(vain->why, sizeof(vain->why), "%s", *ep_last_error() ? ep_last_error() : strerror(-rc));
+	}
 	ep_net_close(net);
-	return rc ? rc : 1;
+	return !rc;
+}
+
+/* used: what jobs fall back to; NULL: nothing. */
+static void vain_find(const struct vain *vain, const char *used)
+{
+	char then[80] = "fail";
+
+	if (used)
+		snprintf(then, sizeof(then), "use %.64s", used);
+	ep_info_find(used ? EP_INFO_WARNING : EP_INFO_ERROR,
+		     vain->rc == -ENOMEM ? "raise the limit of locked memory: ulimit -l unlimited (--ulimit memlock=-1)"
+					 : "see the message of the transport, or leave it out: NCCL_EP_NET=^NAME",
+		     "%.64s has a device, but cannot register 16 MiB: jobs across hosts %s: %s", vain->spec, then,
+		     vain->why);
 }
 
 /* Inside a host ranks map each other's memory and need none. */
@@ -270,20 +288,26 @@ void ep_info_transports(void)
 {
 	char list[EP_NET_SPEC_MAX], spec[EP_NET_SPEC_MAX];
 	const char *rest = list;
-	bool local = false;
-	int rc = 0;
+	struct vain vain = { 0 };
+	bool local = false, found = false;
 
 	if (ep_net_list(NULL, list)) {
 		ep_info_find(EP_INFO_ERROR, "unset NCCL_EP_NET, or name a transport that ep_info -n shows",
 			     "NCCL_EP_NET=%s: %s", ep_param_str(EP_P_NET), ep_last_error());
 		return;
 	}
-	while (!rc && ep_net_next(&rest, spec)) {
+	while (!found && ep_net_next(&rest, spec)) {
 		local |= ep_net_is_local(spec);
-		rc = ep_net_is_local(spec) ? 0 : candidate_try(spec);
+		found = !ep_net_is_local(spec) && candidate_try(spec, &vain);
 	}
-	ep_info_fact("transports", "ranks of several hosts", "%s%s", rc ? spec : "none", rc < 0 ? ", in vain" : "");
-	if (!rc)
+	ep_info_fact("transports", "ranks of several hosts", "%s%s",
+		     found     ? spec
+		     : vain.rc ? vain.spec
+			       : "none",
+		     !found && vain.rc ? ", in vain" : "");
+	if (vain.rc)
+		vain_find(&vain, found ? spec : NULL);
+	else if (!found)
 		ep_info_find(local ? EP_INFO_WARNING : EP_INFO_ERROR,
 			     "for several hosts install libibverbs and an RDMA NIC, or libfabric",
 			     "none of %s reaches other hosts%s", list, local ? ": jobs of one host run" : "");
