@@ -13,8 +13,8 @@
 
 #define WINDOW 512u   /* puts of a channel on the way, of an unordered net; where rows cross in large puts, more: */
 #define WINDOWS 4096u /* of all channels together: a net's latency is many puts */
-/* In flight where the net names no limit for large transfers: what is beyond waits in the engine, where credits overtake
- * it. 400 Gb/s need 335 us for it. */
+/* In flight where the net names no limit for large transfers: what is beyond waits in the engine, where credits
+ * overtake it. 400 Gb/s need 335 us for it. */
 #define THROUGHPUT_BYTES (16u << 20)
 #define LANES_GPU 4 /* rings per port: warps that push at once do not queue up for one counter */
 #define ENTRIES_GPU 2048u
