@@ -59,8 +59,9 @@ enum port_stop port_flow_stop(const struct ep_port *p, const struct port_channel
 
 static void channel_stall(struct ep_port *p, struct port_channel *ch)
 {
-	/* A whole interval lies between two checks, so more than one has passed since the completion. */
-	if (ch->stalled || !ch->out.puts || p->checks - ch->mark < 2)
+	/* A whole interval lies between two checks, so more than one has passed since the completion. Only a completion
+	 * resumes a channel: one whose puts are all quiet has none to come, and needs another put first. */
+	if (ch->stalled || !ch->out.requests || p->checks - ch->mark < 2)
 		return;
 	port_load_sub(&p->flow.out, &ch->out);
 	port_load_sub(&p->ring[ch->ring].flow.out, &ch->out);
@@ -68,7 +69,6 @@ static void channel_stall(struct ep_port *p, struct port_channel *ch)
 	port_flow_use(p, ch);
 }
 
-/* A channel with something in flight has a request, or queued commands after quiet puts. */
 void port_flow_check(struct ep_port *p)
 {
 	uint64_t now = ep_now_ns();
@@ -80,8 +80,6 @@ void port_flow_check(struct ep_port *p)
 	p->checked_turns = p->turns;
 	p->checks++;
 	for (struct port_channel *ch = p->busy.first; ch; ch = ch->next_busy)
-		channel_stall(p, ch);
-	for (struct port_channel *ch = p->ready.first; ch; ch = ch->next_ready)
 		channel_stall(p, ch);
 }
 

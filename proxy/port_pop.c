@@ -111,7 +111,7 @@ static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 	*last = (struct port_cmd){ .dst = ep_cmd_dst(cmd), .commands = 1 };
 	last->src = put ? ep_cmd_src(cmd) : ep_cmd_value(cmd);
 	last->length = put ? ep_cmd_length(cmd) : 0;
-	if (__builtin_expect(p->timed, 0) && !put)
+	if (__builtin_expect(p->timed, 0) && ep_cmd_op(cmd) == EP_CMD_SIGNAL)
 		port_times_popped(p, last);
 	cmd_queue(ch, last, ep_cmd_op(cmd) == EP_CMD_CREDIT);
 	port_ready(p, ch);

@@ -243,7 +243,8 @@ static enum outcome ahead_give(struct ep_port *p, struct port_channel *ch, int *
 	enum outcome how = GIVEN;
 
 	while (how == GIVEN && ch->cmd && ch->cmd->ahead && window_fits(p, ch, ch->cmd, ch->next)) {
-		how = cmd_give(p, ch, false);
+		/* What follows may not go this turn, so only another one like it covers a quiet one. */
+		how = cmd_give(p, ch, !ch->cmd->next || !ch->cmd->next->ahead);
 		*moved += how == GIVEN;
 	}
 	return how;

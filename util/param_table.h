@@ -90,7 +90,8 @@ EP_PARAM(IB_MTU, "NCCL_EP_IB_MTU", EP_T_INT, "0", 0, 4096, "",
 	 "Path MTU of the verbs transport: 256, 512, 1024, 2048 or 4096 bytes; 0: the largest both ports support.")
 EP_PARAM(MAX_INFLIGHT_BYTES, "NCCL_EP_MAX_INFLIGHT_BYTES", EP_T_INT, "-1", -1, 1099511627776,
 	 "UCCL_IB_MAX_INFLIGHT_BYTES",
-	 "Maximum bytes in flight per rank over the verbs transport; 0: no limit, -1: from the NIC's profile.")
+	 "Maximum bytes in flight per rank over the verbs transport; 0: no limit (HT: 16 MiB), -1: from the NIC's "
+	 "profile.")
 EP_PARAM(MAX_INFLIGHT_LL, "NCCL_EP_MAX_INFLIGHT_LL", EP_T_INT, "-1", -1, 1048576, "",
 	 "Maximum puts in flight per rank, for LL operations; 0 and -1 as above.")
 EP_PARAM(MAX_INFLIGHT_RING, "NCCL_EP_MAX_INFLIGHT_RING", EP_T_INT, "-1", -1, 1048576,
