@@ -3,7 +3,6 @@
  * Under a launcher that binds ranks to cores: the engine runs elsewhere, and the rank where the launcher put it; with
  * NCCL_EP_ENGINE_CPUS=inherit both are there. One line per rank. 0, 1, or 77: the process is not bound.
  */
-#include <dirent.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,29 +12,7 @@
 
 #include "proxy/cpus.h"
 #include "proxy/engine.h"
-
-/* The thread of this name, or 0, which sched_getaffinity takes for the caller. */
-static pid_t thread_find(const char *name)
-{
-	struct dirent *entry;
-	DIR *dir = opendir("/proc/self/task");
-	pid_t found = 0;
-
-	while (dir && !found && (entry = readdir(dir))) {
-		char path[300], text[32] = "";
-		FILE *f;
-
-		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
-		f = fopen(path, "r");
-		if (f && fgets(text, sizeof(text), f) && !strncmp(text, name, strlen(name)))
-			found = atoi(entry->d_name);
-		if (f)
-			fclose(f);
-	}
-	if (dir)
-		closedir(dir);
-	return found;
-}
+#include "test/rig/thread_find.h"
 
 static void cpus_print(const char *what, const cpu_set_t *cpus)
 {

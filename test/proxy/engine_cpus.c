@@ -4,7 +4,6 @@
  * NCCL_EP_ENGINE_CPUS says; else where the process is. And that NCCL_EP_ENGINE_NAP=0 keeps them awake. Each case in a
  * process of its own, since parameters are read once. Exit status 0, 1, or 77 where there is one CPU only.
  */
-#include <dirent.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "proxy/cpus.h"
 #include "proxy/engine.h"
 #include "util/clock.h"
+#include "test/rig/thread_find.h"
 
 static int first = -1, second = -1; /* CPUs of this process */
 
@@ -45,29 +45,6 @@ static void cpu_text(const char *word, char *out, size_t size)
 		snprintf(out, size, "%d", word[0] == '1' ? first : second);
 	else
 		snprintf(out, size, "%s", word);
-}
-
-/* The thread of this name; 0: none. */
-static pid_t thread_find(const char *name)
-{
-	struct dirent *entry;
-	DIR *dir = opendir("/proc/self/task");
-	pid_t found = 0;
-
-	while (dir && !found && (entry = readdir(dir))) {
-		char path[300], text[32] = "";
-		FILE *f;
-
-		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", entry->d_name);
-		f = fopen(path, "r");
-		if (f && fgets(text, sizeof(text), f) && !strncmp(text, name, strlen(name)))
-			found = atoi(entry->d_name);
-		if (f)
-			fclose(f);
-	}
-	if (dir)
-		closedir(dir);
-	return found;
 }
 
 static void bind_to(int cpu)
