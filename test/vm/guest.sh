@@ -22,6 +22,7 @@ row_run() { # SECONDS MEMLOCK COMMAND
 	local wrap=(unshare --pid --fork --kill-child --mount-proc)
 	[ "$2" = unlimited ] || wrap+=(setpriv --bounding-set=-ipc_lock)
 	ulimit -l "$2"
+	ulimit -n 8192 # 16 ranks of one process, with a communicator for each number of ranks, have over 1024 files open
 	exec "${wrap[@]}" timeout -k 5 "$1" bash -c "$3"
 }
 
