@@ -43,7 +43,7 @@ struct port_flow {
 
 /* A put or signal that the net has not taken completely. */
 struct port_cmd {
-	struct port_cmd *next;
+	struct port_cmd *next, *prev;
 	uint64_t dst;
 	uint64_t src;	   /* signal: the value */
 	uint32_t length;   /* 0: a signal */
@@ -262,6 +262,7 @@ static inline void port_node_put(struct ep_port *p, void *node)
 }
 
 /* Appends to the ready list: it has a command to send, or owes a credit. */
+void port_cmd_unlink(struct port_channel *ch, struct port_cmd *cmd);
 void port_ready(struct ep_port *p, struct port_channel *ch);
 /* Before a call of the net, so that ep_last_error() after it belongs to that call. */
 static inline void port_error_clear(void)

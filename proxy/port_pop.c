@@ -9,6 +9,8 @@
 
 #include "util/error.h"
 
+#define JOIN_LOOK 16 /* queued puts that a new one is compared with */
+
 /* Whether these bytes lie inside a region. */
 static bool place_holds(const struct ep_port *p, uint64_t place, uint64_t n)
 {
@@ -47,21 +49,65 @@ static bool cmd_is_sane(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 	return false;
 }
 
-/* Merges a put that continues the queued one before it at both ends. Never delays a put for this. */
-static bool cmd_join(const struct ep_port *p, const struct port_channel *ch, const struct ep_cmd *cmd)
+void port_cmd_unlink(struct port_channel *ch, struct port_cmd *cmd)
 {
-	struct port_cmd *last = ch->cmd ? (struct port_cmd *)ch->cmd_end : NULL;
-	uint32_t n = ep_cmd_length(cmd);
+	if (cmd->prev)
+		cmd->prev->next = cmd->next;
+	else
+		ch->cmd = cmd->next;
+	if (cmd->next)
+		cmd->next->prev = cmd->prev;
+	else
+		ch->cmd_end = cmd->prev ? &cmd->prev->next : &ch->cmd;
+}
 
+/* Whether b continues a at both ends. The address after a region's end is the next region's start: not adjacent. */
+static bool puts_meet(const struct port_cmd *a, const struct port_cmd *b)
+{
+	return a->dst + a->length == b->dst && a->src + a->length == b->src && (b->dst & PORT_OFFSET_MASK) &&
+	       (b->src & PORT_OFFSET_MASK);
+}
+
+/* Merges a put with one queued after the last signal that ends where it begins, or begins where it ends; NULL: none. */
+static struct port_cmd *put_join(const struct ep_port *p, const struct port_channel *ch, const struct port_cmd *put)
+{
 	/* next is the first member, so cmd_end points at the last command. */
-	if (!last || !last->length || last->dst + last->length != ep_cmd_dst(cmd) ||
-	    last->src + last->length != ep_cmd_src(cmd) || (uint64_t)last->length + n > p->join_max)
+	struct port_cmd *at = ch->cmd ? (struct port_cmd *)ch->cmd_end : NULL;
+
+	for (int n = 0; at && at->length && n < JOIN_LOOK; n++, at = at->prev) {
+		if (at == put || (uint64_t)at->length + put->length > p->join_max)
+			continue;
+		if (puts_meet(at, put)) {
+			at->length += put->length;
+		} else if (!at->sent && puts_meet(put, at)) {
+			at->dst = put->dst;
+			at->src = put->src;
+			at->length += put->length;
+		} else {
+			continue;
+		}
+		at->commands += put->commands;
+		return at;
+	}
+	return NULL;
+}
+
+/*
+ * Warps claim rows in order and push them when they are written, in any order: so a put is compared with several queued
+ * ones, and one that fills a gap joins both sides. Nothing but a signal orders puts. Never delays a put for this.
+ */
+static bool cmd_join(struct ep_port *p, struct port_channel *ch, const struct port_cmd *put)
+{
+	struct port_cmd *at = put_join(p, ch, put);
+
+	if (!at)
 		return false;
-	/* The address after a region's end is the next region's start: not adjacent. */
-	if (!(ep_cmd_dst(cmd) & PORT_OFFSET_MASK) || !(ep_cmd_src(cmd) & PORT_OFFSET_MASK))
-		return false;
-	last->length += n;
-	last->commands++;
+	port_count(&p->counts.joined, 1);
+	if (!at->sent && put_join(p, ch, at)) {
+		port_count(&p->counts.joined, 1);
+		port_cmd_unlink(ch, at);
+		port_node_put(p, at);
+	}
 	return true;
 }
 
@@ -74,16 +120,19 @@ static void cmd_queue(struct port_channel *ch, struct port_cmd *cmd, bool ahead)
 	while (ahead && *at && (*at)->ahead)
 		at = &(*at)->next;
 	cmd->next = *at;
+	cmd->prev = at == &ch->cmd ? NULL : (struct port_cmd *)at;
 	*at = cmd;
-	if (!cmd->next)
+	if (cmd->next)
+		cmd->next->prev = cmd;
+	else
 		ch->cmd_end = &cmd->next;
 }
 
 static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 {
 	bool put = ep_cmd_op(cmd) == EP_CMD_PUT;
+	struct port_cmd one = { .dst = ep_cmd_dst(cmd), .commands = 1 }, *last;
 	struct port_channel *ch;
-	struct port_cmd *last;
 
 	if (ep_cmd_op(cmd) == EP_CMD_NOP || (put && !ep_cmd_length(cmd))) {
 		p->ring[ring].done++;
@@ -98,19 +147,17 @@ static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 		p->ring[ring].done++;
 		return 0;
 	}
-	if (put && cmd_join(p, ch, cmd)) {
-		port_count(&p->counts.joined, 1);
+	one.src = put ? ep_cmd_src(cmd) : ep_cmd_value(cmd);
+	one.length = put ? ep_cmd_length(cmd) : 0;
+	if (put && cmd_join(p, ch, &one))
 		return 0;
-	}
 	last = (struct port_cmd *)port_node_get(p);
 	if (!last) {
 		port_count(&p->counts.dropped, 1);
 		p->ring[ring].done++;
 		return 0;
 	}
-	*last = (struct port_cmd){ .dst = ep_cmd_dst(cmd), .commands = 1 };
-	last->src = put ? ep_cmd_src(cmd) : ep_cmd_value(cmd);
-	last->length = put ? ep_cmd_length(cmd) : 0;
+	*last = one;
 	if (__builtin_expect(p->timed, 0) && ep_cmd_op(cmd) == EP_CMD_SIGNAL)
 		port_times_popped(p, last);
 	cmd_queue(ch, last, ep_cmd_op(cmd) == EP_CMD_CREDIT);

@@ -226,9 +226,7 @@ static enum outcome cmd_give(struct ep_port *p, struct port_channel *ch, bool la
 			return how;
 		if (__builtin_expect(p->timed, 0))
 			port_times_given(p, ch, cmd);
-		ch->cmd = cmd->next;
-		if (!ch->cmd)
-			ch->cmd_end = &ch->cmd;
+		port_cmd_unlink(ch, cmd);
 		port_node_put(p, cmd);
 		return how;
 	}

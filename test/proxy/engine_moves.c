@@ -67,10 +67,10 @@ static void message_send(struct eng_rank *me, int peer, struct side *s)
 	}
 	if (cut[n - 1] < MESSAGE)
 		cut[n++] = MESSAGE;
-	/* Two runs, the later one first, every third time; else in order. */
+	/* Two runs, the later one first, every third time; from the last to the first every fifth; else in order. */
 	first = k % 3 ? 0 : (uint32_t)eng_draw(&s->luck) % (n - 1);
 	for (uint32_t i = 0; i + 1 < n; i++) {
-		uint32_t c = (i + first) % (n - 1);
+		uint32_t c = k % 5 ? (i + first) % (n - 1) : n - 2 - i;
 
 		CHECK(eng_put(me, peer, to + cut[c], from + cut[c], cut[c + 1] - cut[c]) == 0, "put to %d", peer);
 		s->bytes += cut[c + 1] - cut[c];
@@ -210,6 +210,45 @@ static void joined(const char *spec, uint64_t max_put, uint64_t max_bytes, uint6
 	eng_close(rig);
 }
 
+/* As warps push rows: in any order. Those that are written last fill the gaps; nothing crosses a signal. */
+static void shuffled(const char *spec, uint32_t rows, uint64_t seed)
+{
+	struct eng_opts o = {
+		.spec = spec, .ranks = 2, .bytes = 65536, .max_inline = ENG_INLINE_MAX, .detached = true
+	};
+	struct eng_rig *rig = eng_open(&o);
+	struct eng_rank *me = &rig->rank[0];
+	struct ep_port_counts c;
+	uint32_t order[64];
+
+	for (uint32_t i = 0; i < rows; i++) {
+		uint32_t at = (uint32_t)(eng_draw(&seed) % (i + 1));
+
+		order[i] = order[at];
+		order[at] = i;
+	}
+	for (uint32_t i = 0; i < 2 * rows * 64; i++)
+		me->mem[32768 + i] = (uint8_t)(i * 7 + i / 256);
+	for (uint32_t half = 0; half < 2; half++) {
+		for (uint32_t i = 0; i < rows; i++) {
+			uint32_t at = (half * rows + order[i]) * 64;
+
+			CHECK(eng_put(me, 1, 1024 + at, 32768 + at, 64) == 0, "push");
+		}
+		CHECK(eng_signal(me, 1, 0, half + 1) == 0, "push");
+	}
+	for (int r = 0; r < 2; r++)
+		CHECK(ep_engine_attach(rig->rank[r].port[0].engine, rig->rank[r].port[0].port) == 0, "attach");
+	CHECK(eng_wait(&rig->rank[1], 0, 2), "%s: the signal", spec);
+	CHECK(eng_quiet(me) == 0, "%s", ep_last_error());
+	c = eng_counts(me);
+	CHECK(c.puts == 2 && c.joined == 2 * (rows - 1) && c.bytes == 2ull * rows * 64,
+	      "%s: %u rows twice: %llu puts, %llu joined, %llu bytes", spec, rows, c.puts + 0ull, c.joined + 0ull,
+	      c.bytes + 0ull);
+	CHECK(memcmp(rig->rank[1].mem + 1024, me->mem + 32768, 2 * rows * 64) == 0, "%s: payload", spec);
+	eng_close(rig);
+}
+
 /* Quiet covers what was pushed, not only what was popped. */
 static void drained(void)
 {
@@ -291,6 +330,8 @@ int main(int argc, char **argv)
 	joined("loop:unordered=1", 0, 0, 1 + 1 + 1 + 1);
 	joined("faulty(loop):reorder=8", 512, 0, 2 + 1 + 1 + 1);
 	joined("loop", 0, 2048, 2 + 1 + 1 + 1); /* a quarter of the flow limit */
+	shuffled("loop", 30, 1);
+	shuffled("loop:unordered=1", 30, 2);
 	drained();
 	for (unsigned i = 0; i < sizeof(cells) / sizeof(cells[0]); i++)
 		cell_run(cells[i], n);
