@@ -1,11 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "test/callers/caller.h"
 
+#include <getopt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define SYNC_SECONDS 60.0
+
+static int usage(FILE *out, const char *program, int status)
+{
+	fprintf(out,
+		"usage: %s [-t | -g] [-n ROUNDS] LIBNCCL_EP.SO\n"
+		"  -t  ranks are threads (default)   -g  ranks are processes   -n  passes of each kind (10)\n",
+		program);
+	return status;
+}
+
+int caller_options(struct caller_options *o, const char *program, int argc, char **argv)
+{
+	int c;
+
+	*o = (struct caller_options){ .rounds = 10 };
+	while ((c = getopt(argc, argv, "tgn:h")) != -1) {
+		if (c == 'h')
+			return usage(stdout, program, 0);
+		if (c == 't' || c == 'g')
+			o->processes = c == 'g';
+		else if (c == 'n')
+			o->rounds = atoi(optarg);
+		else
+			return usage(stderr, program, 2);
+	}
+	if (optind != argc - 1 || o->rounds < 1)
+		return usage(stderr, program, 2);
+	snprintf(o->library, sizeof(o->library), "%s", argv[optind]);
+	return -1;
+}
 
 int caller_open(struct caller *c, struct seat *seat)
 {

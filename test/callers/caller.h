@@ -8,6 +8,16 @@
 #include "test/oracle/shim.h"
 #include "test/oracle/world.h"
 
+/* What both programs are told: [-t | -g] [-n ROUNDS] LIBNCCL_EP.SO */
+struct caller_options {
+	bool processes;
+	int rounds;
+	char library[512];
+};
+
+/* -1 to go on, or the status to exit with. */
+int caller_options(struct caller_options *o, const char *program, int argc, char **argv);
+
 struct caller {
 	struct seat *seat;
 	ncclComm_t comm;

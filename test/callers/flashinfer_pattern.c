@@ -5,7 +5,6 @@
  * were never initialised and are read to their end; masks by functions of the global scope, from pinned memory. Ranks
  * are threads, or processes (-g). Exit status 0 or 1.
  */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +17,7 @@
 #define JOB_SECONDS 120.0
 
 struct job {
-	char library[512];
-	int rounds;
+	struct caller_options o;
 	enum ll_layout layout;
 	struct ht_shape ht;
 };
@@ -103,13 +101,13 @@ static int ll_job(struct seat *seat, const void *arg)
 	int rc = 0;
 
 	shape.layout = job->layout;
-	if (load_python(job->library))
+	if (load_python(job->o.library))
 		return seat_fail(seat, "libnccl_ep.so cannot be used");
 	if (caller_open(&c, seat) || group_make(&c, &config, &group) || ll_layer_open(&l, &c, &shape, false, false))
 		goto close;
-	for (int i = 0; i < job->rounds && !rc; i++)
+	for (int i = 0; i < job->o.rounds && !rc; i++)
 		rc = ll_fresh(&l, group, (uint64_t)i);
-	if (!rc && !ll_kept(&l, group, job->rounds) && !caller_healthy(&c, group) && !seat_barrier(seat))
+	if (!rc && !ll_kept(&l, group, job->o.rounds) && !caller_healthy(&c, group) && !seat_barrier(seat))
 		caller_expect(&c, "ncclEpGroupDestroy", ep.ncclEpGroupDestroy(group));
 close:
 	ll_layer_close(&l);
@@ -164,7 +162,7 @@ static int mask_job(struct seat *seat, const void *arg)
 
 	config.enable_mask = 1;
 	config.timeout_ns = 20ull * 1000 * 1000 * 1000;
-	if (load_python(job->library))
+	if (load_python(job->o.library))
 		return seat_fail(seat, "libnccl_ep.so cannot be used");
 	if (caller_open(&c, seat) || group_make(&c, &config, &group) ||
 	    TENSOR(&c, &mask, ON_DEVICE, ncclInt32, RANKS) || TENSOR(&c, &pinned, PINNED, ncclInt32, RANKS) ||
@@ -203,7 +201,7 @@ static int ht_open(struct ht *h, struct seat *seat, const struct job *job)
 
 	*h = (struct ht){ .shape = job->ht, .height = (size_t)job->ht.capacity, .c = { .seat = seat } };
 	config.max_recv_tokens_per_rank = (unsigned)job->ht.capacity;
-	if (load_python(job->library))
+	if (load_python(job->o.library))
 		return seat_fail(seat, "libnccl_ep.so cannot be used");
 	return caller_open(c, seat) || group_make(c, &config, &h->group) ||
 			       TENSOR(c, &h->idx, ON_DEVICE, ncclInt64, t, k) ||
@@ -394,9 +392,9 @@ static int ht_job(struct seat *seat, const void *arg)
 	struct ht h;
 	int rc = ht_open(&h, seat, job);
 
-	for (int i = 0; i < job->rounds && !rc; i++)
+	for (int i = 0; i < job->o.rounds && !rc; i++)
 		rc = ht_fresh(&h, (uint64_t)i);
-	if (!rc && !ht_kept(&h, job->rounds))
+	if (!rc && !ht_kept(&h, job->o.rounds))
 		caller_healthy(&h.c, h.group);
 	return ht_close(&h);
 }
@@ -428,33 +426,15 @@ static int run_one(struct world *world, const char *name, int ranks, world_fn fn
 	return rc != 0;
 }
 
-static int usage(FILE *out, int status)
-{
-	fprintf(out, "usage: flashinfer_pattern [-t | -g] [-n ROUNDS] LIBNCCL_EP.SO\n"
-		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  passes of each kind (10)\n");
-	return status;
-}
-
 int main(int argc, char **argv)
 {
-	struct job job = { .rounds = 10 };
-	struct world_opts opts = { .seats = RANKS };
+	struct job job = { 0 };
+	int status = caller_options(&job.o, "flashinfer_pattern", argc, argv), failed = 0;
+	struct world_opts opts = { .seats = RANKS, .processes = job.o.processes };
 	struct world *world;
-	int c, failed = 0;
 
-	while ((c = getopt(argc, argv, "tgn:h")) != -1) {
-		if (c == 'h')
-			return usage(stdout, 0);
-		if (c == 't' || c == 'g')
-			opts.processes = c == 'g';
-		else if (c == 'n')
-			job.rounds = atoi(optarg);
-		else
-			return usage(stderr, 2);
-	}
-	if (optind != argc - 1 || job.rounds < 1)
-		return usage(stderr, 2);
-	snprintf(job.library, sizeof(job.library), "%s", argv[optind]);
+	if (status >= 0)
+		return status;
 	if (world_open(&opts, &world))
 		return 1;
 	job.layout = LL_EXPERT_MAJOR;
@@ -465,7 +445,7 @@ int main(int argc, char **argv)
 	job.ht = ht_shape(RANKS, 40, 1024);
 	failed += run_one(world, "HT flat", RANKS, ht_job, &job);
 	job.ht = ht_shape(TALL_RANKS, 8192 + 500, 64);
-	job.rounds = 2;
+	job.o.rounds = 2;
 	failed += run_one(world, "HT flat, 8692 tokens", TALL_RANKS, ht_job, &job);
 	failed += world_close(world) != 0;
 	printf("flashinfer_pattern: %s, %s\n", failed ? "failed" : "passed", opts.processes ? "processes" : "threads");

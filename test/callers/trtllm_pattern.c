@@ -4,7 +4,6 @@
  * created with the first routing and updated for every other one, on a GPU inside a captured graph. Ranks are threads,
  * or processes (-g). Exit status 0 or 1.
  */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +15,7 @@
 
 struct job {
 	bool window;
-	char library[512];
-	int rounds;
+	struct caller_options o;
 };
 
 static const struct ll_shape shape = { .layout = LL_RANK_MAJOR,
@@ -117,10 +115,10 @@ static int pattern(struct ll_layer *l, const struct job *job, ncclEpGroup_t grou
 {
 	if (back_and_forth(l, group))
 		return -1;
-	for (int i = 0; i < job->rounds; i++)
+	for (int i = 0; i < job->o.rounds; i++)
 		if (forward(l, group, 10 + (uint64_t)i))
 			return -1;
-	if (steps(l, job->rounds) || caller_healthy(l->c, group) || ll_layer_destroy(l))
+	if (steps(l, job->o.rounds) || caller_healthy(l->c, group) || ll_layer_destroy(l))
 		return -1;
 	return 0;
 }
@@ -132,7 +130,7 @@ static int job_run(struct seat *seat, const void *arg)
 	struct ll_layer l = { 0 };
 	struct caller c;
 
-	if (load_python(job->library))
+	if (load_python(job->o.library))
 		return seat_fail(seat, "libnccl_ep.so cannot be used");
 	if (!caller_open(&c, seat) && !group_make(&c, &group) && !ll_layer_open(&l, &c, &shape, true, job->window) &&
 	    !pattern(&l, job, group) && !seat_barrier(seat))
@@ -141,33 +139,15 @@ static int job_run(struct seat *seat, const void *arg)
 	return caller_close(&c);
 }
 
-static int usage(FILE *out, int status)
-{
-	fprintf(out, "usage: trtllm_pattern [-t | -g] [-n ROUNDS] LIBNCCL_EP.SO\n"
-		     "  -t  ranks are threads (default)   -g  ranks are processes   -n  passes of each kind (10)\n");
-	return status;
-}
-
 int main(int argc, char **argv)
 {
-	struct job job = { .rounds = 10 };
-	struct world_opts opts = { .seats = RANKS };
+	struct job job = { 0 };
+	int status = caller_options(&job.o, "trtllm_pattern", argc, argv), failed = 0;
+	struct world_opts opts = { .seats = RANKS, .processes = job.o.processes };
 	struct world *world;
-	int c, failed = 0;
 
-	while ((c = getopt(argc, argv, "tgn:h")) != -1) {
-		if (c == 'h')
-			return usage(stdout, 0);
-		if (c == 't' || c == 'g')
-			opts.processes = c == 'g';
-		else if (c == 'n')
-			job.rounds = atoi(optarg);
-		else
-			return usage(stderr, 2);
-	}
-	if (optind != argc - 1 || job.rounds < 1)
-		return usage(stderr, 2);
-	snprintf(job.library, sizeof(job.library), "%s", argv[optind]);
+	if (status >= 0)
+		return status;
 	if (world_open(&opts, &world))
 		return 1;
 	for (int i = 0; i < 2; i++) {
