@@ -142,9 +142,14 @@ const char *vb_port_state(unsigned state)
 					      "INIT (not yet configured by the subnet manager)",
 					      "ARMED (not yet activated by the subnet manager)",
 					      "ACTIVE",
-					      "DEFERRED" };
+					      "ACTIVE_DEFER" };
 
 	return states[state < sizeof(states) / sizeof(states[0]) ? state : 0];
+}
+
+bool vb_port_is_up(unsigned state)
+{
+	return state == IB_PORT_ACTIVE || state == IB_PORT_ACTIVE_DEFER;
 }
 
 /* Why a port cannot be used, or NULL. */
@@ -157,7 +162,7 @@ static const char *port_refused(const struct vb_dev *dev, const struct ib_device
 	if (device->transport != IB_TRANSPORT_IB)
 		return device->transport == IB_TRANSPORT_IWARP ? "iWARP carries no immediate data"
 							       : "it has no RC queue pairs";
-	if (dev->link.state == IB_PORT_ACTIVE)
+	if (vb_port_is_up(dev->link.state))
 		return NULL;
 	snprintf(text, sizeof(text), "the port is %s; check the cable or ip link", vb_port_state(dev->link.state));
 	return text;

@@ -48,7 +48,7 @@ static bool port_check(struct vb_comm *comm)
 
 	if (vb_api()->query_port(comm->context, dev->port, &now))
 		return false;
-	if (now.state != IB_PORT_ACTIVE) {
+	if (!vb_port_is_up(now.state)) {
 		snprintf(why, sizeof(why), "port %s is %s; check the cable or ip link", dev->name,
 			 vb_port_state(now.state));
 		peers_lose(comm, why);

@@ -237,6 +237,11 @@ bool vb_name_allowed(const char *filter, const char *name, int port);
 
 /* The state of a port as text. */
 const char *vb_port_state(unsigned state);
+/*
+ * A port in ACTIVE_DEFER keeps its LID and its queue pairs: the link recovers from an error, and the port is ACTIVE
+ * again soon, or DOWN. Retransmissions cover the gap, so no peer is lost for it.
+ */
+bool vb_port_is_up(unsigned state);
 
 /* Which GIDs are acceptable. family: AF_INET, AF_INET6 or 0; index -1: the best one. */
 struct vb_gid_wish {

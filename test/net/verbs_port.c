@@ -3,9 +3,9 @@
  * verbs_port CASE...: what a port or a device reports is acted on at once, and the message names the port, the peer and
  * both addresses. cable: two pairs of devices, one of which loses its link (ip link); chosen: a device whose port is
  * down is not. All others are of the model of test/model/verbs, which raises the events: down: with an event; silent:
- * without one; flap: it is up again, and down later; gid: the address changes; lid: that of InfiniBand; qp: a queue
- * pair fails; fatal: the device, or the UD queue pair; timeout: retransmissions end before NCCL_EP_PEER_LOST_MS. 77:
- * not possible here.
+ * without one; flap: it is up again, and down later; defer: ACTIVE_DEFER is up, and down later; gid: the address
+ * changes; lid: that of InfiniBand; qp: a queue pair fails; fatal: the device, or the UD queue pair; timeout:
+ * retransmissions end before NCCL_EP_PEER_LOST_MS. 77: not possible here.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -135,6 +135,27 @@ static void flap(struct net_rank *me)
 		NET_UNTIL(me, model.stats->port_reads > reads, NULL, NULL);
 		port_set(1, 7, 1);
 		EXPECT(me, !is_lost(me, 0));
+		all_lost(me, SOON_MS, "port model0:1 is DOWN");
+	}
+	others_go_on(me);
+}
+
+/* The state is read at the event, and again while that is in doubt: both times the port counts as up. */
+static void defer(struct net_rank *me)
+{
+	uint32_t reads = model.stats->port_reads;
+
+	if (me->rank == PORT_RANK) {
+		port_set(IB_PORT_ACTIVE_DEFER, 7, 1);
+		model.event(IB_EVENT_PORT_ERR, NULL);
+	}
+	all_live(me, 600);
+	if (me->rank == PORT_RANK)
+		EXPECT(me, model.stats->port_reads >= reads + 2);
+	net_meet(me);
+	if (me->rank == PORT_RANK) {
+		port_set(1, 7, 1);
+		model.event(IB_EVENT_PORT_ERR, NULL);
 		all_lost(me, SOON_MS, "port model0:1 is DOWN");
 	}
 	others_go_on(me);
@@ -340,11 +361,17 @@ static const struct {
 	int (*rig)(struct net_case *test); /* NULL: net_run */
 	bool real;
 } cases[] = {
-	{ "down", NULL, down, NULL, false },	   { "silent", NULL, silent, NULL, false },
-	{ "flap", NULL, flap, NULL, false },	   { "gid", "mlx5", gid, NULL, false },
-	{ "lid", "ib", lid, NULL, false },	   { "qp", NULL, qp, NULL, false },
-	{ "fatal", NULL, fatal, NULL, false },	   { "timeout", NULL, timeout, timeout_run, false },
-	{ "cable", NULL, cable, cable_run, true }, { "chosen", NULL, chosen, chosen_run, true },
+	{ "down", NULL, down, NULL, false },
+	{ "silent", NULL, silent, NULL, false },
+	{ "flap", NULL, flap, NULL, false },
+	{ "defer", NULL, defer, NULL, false },
+	{ "gid", "mlx5", gid, NULL, false },
+	{ "lid", "ib", lid, NULL, false },
+	{ "qp", NULL, qp, NULL, false },
+	{ "fatal", NULL, fatal, NULL, false },
+	{ "timeout", NULL, timeout, timeout_run, false },
+	{ "cable", NULL, cable, cable_run, true },
+	{ "chosen", NULL, chosen, chosen_run, true },
 };
 #define CASES ((int)(sizeof(cases) / sizeof(cases[0])))
 

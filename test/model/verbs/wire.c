@@ -362,7 +362,7 @@ bool nic_step(void)
 	bool busy;
 	uint64_t now = nic_now();
 
-	if (nic.port.state != IB_PORT_ACTIVE)
+	if (nic.port.state != IB_PORT_ACTIVE && nic.port.state != IB_PORT_ACTIVE_DEFER)
 		return false;
 	busy = packets_receive();
 	for (uint32_t i = 0; i < nic.qps_top; i++) {
