@@ -104,25 +104,45 @@ static int qp_make(struct vb_conn *conn, struct vb_qp *qp, uint32_t depth)
 	return rc || !comm->per_qp ? rc : vb_rq_open(conn->ctx, &qp->rq, qp->qp, qp->index);
 }
 
-/* One buffer per send queue entry: the value must stay until the work request completes. */
-static int bytes_make(struct vb_conn *conn, uint32_t depth)
+/*
+ * For all peers of the context at once: a registration for each would be entries of the NIC's tables, and commands to
+ * its firmware, that grow with the ranks.
+ */
+static int bytes_open(struct vb_ctx *ctx, uint32_t depth)
 {
-	size_t size = (size_t)conn->count * depth * VB_INLINE;
-	uint8_t *bytes;
+	struct vb_comm *comm = ctx->comm;
+	uint32_t room = (uint32_t)(comm->base.nranks - comm->base.absent) * comm->qps * depth;
+	uint8_t *bytes = ep_base_pages("verbs", (size_t)room * VB_INLINE);
 
-	if (conn->max_inline >= VB_INLINE)
-		return 0;
-	bytes = ep_base_pages("verbs", size);
 	if (!bytes)
 		return -ENOMEM;
 	errno = EIO;
-	conn->bytes = vb_api()->reg_mr(conn->ctx->comm->pd, bytes, size, IB_ACCESS_LOCAL_WRITE);
-	if (!conn->bytes) {
+	ctx->bytes = vb_api()->reg_mr(comm->pd, bytes, (size_t)room * VB_INLINE, IB_ACCESS_LOCAL_WRITE);
+	if (!ctx->bytes) {
 		free(bytes);
 		return -errno;
 	}
-	for (int k = 0; k < conn->count; k++)
-		conn->qp[k].bytes = bytes + (size_t)k * depth * VB_INLINE;
+	ctx->bytes_room = room;
+	return 0;
+}
+
+/* One buffer per send queue entry: the value must stay until the work request completes. */
+static int bytes_make(struct vb_conn *conn, uint32_t depth)
+{
+	struct vb_ctx *ctx = conn->ctx;
+	uint32_t want = conn->count * depth;
+	int rc = 0;
+
+	if (conn->max_inline >= VB_INLINE)
+		return 0;
+	if (!ctx->bytes)
+		rc = bytes_open(ctx, depth);
+	if (rc || want > ctx->bytes_room - ctx->bytes_used)
+		return rc ? rc : -ENOSPC;
+	for (int k = 0; k < conn->count; k++) {
+		conn->qp[k].bytes = (uint8_t *)ctx->bytes->addr + (size_t)ctx->bytes_used * VB_INLINE;
+		ctx->bytes_used += depth;
+	}
 	return 0;
 }
 
@@ -156,12 +176,6 @@ void vb_conn_close(struct vb_conn *conn)
 	for (int k = 0; conn->qp && k < conn->count; k++)
 		if (conn->qp[k].qp)
 			vb_api()->destroy_qp(conn->qp[k].qp);
-	if (conn->bytes) {
-		void *bytes = conn->bytes->addr;
-
-		vb_api()->dereg_mr(conn->bytes);
-		free(bytes);
-	}
 	for (int k = 0; conn->qp && k < conn->count; k++)
 		free(conn->qp[k].slots);
 	free(conn->qp);

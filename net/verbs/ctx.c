@@ -79,6 +79,15 @@ int vb_ctx_open(struct vb_comm *comm, int index, struct vb_ctx **out)
 	return rc;
 }
 
+static void bytes_close(struct vb_ctx *ctx)
+{
+	void *bytes = ctx->bytes ? ctx->bytes->addr : NULL;
+
+	if (ctx->bytes)
+		vb_api()->dereg_mr(ctx->bytes);
+	free(bytes);
+}
+
 /* Queue pairs first: their work requests in flight need the rest. NULL is accepted. */
 void vb_ctx_close(struct vb_ctx *ctx)
 {
@@ -86,6 +95,7 @@ void vb_ctx_close(struct vb_ctx *ctx)
 		return;
 	for (int r = 0; ctx->conns && r < ctx->comm->base.nranks; r++)
 		vb_conn_close(&ctx->conns[r]);
+	bytes_close(ctx);
 	vb_ud_close(ctx);
 	if (ctx->srq)
 		vb_api()->destroy_srq(ctx->srq);

@@ -104,7 +104,7 @@ static void source_fill(struct vb_ctx *ctx, struct vb_qp *qp, const ncclEpNetPut
 		sge->lkey = 0;
 	} else {
 		bytes = qp->bytes + (size_t)(qp->posted % qp->depth) * VB_INLINE;
-		sge->lkey = qp->conn->bytes->lkey;
+		sge->lkey = ctx->bytes->lkey;
 	}
 	memcpy(bytes, put->src, put->size);
 	sge->addr = (uintptr_t)bytes;

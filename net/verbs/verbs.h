@@ -136,7 +136,6 @@ struct vb_conn {
 	uint32_t max_inline;
 	uint32_t open; /* work requests posted and not completed */
 	struct vb_qp *qp;
-	struct ib_mr *bytes; /* registration of vb_qp.bytes, or NULL */
 	void *ah;
 	uint64_t since;		  /* ctx->clock of the last progress */
 	uint64_t asked, ask_next; /* ctx->clock */
@@ -177,6 +176,8 @@ struct vb_ctx {
 	struct vb_conn *conns, *asking;
 	struct vb_qp **qps; /* by index; qps_count of qps_room are used */
 	uint32_t qps_count, qps_room;
+	struct ib_mr *bytes; /* all vb_qp.bytes; NULL until a queue pair has no inline data */
+	uint32_t bytes_used, bytes_room;
 	struct vb_slot *free;
 	void **slabs;
 	uint32_t slabs_count;

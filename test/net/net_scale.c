@@ -23,6 +23,7 @@
 
 #define WAIT_MS 300000
 #define CONTEXTS 4
+#define MRS 5	    /* at most, of a context */
 #define WINDOW 512u /* puts of a channel, as in plugin/link/link.c */
 
 /* Shared by the two processes. */
@@ -259,9 +260,9 @@ static int counts_check(const struct counts *c, int ranks, unsigned contexts)
 	bool verbs = c->qps != 0;
 
 	if ((verbs ? c->qps : c->addresses) != peers || c->cqs != contexts || c->srqs > contexts ||
-	    (verbs ? c->uds : c->endpoints) != contexts) {
-		fprintf(stderr, "net_scale: %s: %d ranks, %u contexts: the counts of connections or queues are wrong\n",
-			spec, ranks, contexts);
+	    (verbs ? c->uds : c->endpoints) != contexts || c->mrs > 1 + MRS * contexts) {
+		fprintf(stderr, "net_scale: %s: %d ranks, %u contexts: the counts of objects are wrong\n", spec, ranks,
+			contexts);
 		return 1;
 	}
 	return 0;
