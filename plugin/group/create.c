@@ -7,9 +7,10 @@
 
 #include "plugin/group/dump.h"
 #include "plugin/group/grow.h"
+#include "plugin/group/guard.h"
 #include "plugin/group/launch.h"
 #include "plugin/group/plan.h"
-#include "plugin/group/guard.h"
+#include "plugin/group/retire.h"
 #include "util/clock.h"
 #include "util/error.h"
 #include "util/live.h"
@@ -297,55 +298,87 @@ static int group_furnish(struct ncclEpGroup *group)
 	return ep_boot_barrier(group->boot);
 }
 
-/* quiet: nobody uses this rank's windows any more. Other threads of this process may hold plain pointers into them:
- * unless all ranks agreed that they are done, they stay mapped. A leak in a failed job is better than a store into
- * unmapped memory. */
-static void group_release(struct ncclEpGroup *group, bool quiet)
+/* Ends what runs. True: all of it has ended. */
+static bool group_stop(struct ncclEpGroup *group)
 {
-	struct ep_window_ctx ctx = ep_group_window_ctx(group);
-
 	ep_guard_stop(group->guard); /* while there is something to see */
 	group->algo->stop(group);
 	ep_link_stop(group->link);
 	ep_trace_save(group->trace);
 	ep_boot_close(group->boot); /* before the rest: its thread writes to the page */
 	ep_guard_free(group->guard);
-	quiet = quiet && !(group->link && group->link->stuck);
-	if (quiet) {
-		ep_link_close(group->link);
-		ep_trace_free(group->trace);
-		for (int i = 0; i < group->payload.count; i++)
-			ep_window_close(&ctx, group->payload.win[i]);
-		ep_window_close(&ctx, &group->control);
-		ctx.host = NULL;
-		ep_window_close(&ctx, &group->tried);
-		ep_window_tables_close(&ctx);
-		ep_pool_close(&group->pool);
-		group->algo->close(group);
-		if (group->state.ptr)
-			group->dev->ops->mem_free(group->dev, &group->state);
-		if (group->page.mem.host)
-			group->dev->ops->pinned_free(group->dev, &group->page.mem);
-	} else {
-		ep_link_abandon(group->link);
-		group->algo->abandon(group);
-		EP_WARN(EP_GROUP, "rank %d: the group failed: leaking its windows until the process ends", group->rank);
-	}
+	return !(group->link && group->link->stuck);
+}
+
+/* What is freed with or without the memory. */
+static void group_drop(struct ncclEpGroup *group)
+{
 	for (int i = 0; i < group->payload.count; i++)
 		free(group->payload.win[i]);
 	free(group->payload.win);
 	ep_topo_free(&group->topo);
-	if (group->stream && quiet)
-		group->dev->ops->stream_destroy(group->dev, group->stream);
-	if (group->host && quiet)
-		group->host->ops->close(group->host);
-	if (group->dev && quiet)
-		group->dev->ops->close(group->dev);
 	pthread_mutex_destroy(&group->lock);
 	pthread_mutex_destroy(&group->error_lock);
 	pthread_mutex_destroy(&group->dump_lock);
-	ep_live_drop(EP_LIVE_GROUP, group);
 	free(group);
+}
+
+static void group_free(struct ncclEpGroup *group)
+{
+	struct ep_window_ctx ctx = ep_group_window_ctx(group);
+
+	ep_link_close(group->link);
+	ep_trace_free(group->trace);
+	for (int i = 0; i < group->payload.count; i++)
+		ep_window_close(&ctx, group->payload.win[i]);
+	ep_window_close(&ctx, &group->control);
+	ctx.host = NULL;
+	ep_window_close(&ctx, &group->tried);
+	ep_window_tables_close(&ctx);
+	ep_pool_close(&group->pool);
+	group->algo->close(group);
+	if (group->state.ptr)
+		group->dev->ops->mem_free(group->dev, &group->state);
+	if (group->page.mem.host)
+		group->dev->ops->pinned_free(group->dev, &group->page.mem);
+	if (group->stream)
+		group->dev->ops->stream_destroy(group->dev, group->stream);
+	if (group->host)
+		group->host->ops->close(group->host);
+	if (group->dev)
+		group->dev->ops->close(group->dev);
+	group_drop(group);
+}
+
+/*
+ * drained: no kernel of this rank runs any more. quiet: nobody uses its windows any more. Otherwise threads of this
+ * process may hold plain pointers into them: on the CPU device they stay until the last of its ranks has ended, as
+ * another process has mappings of its own; on a GPU, and where something still runs, until the process ends. A leak in
+ * a failed job is better than a store into unmapped memory.
+ */
+static void group_release(struct ncclEpGroup *group, bool drained, bool quiet)
+{
+	bool safe = group_stop(group) && drained, cpu = group->dev && group->dev->ops->kind == EP_DEV_HOST;
+	struct ncclEpGroup *next;
+
+	ep_live_drop(EP_LIVE_GROUP, group);
+	quiet = quiet && safe;
+	if (!quiet && !(cpu && safe))
+		EP_WARN(EP_GROUP, "rank %d: the group failed: leaking its windows until the process ends", group->rank);
+	else if (!quiet)
+		ep_pool_close(&group->pool); /* only its own kernels use it, and the caller's free_fn may go */
+	if (cpu && group->topo.rank) {
+		for (group = ep_retire(group, safe, quiet); group; group = next) {
+			next = group->retired;
+			group_free(group);
+		}
+	} else if (quiet) {
+		group_free(group);
+	} else {
+		ep_link_abandon(group->link);
+		group->algo->abandon(group);
+		group_drop(group);
+	}
 }
 
 static struct ncclEpGroup *group_new(const struct ep_comm *comm, const struct ep_group_cfg *cfg,
@@ -422,7 +455,7 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 	return 0;
 release:
 	if (group)
-		group_release(group, true);
+		group_release(group, true, true);
 	return rc;
 }
 
@@ -445,18 +478,6 @@ static int group_part(struct ncclEpGroup *group)
 		return rc;
 	ep_link_stop(group->link);
 	return ep_boot_barrier(group->boot);
-}
-
-/* No other rank uses an address of this rank's: on the CPU a process has its own mapping of every window it reaches,
- * and that stays when this one goes. On a GPU it may not. */
-static bool alone(const struct ncclEpGroup *group)
-{
-	const struct ep_topo *topo = &group->topo;
-
-	for (int r = 0; r < group->nranks; r++)
-		if (r != group->rank && topo->rank[r].pid_rank == topo->rank[group->rank].pid_rank)
-			return false;
-	return group->dev->ops->kind == EP_DEV_HOST;
 }
 
 int ep_group_destroy(struct ncclEpGroup *group)
@@ -483,6 +504,6 @@ int ep_group_destroy(struct ncclEpGroup *group)
 	failed = ep_group_failed(group);
 	if (!failed && !rc)
 		rc = group_part(group);
-	group_release(group, (!failed && !rc) || (drained && alone(group)));
+	group_release(group, drained, !failed && !rc);
 	return rc;
 }

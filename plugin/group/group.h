@@ -95,6 +95,7 @@ struct ncclEpGroup {
 	struct ep_blame blame;
 	atomic_bool told; /* a caller has the error: it stays as it is */
 	char error_text[512];
+	struct ncclEpGroup *retired; /* list of retire.c */
 };
 
 static inline bool ep_group_ht(const struct ncclEpGroup *group)
