@@ -126,17 +126,20 @@ static void print_params(bool all)
 
 static int usage(FILE *out, int status)
 {
-	fprintf(out, "usage: ep_info [-e] [-n] [-p] [-h] [--json]\n"
+	fprintf(out, "usage: ep_info [-e] [-n] [-p] [-h] [--json] [--sys FOLDER]\n"
 		     "       ep_info --check [-t N | -g N] [-D DEVICE] [--json]\n"
 		     "       ep_info --dump FOLDER\n"
-		     "  version, devices, bootstrap addresses, the parameters that are set, limits of this host, RDMA\n"
-		     "  devices, libraries; whether EP can run here (the exit status), and what to do first (the last "
+		     "  version, devices, how GPUs and NICs are joined, bootstrap addresses, the parameters that are "
+		     "set, limits\n"
+		     "  of this host, RDMA devices, libraries; whether EP can run here (the exit status), and what to "
+		     "do first (the last "
 		     "line)\n"
 		     "  -e  every parameter: type, default, value, source, description\n"
 		     "  -n  every transport: its devices, or why it has none, and what a rank here would use\n"
 		     "  -p  NIC profiles of the verbs transport\n"
 		     "  -h  this text\n"
-		     "  --json  parameters, host, RDMA devices, libraries and the verdict, as JSON\n"
+		     "  --json  parameters, host, RDMA devices, libraries, links and the verdict, as JSON\n"
+		     "  --sys FOLDER  GPUs, NICs and their links from a copy of another host's /sys\n"
 		     "  --check  a self-test between ranks: those of a launcher (mpirun, torchrun, srun, RANK and "
 		     "WORLD_SIZE),\n"
 		     "           or -t N threads, -g N processes of this host; -D host or cuda\n"
@@ -172,6 +175,7 @@ static int ranks_read(const char *text)
 /* What the command line asks for. */
 struct wanted {
 	bool all, nets, profiles, json, check;
+	const char *sys;
 	struct ep_info_check_opts ranks;
 };
 
@@ -185,6 +189,8 @@ static int option_take(struct wanted *w, int c)
 	w->check |= c == 'c';
 	if (c == 'D')
 		w->ranks.device = optarg;
+	if (c == 's')
+		w->sys = optarg;
 	if (c != 't' && c != 'g')
 		return c == '?' ? -1 : 0;
 	w->ranks.processes = c == 'g';
@@ -195,6 +201,7 @@ static int option_take(struct wanted *w, int c)
 static int report(const struct wanted *w)
 {
 	ep_info_listen();
+	ep_info_topo_read(w->sys ? w->sys : "/sys");
 	if (w->json) {
 		look_around();
 		return ep_info_json(EP_VERSION);
@@ -203,6 +210,7 @@ static int report(const struct wanted *w)
 	print_devices();
 	for (int k = 0; k < EP_DEV_KINDS; k++)
 		print_gpus((enum ep_dev_kind)k);
+	ep_info_topo_print();
 	print_addresses();
 	print_params(w->all);
 	if (w->nets)
@@ -215,11 +223,11 @@ static int report(const struct wanted *w)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = { { "check", no_argument, NULL, 'c' },
-						 { "dump", required_argument, NULL, 'd' },
-						 { "json", no_argument, NULL, 'j' },
-						 { "help", no_argument, NULL, 'h' },
-						 { 0 } };
+	static const struct option options[] = {
+		{ "check", no_argument, NULL, 'c' },	 { "dump", required_argument, NULL, 'd' },
+		{ "json", no_argument, NULL, 'j' },	 { "help", no_argument, NULL, 'h' },
+		{ "sys", required_argument, NULL, 's' }, { 0 }
+	};
 	struct wanted w = { 0 };
 	int c;
 
@@ -231,7 +239,7 @@ int main(int argc, char **argv)
 		if (option_take(&w, c))
 			return usage(stderr, 2);
 	}
-	if (optind != argc || (!w.check && (w.ranks.ranks || w.ranks.device)))
+	if (optind != argc || (w.check ? w.sys != NULL : w.ranks.ranks || w.ranks.device))
 		return usage(stderr, 2);
 	w.ranks.json = w.json;
 	return w.check ? ep_info_check(&w.ranks) : report(&w);

@@ -29,6 +29,11 @@ void ep_info_pair(const char *name, const char *value, const char *after);
 void ep_info_host(void);
 void ep_info_rdma(void);
 void ep_info_libraries(void);
+/* GPUs, RDMA devices and what joins them, of this host, or of a copy of its /sys; printed by the other two. */
+void ep_info_topo_read(const char *sys);
+void ep_info_topo_print(void);
+/* As a member of an object. */
+void ep_info_topo_json(void);
 /* What ncclGetVersion or its like says, 0: nothing. */
 int ep_info_version(void *dl, const char *name);
 /* Which transport would connect ranks of several hosts, after a registration with its device. */

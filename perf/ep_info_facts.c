@@ -188,6 +188,7 @@ int ep_info_json(const char *version)
 	}
 	printf("%s\n  },\n", nfacts ? "}" : "");
 	params_print();
+	ep_info_topo_json();
 	rc = ep_info_findings_json();
 	printf("}\n");
 	return rc;

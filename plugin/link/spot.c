@@ -136,6 +136,15 @@ static int shared_steps(const char *a, const char *b)
 	return (*a == 0 || *a == '/') && (*b == 0 || *b == '/') ? steps : steps - 1;
 }
 
+int ep_spot_depth(const struct ep_spot *spot)
+{
+	int depth = 0;
+
+	for (const char *at = pci_part(spot->path); *at; at++)
+		depth += *at == '/';
+	return depth;
+}
+
 struct ep_near ep_spot_near(const struct ep_spot *a, const struct ep_spot *b)
 {
 	struct ep_near near = { .by_pci = -1, .by_numa = a->numa >= 0 && a->numa == b->numa };

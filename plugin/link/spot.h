@@ -29,6 +29,8 @@ void ep_spot_cpus(const char *name, struct ep_spot *out);
 /* The CPUs near a device, as a list such as "0-3,8"; "": unknown. */
 void ep_spot_cpulist(const char *pci, char *out, size_t size);
 
+/* PCI bridges from the root complex to the device, both included; 0: no PCI device. */
+int ep_spot_depth(const struct ep_spot *spot);
 struct ep_near ep_spot_near(const struct ep_spot *a, const struct ep_spot *b);
 /* > 0: a is nearer. */
 int ep_near_compare(struct ep_near a, struct ep_near b);
