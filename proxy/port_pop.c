@@ -128,6 +128,15 @@ static void cmd_queue(struct port_channel *ch, struct port_cmd *cmd, bool ahead)
 		ch->cmd_end = &cmd->next;
 }
 
+/* A kernel gives a slot back when it has read what arrived there: with the sender's puts this shows whether rows are
+ * passed on while more arrive, without a stamp in the kernel. */
+static void credit_trace(const struct ep_port *p, const struct ep_cmd *cmd)
+{
+	uint64_t now = ep_now_ns();
+
+	ep_trace_span(p->o.trace, p->o.trace_row, "consumed", now, now, (int)ep_cmd_channel(cmd), ep_cmd_value(cmd));
+}
+
 static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 {
 	bool put = ep_cmd_op(cmd) == EP_CMD_PUT;
@@ -160,6 +169,8 @@ static int cmd_take(struct ep_port *p, int ring, const struct ep_cmd *cmd)
 	*last = one;
 	if (__builtin_expect(p->timed, 0) && ep_cmd_op(cmd) == EP_CMD_SIGNAL)
 		port_times_popped(p, last);
+	if (__builtin_expect(p->o.trace != NULL, 0) && ep_cmd_op(cmd) == EP_CMD_CREDIT)
+		credit_trace(p, cmd);
 	cmd_queue(ch, last, ep_cmd_op(cmd) == EP_CMD_CREDIT);
 	port_ready(p, ch);
 	port_flow_use(p, ch);

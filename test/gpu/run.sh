@@ -149,6 +149,7 @@ rows=(
 	'perf|ll-nodes-perf-mps|120|table-mps|NCCL_EP_RANKS_PER_NODE=4 ep_perf -a ll -D cuda -g 8 -m 16 -b 1 -e 128 -f 8 -x 256 -n 100 -w 20'
 	'perf-ht-sm|ht-4-near|120|table|ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10'
 	'perf-ht-sm|ht-4-sm-ordered|120|table|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16,relaxed=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10'
+	'perf-ht-sm|trace-overlap|120|table|NCCL_EP_NET=sm:rate=400,latency=5000,sms=16,relaxed=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so trace_overlap.py @../perf/ep_perf -a ht -D cuda -t 4 -m 20 -z -b 1024 -e 1024 -n 20 -w 5'
 	'perf-ht-sm|ht-4-sm-ordered-graph|120|table|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16,relaxed=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10 -G --graph-update'
 	'perf-ht-sm|ht-4-sm-unordered|120|table|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10'
 	'perf-ht-sm|ht-4-sm-unordered-graph|120|table|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 4 -m 20 -z -n 50 -w 10 -G --graph-update'
