@@ -102,6 +102,7 @@ void shim_bind(int seat)
 }
 
 struct cuda {
+	int device;
 	void *filler_module, *filler_stream;
 	uint32_t *filler_flag; /* pinned */
 };
@@ -120,60 +121,68 @@ static int check(struct shim *shim, const char *call, int error)
 
 /*
  * A GPU has few hardware queues, assigned to streams round robin: two ranks whose streams share one would deadlock. So
- * the streams of all ranks are created together, before any others, and reused.
+ * the streams of all ranks of a GPU are created together, before any others, and reused. Rank threads may be on several
+ * GPUs, and a stream belongs to the context it was created in: the caller's, on its own GPU.
  */
-enum { STREAMS = 16 };
+enum { STREAMS = 16, GPUS = 64 };
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-	pthread_mutex_t lock;
 	void *stream[STREAMS];
 	bool used[STREAMS];
-} streams = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} streams[GPUS];
 
-static int stream_take(struct shim *shim, void **out)
+static int stream_take(struct shim *shim, int device, void **out)
 {
-	int rc = 0;
+	int rc = device < GPUS ? 0 : shim_fail(shim, "GPU %d: more than %d in a process", device, (int)GPUS);
 
-	pthread_mutex_lock(&streams.lock);
-	for (int i = 0; !rc && i < STREAMS && !streams.stream[STREAMS - 1]; i++)
-		rc = CALL(shim, cuStreamCreate, &streams.stream[i], CU_STREAM_NON_BLOCKING);
+	pthread_mutex_lock(&streams_lock);
+	for (int i = 0; !rc && i < STREAMS && !streams[device].stream[STREAMS - 1]; i++)
+		rc = CALL(shim, cuStreamCreate, &streams[device].stream[i], CU_STREAM_NON_BLOCKING);
 	for (int i = 0; !rc && i < STREAMS && !*out; i++)
-		if (!streams.used[i]) {
-			streams.used[i] = true;
-			*out = streams.stream[i];
+		if (!streams[device].used[i]) {
+			streams[device].used[i] = true;
+			*out = streams[device].stream[i];
 		}
-	pthread_mutex_unlock(&streams.lock);
+	pthread_mutex_unlock(&streams_lock);
 	if (!rc && !*out)
-		rc = shim_fail(shim, "more than %d ranks in a process", (int)STREAMS);
+		rc = shim_fail(shim, "more than %d ranks of a process on GPU %d", (int)STREAMS, device);
 	return rc;
 }
 
-static void stream_give(const void *stream)
+static void stream_give(int device, const void *stream)
 {
-	pthread_mutex_lock(&streams.lock);
-	for (int i = 0; i < STREAMS; i++)
-		if (streams.stream[i] == stream)
-			streams.used[i] = false;
-	pthread_mutex_unlock(&streams.lock);
+	pthread_mutex_lock(&streams_lock);
+	for (int i = 0; stream && i < STREAMS; i++)
+		if (streams[device].stream[i] == stream)
+			streams[device].used[i] = false;
+	pthread_mutex_unlock(&streams_lock);
 }
 
 static int cuda_open(struct shim *shim, int device, bool own_stream)
 {
-	(void)device, (void)own_stream;
+	struct cuda *cuda;
+
+	(void)own_stream;
 	if (!cu.devices)
 		return shim_fail(shim, "the communicator is on a GPU, but libcuda.so.1 has too few symbols");
-	shim->priv = calloc(1, sizeof(struct cuda));
-	if (!shim->priv)
+	cuda = calloc(1, sizeof(*cuda));
+	if (!cuda)
 		return shim_fail(shim, "out of memory");
-	return stream_take(shim, (void **)&shim->stream);
+	cuda->device = device;
+	shim->priv = cuda;
+	return stream_take(shim, device, (void **)&shim->stream);
 }
 
 static int cuda_filler_stop(struct shim *shim);
 
 static void cuda_close(struct shim *shim)
 {
+	struct cuda *cuda = shim->priv;
+
 	cuda_filler_stop(shim);
-	stream_give(shim->stream);
-	free(shim->priv);
+	if (cuda)
+		stream_give(cuda->device, shim->stream);
+	free(cuda);
 }
 
 static int cuda_alloc(struct shim *shim, size_t size, void **out)
@@ -333,7 +342,8 @@ static int cuda_filler_start(struct shim *shim, int sms)
 		return -1;
 	*cuda->filler_flag = 0;
 	if (CALL(shim, cuMemHostGetDevicePointer_v2, &flag, cuda->filler_flag, 0) ||
-	    stream_take(shim, &cuda->filler_stream) || CALL(shim, cuModuleLoadData, &cuda->filler_module, filler_ptx) ||
+	    stream_take(shim, cuda->device, &cuda->filler_stream) ||
+	    CALL(shim, cuModuleLoadData, &cuda->filler_module, filler_ptx) ||
 	    CALL(shim, cuModuleGetFunction, &fn, cuda->filler_module, "filler") ||
 	    CALL(shim, cuFuncSetAttribute, fn, CU_FUNC_SHARED_MAX, FILLER_SHARED))
 		return -1;
@@ -351,12 +361,12 @@ static int cuda_filler_stop(struct shim *shim)
 	__atomic_store_n(cuda->filler_flag, 1, __ATOMIC_RELEASE);
 	if (cuda->filler_stream) {
 		rc = stream_wait(shim, cuda->filler_stream, 10);
-		stream_give(cuda->filler_stream);
+		stream_give(cuda->device, cuda->filler_stream);
 	}
 	if (cuda->filler_module)
 		cu.cuModuleUnload(cuda->filler_module);
 	cu.cuMemFreeHost(cuda->filler_flag);
-	*cuda = (struct cuda){ 0 };
+	*cuda = (struct cuda){ .device = cuda->device };
 	return rc;
 }
 
