@@ -9,7 +9,7 @@ import torch
 import deep_ep
 import nccl_ep
 from deep_model import Input, Model, difference
-from deep_ranks import Placements
+from deep_ranks import GPU, Placements, moved
 from ranks import main, same
 
 
@@ -168,11 +168,15 @@ def without_topk(me, buffer):
 
 
 def quantised(me, buffer):
-    """Bytes with scales: of fp32, one per token, 56 bytes of packed exponents, by columns; then a combine in bf16."""
+    """Bytes with scales: of fp32, one per token, 56 bytes of packed exponents, by columns and by rows; then a combine in
+    bf16."""
     model = model_of(me, (11, 6), hidden=1792, seed=35)
-    for kind, width in ((torch.float32, 14), (torch.float32, 1), (torch.int32, 14), (torch.int32, 3)):
+    for kind, width in ((torch.float32, 14), (torch.float32, 1), (torch.int32, 14), (torch.int32, 3), (torch.float32, 8),
+                        (torch.float32, 4), (torch.int32, 8)):
         values = [d.x.to(torch.float8_e4m3fn) for d in model.everyone]
         scales = [(torch.arange(len(v) * width).reshape(width, len(v)).t() + 1000 * r).to(kind) for r, v in enumerate(values)]
+        if width == 8:  # nothing to pack
+            scales = [s.contiguous() for s in scales]
         (rows, got), ids, _, _, handle, _ = first(buffer, model, me.rank, x=(values[me.rank], scales[me.rank]))
         equal('rows', rows.view(torch.uint8), model.rows(me.rank, [v.view(torch.uint8) for v in values]))
         equal('scales', got, model.rows(me.rank, scales))
@@ -181,6 +185,69 @@ def quantised(me, buffer):
         (rows, got), *_ = buffer.dispatch((values[me.rank], scales[me.rank]), handle=handle)
         equal('scales of a cached dispatch', got, model.rows(me.rank, scales))
         check_combine(me, buffer, model, handle, model.rows(me.rank, [d.x for d in model.everyone]))
+
+
+def streams(me, buffer):
+    """Calls that overlap nothing, between others that do, and with an event alone: on a GPU on three streams in turn. Nothing
+    is read on the host before the end."""
+    model = model_of(me, (60, 41), hidden=2048, seed=40)
+    mine = model.everyone[me.rank]
+    x, side = moved(mine.x), torch.cuda.Stream() if GPU else None
+    given, _ = layout_of(buffer, mine, model.experts)
+    first_rows, _, _, _, handle, _ = buffer.dispatch(x, topk_idx=mine.idx, topk_weights=mine.weights, **given)
+    kept, overlapped = [first_rows], dict(async_finish=True, allocate_on_comm_stream=True)
+    for turn in range(12):
+        event = buffer.capture()
+        flags = ({}, dict(previous_event=event), dict(async_finish=True), dict(previous_event=event, **overlapped))[turn % 4]
+        if GPU and turn % 3 == 2:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side if turn % 3 == 2 else None):
+            rows, *_, event = buffer.dispatch(x, handle=handle, **flags)
+            if event.event is not None:
+                event.current_stream_wait()
+            out, _, _ = buffer.combine(rows, handle)
+            kept += [rows.clone(), out.clone()]
+            del rows, out  # the next call may have their memory
+        if GPU and turn % 3 == 2:
+            torch.cuda.current_stream().wait_stream(side)
+    want = model.rows(me.rank, [d.x for d in model.everyone])
+    for turn, rows in enumerate([kept[0], *kept[1::2]]):
+        equal(f'rows of turn {turn}', rows, want)
+    for turn, out in enumerate(kept[4::2]):
+        equal(f'sums of turn {turn + 1}', out, kept[2])
+
+
+def counts_of_others(me, buffer):
+    """Counts that are not the last layout's: older ones, copies, and changed in place by their owner."""
+    old, new = (model_of(me, tokens, seed=seed) for tokens, seed in (((7, 30), 41), ((19, 2), 42)))
+    given = [layout_of(buffer, m.everyone[me.rank], m.experts)[0] for m in (old, new)]
+    names = 'num_tokens_per_rank', 'num_tokens_per_expert'
+    copies = {**given[1], **{n: given[1][n].clone() for n in names}}
+    later = {**layout_of(buffer, old.everyone[me.rank], old.experts)[0]}
+    for n in names:
+        later[n].copy_(given[1][n])
+    later['is_token_in_rank'] = given[1]['is_token_in_rank']
+    for what, model, more in (('older', old, given[0]), ('copies', new, copies), ('changed', new, later)):
+        mine = model.everyone[me.rank]
+        rows, _, _, counts, _, _ = buffer.dispatch(mine.x, topk_idx=mine.idx, topk_weights=mine.weights, **more)
+        equal(f'rows, {what} counts', rows, model.rows(me.rank, [d.x for d in model.everyone]))
+        same(f'{what} counts', counts, model.counts(me.rank))
+
+
+def refusals(me, buffer):
+    """What ranks give wrong alike is refused on all, and the next call works."""
+    model = model_of(me, (5, 5), seed=43)
+    mine = model.everyone[me.rank]
+    given, _ = layout_of(buffer, mine, model.experts)
+    for what, idx, weights in (('topk_weights', mine.idx, mine.weights[:4]), ('topk_weights', mine.idx, mine.weights[:, :2]),
+                               ('tokens', mine.idx[:4], mine.weights[:4])):
+        try:
+            buffer.dispatch(mine.x, topk_idx=idx, topk_weights=weights, **given)
+        except nccl_ep.NCCLEpError as e:
+            assert f'inputs->{what}' in str(e), e
+        else:
+            raise AssertionError(f'{what} of another shape')
+    alignment(me, buffer)
 
 
 def biases(me, buffer):
@@ -211,7 +278,8 @@ def stale(me, buffer, other):
 def everything(me):
     buffer = me.buffer(1 << 16, 1 << 14, explicitly_destroy=True)
     other = me.buffer()  # a second one, used in turn
-    for part in (shapes, backward, weights_add, alignment, worst_case, without_topk, quantised, biases):
+    for part in (shapes, backward, weights_add, alignment, worst_case, without_topk, quantised, biases, streams, counts_of_others,
+                 refusals):
         part(me, buffer)
         alignment(me, other)
     stale(me, buffer, other)

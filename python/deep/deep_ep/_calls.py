@@ -36,6 +36,11 @@ class Spot:
         self.sizes[:] = tensor.shape
         self.native.data_ = tensor.data_ptr()
 
+    def put(self, tensor: torch.Tensor, rows: int) -> None:
+        """Dense, and with so many rows, but otherwise of the sizes that the descriptor has."""
+        self.sizes[0] = rows
+        self.native.data_ = tensor.data_ptr()
+
 
 def struct_of(kind: Any, **spots: Spot | None) -> Any:
     """A struct of tensors; the caller keeps it and the descriptors."""

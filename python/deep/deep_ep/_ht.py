@@ -7,7 +7,7 @@ library: the one that has no top-k tensors.
 from __future__ import annotations
 
 from ctypes import addressof, byref, c_void_p
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence, cast
 
 import torch
 
@@ -18,7 +18,7 @@ from nccl_ep.enums import EXPERT_ID_IN_PLACE
 from ._calls import Spot, failed, struct_of
 from ._pool import Pool
 
-__all__ = ['HtHandle', 'Route', 'Shape', 'combine', 'layout', 'plan', 'receive']
+__all__ = ['Frame', 'HtHandle', 'Route', 'combine', 'frame_of', 'layout', 'plan', 'receive']
 
 _UNIT = 16  # bytes: rows and scales of a dispatch are multiples
 _FLAT = int(nccl_ep.Layout.FLAT)
@@ -34,11 +34,14 @@ class Route:
     """One routing: a handle of the library, and what its dispatches and combines need to know."""
     __slots__ = ('pool', 'tokens', 'rows', 'sent', '_handle')
 
-    def __init__(self, pool: Pool, handle: int, tokens: int, rows: int):
-        """rows: of outputs."""
-        self.pool, self._handle, self.tokens, self.rows = pool, handle, tokens, rows
-        self.sent: tuple[list[int], int] | None = None  # what ranks agreed on, and how many numbers of each
-        pool.routes.add(handle)
+    def __init__(self, pool: Pool, tokens: int, rows: int, sent: tuple[Sequence[int], int] | None):
+        """rows: of outputs; sent: what ranks agreed on, and how many numbers of each."""
+        self.pool, self._handle, self.tokens, self.rows, self.sent = pool, 0, tokens, rows, sent
+
+    def open(self, handle: int) -> None:
+        """The first dispatch has made the library's handle."""
+        self._handle = handle
+        self.pool.routes.add(handle)
 
     @property
     def handle(self) -> int:
@@ -49,8 +52,8 @@ class Route:
     def __del__(self) -> None:
         # Local, unlike the group's. At the interpreter's end modules may be gone already, and the process frees all.
         try:
-            self.pool.routes.remove(self._handle)
-            bindings.handle_destroy(self._handle)
+            self.pool.routes.remove(self._handle)  # KeyError: there is none
+            self.pool.c.ncclEpHandleDestroy(self._handle)
         except Exception:
             pass
 
@@ -89,21 +92,25 @@ class HtHandle(tuple):
         return tuple.__getitem__(self, at)
 
 
-def layout(topk_idx: torch.Tensor, experts: int, nodes: list[int]) -> tuple[Any, Any, Any, Any]:
+def layout(pool: Pool, topk_idx: torch.Tensor, experts: int) -> tuple[Any, Any, Any, Any]:
     """Tokens per rank, per node (None on one), per expert, and which token goes to which rank."""
-    ranks = len(nodes)
-    # Of what is no expert, -1 is in front of all and the rest behind: both columns are dropped.
-    at = topk_idx.clamp(-1, experts).long()
-    counts = at.new_zeros(experts + 2, dtype=torch.int32)
-    counts.scatter_add_(0, (at + 1).flatten(), at.new_ones(1, dtype=torch.int32).expand(at.numel()))
-    owned = at.new_zeros(at.shape[0], ranks + 2, dtype=torch.bool)
-    owned.scatter_(1, at.div(experts // ranks, rounding_mode='floor') + 1, True)
-    owned = owned[:, 1:ranks + 1].contiguous()
+    ranks, nodes = pool.nranks, pool.nodes
+    # What is no expert is the one behind all, of the rank behind all: both columns are dropped.
+    at = topk_idx.clamp(-1, experts).long().remainder_(experts + 1)
+    # One tensor, so that dispatch reads all counts in one copy.
+    counts = at.new_zeros(ranks + experts + 1, dtype=torch.int32)
+    counts[ranks:].scatter_add_(0, at.flatten(), pool.one.expand(at.numel()))
+    owned = at.new_zeros(at.shape[0], ranks + 1, dtype=torch.bool)
+    owned.scatter_(1, at.div(experts // ranks, rounding_mode='floor'), True)
+    owned = owned[:, :ranks].contiguous()
     per_node = None
-    if max(nodes):
+    if not pool.one_node:
         per_node = torch.stack([owned[:, [r for r in range(ranks) if nodes[r] == n]].any(1).sum(dtype=torch.int32)
                                 for n in range(max(nodes) + 1)])
-    return owned.sum(0, dtype=torch.int32), per_node, counts[1:experts + 1].clone(), owned
+    per_rank, per_expert = counts[:ranks], counts[ranks:ranks + experts]
+    torch.sum(owned, 0, dtype=torch.int32, out=per_rank)
+    pool.counts = per_rank, per_expert, counts
+    return per_rank, per_node, per_expert, owned
 
 
 # ---- rows: dense, of whole units, and of a type that the library moves ----
@@ -122,137 +129,154 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.data_ptr() % _UNIT == 0 else x.clone()
 
 
-def _width(scales: torch.Tensor) -> int:
-    """Words of a row of scales on the way: whole units."""
-    return -(-scales.shape[1] * 4 // _UNIT) * _UNIT // 4
-
-
-def _send_bytes(x: torch.Tensor, scales: torch.Tensor | None) -> int:
-    """Bytes of a row in a dispatch of x, and in a combine of what becomes of it in two bytes per channel."""
-    row = -(-x.shape[1] * max(x.element_size(), 2) // _UNIT) * _UNIT
-    return row + (4 * _width(scales) if scales is not None else 0)
-
-
-def _scales(scales: torch.Tensor) -> torch.Tensor:
+def _scales(scales: torch.Tensor, width: int) -> torch.Tensor:
     """Any scales of four bytes as dense rows of whole units; the library takes floats, and leaves them alone."""
-    packed = torch.empty(len(scales), _width(scales), dtype=scales.dtype, device=scales.device)
-    packed[:, :scales.shape[1]] = scales
-    return packed.view(torch.float32)
+    if width != scales.shape[1] or not scales.is_contiguous() or scales.data_ptr() % _UNIT:
+        packed = scales.new_empty(scales.shape[0], width)
+        packed[:, :scales.shape[1]] = scales
+        scales = packed
+    return scales if scales.dtype == torch.float32 else scales.view(torch.float32)
 
 
-class Shape:
-    """What a first dispatch is given, and its routing as the library takes it."""
+class Frame:
+    """A dispatch of tensors of one kind: the sizes of a row, and the arguments of its C calls, which it fills in."""
 
-    def __init__(self, x: torch.Tensor, scales: Any, topk_idx: Any, is_token_in_rank: torch.Tensor, per_expert: torch.Tensor):
-        self.per_expert = per_expert
-        if topk_idx is not None:
-            self.routing, self.experts = topk_idx, per_expert.numel()
-        else:
-            # One expert per rank: all that is known of a token is where it goes.
-            ranks = is_token_in_rank.shape[1]
-            self.routing, self.experts = torch.where(is_token_in_rank, torch.arange(ranks, device=x.device), -1), ranks
-        self.row_bytes = _send_bytes(x, scales)
-        self.tokens = x.shape[0]
-
-
-def plan(pool: Pool, shape: Shape, per_rank: torch.Tensor, worst: int) -> tuple[Route, list[int]]:
-    """Collective: a route, and the rows per local expert.
-
-    With worst, which bounds the rows of every rank, the host waits for nothing and learns no counts.
-    """
-    if worst:
-        most = max(worst // pool.nranks, 1)
-        if shape.tokens > most:
-            raise ValueError(f'rank {pool.rank}: {shape.tokens} tokens, but num_worst_tokens = {worst} allows {most} for '
-                             f'each of {pool.nranks} ranks')
-        group = pool.ht_fixed(shape.experts, shape.row_bytes, worst)
-        return _route(pool, group, shape, worst), []
-    # In lists: a handful of numbers, for which torch takes ten times as long.
-    mine = [shape.tokens, *per_rank.tolist(), *shape.per_expert.tolist()]
-    every, each = pool.agree(mine), len(mine)
-    group = pool.ht(shape.experts, shape.row_bytes, max(every[::each]))
-    route = _route(pool, group, shape, sum(every[1 + pool.rank::each]))
-    route.sent = every, each
-    local = (each - 1) // pool.nranks - 1
-    first = 1 + pool.nranks + pool.rank * local
-    return route, [sum(every[first + e::each]) for e in range(local)]
-
-
-def _frame(pool: Pool, kind: Any, key: tuple[Any, ...]) -> tuple[list[Any], Any]:
-    """A frame for a call of this kind, and where it belongs afterwards. Two threads do not share one."""
-    free = pool.frames.get((kind, key))
-    if free is None:
-        free = pool.frames[kind, key] = []
-    return free, free.pop() if free else kind(*key)
-
-
-class _Routing:
-    """The arguments of ncclEpCreateHandle."""
-
-    def __init__(self, dtype: torch.dtype):
-        self.idx, self.out = Spot(dtype, 0, 0), c_void_p()
-
-
-def _route(pool: Pool, group: nccl_ep.Group, shape: Shape, rows: int) -> Route:
-    routing = shape.routing.contiguous()
-    free, frame = _frame(pool, _Routing, (routing.dtype,))
-    frame.idx.fill(routing)
-    status = pool.c.ncclEpCreateHandle(byref(frame.out), group.ptr, _FLAT, frame.idx.ptr, None, None, pool.lane.ptr)
-    if status:
-        failed(status, 'ncclEpCreateHandle')
-    route = Route(pool, frame.out.value, shape.tokens, rows)
-    free.append(frame)
-    return route
-
-
-class _Dispatch:
-    """The arguments of ncclEpDispatch. scaled: with scales; weighed: the type of weights, None where there are no experts."""
-
-    def __init__(self, dtype: torch.dtype, scaled: bool, weighed: torch.dtype | None):
-        self.x, self.out = Spot(dtype, 0, 0), Spot(dtype, 0, 0)
-        self.given = self.got = self.weighed = self.ids = self.weights = None
+    def __init__(self, key: tuple[Any, ...]):
+        """scaled: words of a row of scales, 0 without; k: 0 where there are no experts."""
+        dtype, self.hidden, scaled, k, ids, weights = key
+        size = dtype.itemsize
+        self.key, self.tokens, self.k = key, 0, k
+        self.group, self.routed = 0, cast(Any, None)  # of a handle that is still to be made
+        self.width = self.hidden + -self.hidden * size % _UNIT // size
+        self.scaled = -(-scaled * 4 // _UNIT) * _UNIT // 4
+        # Also for a combine of what becomes of it in two bytes per channel.
+        self.row_bytes = -(-self.hidden * max(size, 2) // _UNIT) * _UNIT + 4 * self.scaled
+        self.plain = self.width == self.hidden and size > 1  # rows go as they are
+        moved = dtype if size > 1 else torch.float8_e4m3fn
+        self.routing, self.made = Spot(ids or torch.int64, 0, k), c_void_p()
+        self.x, self.out = Spot(moved, 0, self.width), Spot(moved, 0, self.width)
+        self.given = self.got = self.weighed = self.ids = self.weights = cast(Any, None)
         if scaled:
-            self.given, self.got = Spot(torch.float32, 0, 0), Spot(torch.float32, 0, 0)
-        if weighed is not None:
-            self.weighed, self.weights, self.ids = Spot(weighed, 0, 0), Spot(torch.float32, 0, 0), Spot(torch.int64, 0, 0)
+            self.given, self.got = Spot(torch.float32, 0, self.scaled), Spot(torch.float32, 0, self.scaled)
+        if k:
+            self.weighed, self.weights, self.ids = Spot(weights, 0, k), Spot(torch.float32, 0, k), Spot(torch.int64, 0, k)
         self._structs = (struct_of(bindings.DispatchInputs, tokens=self.x, scales=self.given, topk_weights=self.weighed),
                          struct_of(bindings.DispatchOutputs, tokens=self.out, scales=self.got, topk_weights=self.weights,
                                    topk_idx=self.ids))
-        self.addresses = (*(addressof(s) for s in self._structs), 0 if weighed is None else _IN_PLACE.ptr,
-                          _CONFIGS[weighed is None, not scaled].ptr)
+        self.addresses = (*(addressof(s) for s in self._structs), _IN_PLACE.ptr if k else 0, _CONFIGS[not k, not scaled].ptr)
 
 
-def receive(pool: Pool, route: Route, x: torch.Tensor, scales: torch.Tensor | None, topk_idx: torch.Tensor | None,
+def frame_of(pool: Pool, x: torch.Tensor, scales: Any, topk_idx: Any, topk_weights: Any) -> Frame:
+    """One that no other thread has. It is given back by receive; one that was not, after a failure, is no loss."""
+    tokens, hidden = x.shape
+    words = 0 if scales is None else scales.shape[1]
+    if topk_idx is None:
+        key: tuple[Any, ...] = (x.dtype, hidden, words, 0, None, None)
+    else:
+        weights = torch.float32 if topk_weights is None else topk_weights.dtype
+        key = x.dtype, hidden, words, topk_idx.shape[1], topk_idx.dtype, weights
+    free = pool.frames.get(key)
+    frame = free.pop() if free else Frame(key)
+    frame.tokens = tokens
+    return frame
+
+
+def _numbers(pool: Pool, tokens: int, counts: tuple[torch.Tensor, torch.Tensor]) -> list[int]:
+    """What a rank tells the others: its tokens, those per rank, those per expert. Here the host waits for the GPU: once,
+    where the counts are what layout has returned."""
+    per_rank, per_expert = counts
+    last = pool.counts
+    if last is not None and per_rank is last[0] and per_expert is last[1]:
+        numbers = [tokens, *last[2].tolist()]
+        numbers.pop()
+        return numbers
+    return [tokens, *per_rank.tolist(), *per_expert.tolist()]
+
+
+def plan(pool: Pool, frame: Frame, topk_idx: torch.Tensor | None, owned: torch.Tensor,
+         counts: tuple[torch.Tensor, torch.Tensor], worst: int) -> tuple[Route, list[int]]:
+    """Collective: a route, and the rows per local expert. counts: per rank, and per expert.
+
+    With worst, which bounds the rows of every rank, the host waits for nothing and learns no counts.
+    """
+    ranks, tokens = pool.nranks, frame.tokens
+    if topk_idx is not None:
+        routing, experts = topk_idx.contiguous(), counts[1].numel()
+    else:
+        # One expert per rank: all that is known of a token is where it goes.
+        routing, experts = torch.where(owned, torch.arange(ranks, device=owned.device), -1), ranks
+    frame.routing.fill(routing)
+    frame.routed = routing
+    if worst:
+        most = max(worst // ranks, 1)
+        if tokens > most:
+            raise ValueError(f'rank {pool.rank}: {tokens} tokens, but num_worst_tokens = {worst} allows {most} for each of '
+                             f'{ranks} ranks')
+        frame.group = pool.ht_fixed(experts, frame.row_bytes, worst)
+        return Route(pool, tokens, worst, None), []
+    # In lists: a handful of numbers, for which torch takes ten times as long.
+    mine = _numbers(pool, tokens, counts)
+    every, each = pool.agree(mine), len(mine)
+    frame.group = pool.ht(experts, frame.row_bytes, max(every[::each]))
+    local = (each - 1) // ranks - 1
+    first = 1 + ranks + pool.rank * local
+    by_source = [every[at:at + local] for at in range(first, len(every), each)]
+    return Route(pool, tokens, sum(every[1 + pool.rank::each]), (every, each)), [sum(n) for n in zip(*by_source)]
+
+
+def _open(pool: Pool, route: Route, frame: Frame) -> None:
+    """Collective: makes the route's handle."""
+    group, frame.group = frame.group, 0
+    status = pool.c.ncclEpCreateHandle(byref(frame.made), group, _FLAT, frame.routing.ptr, None, None, pool.lane.turn())
+    if status:
+        failed(status, 'ncclEpCreateHandle')
+    frame.routed = None
+    route.open(frame.made.value or 0)
+
+
+def receive(pool: Pool, route: Route, frame: Frame, x: torch.Tensor, scales: torch.Tensor | None, topk_idx: Any,
             topk_weights: torch.Tensor | None) -> tuple[Any, Any, Any, Any]:
     """Collective: sends x along the route; returns rows, scales, local experts and weights of what arrives here."""
-    sent, n = _rows(x), route.rows
-    out = sent.new_empty(n, sent.shape[1])
-    got = ids = weights = weighed = None
+    plain, tokens, n = frame.plain, frame.tokens, route.rows
+    sent = x if plain and x.is_contiguous() and not x.data_ptr() % _UNIT else _rows(x)
+    out = sent.new_empty(n, frame.width)
+    frame.x.put(sent, tokens)
+    frame.out.put(out, n)
+    got = ids = weights = None
+    if scales is not None:
+        given = _scales(scales, frame.scaled)
+        got = given.new_empty(n, frame.scaled)
+        frame.given.put(given, scales.shape[0])
+        frame.got.put(got, n)
     if topk_idx is not None:
         weighed = torch.zeros_like(topk_idx, dtype=torch.float32) if topk_weights is None else topk_weights.contiguous()
-        k = topk_idx.shape[1]
-        ids, weights = x.new_empty(n, k, dtype=torch.int64), x.new_empty(n, k, dtype=torch.float32)
-    free, frame = _frame(pool, _Dispatch, (sent.dtype, scales is not None, None if weighed is None else weighed.dtype))
-    if scales is not None:
-        given = _scales(scales)
-        got = given.new_empty(n, given.shape[1])
-        frame.given.fill(given)
-        frame.got.fill(got)
-    if ids is not None:
-        frame.weighed.fill(weighed)
-        frame.weights.fill(weights)
-        frame.ids.fill(ids)
-    frame.x.fill(sent)
-    frame.out.fill(out)
-    status = pool.c.ncclEpDispatch(route.handle, *frame.addresses, pool.lane.ptr)
+        ids, weights = x.new_empty(n, frame.k, dtype=torch.int64), x.new_empty(n, frame.k, dtype=torch.float32)
+        if weighed.shape == topk_idx.shape:
+            frame.weighed.put(weighed, tokens)
+        else:
+            frame.weighed.fill(weighed)  # which the library refuses
+        frame.weights.put(weights, n)
+        frame.ids.put(ids, n)
+    # With nothing in between that could be done before: an operation of the CPU device leaves the caches cold.
+    if frame.group:
+        _open(pool, route, frame)
+    status = pool.c.ncclEpDispatch(route.handle, *frame.addresses, pool.lane.turn())
     if status:
         failed(status, 'ncclEpDispatch')
-    free.append(frame)
-    if out.shape[1] != x.shape[1]:
-        out = out[:, :x.shape[1]].contiguous()
+    _give_back(pool, frame)
+    if not plain:
+        out = (out if frame.width == frame.hidden else out[:, :frame.hidden].contiguous()).view(x.dtype)
     if got is not None and scales is not None:
-        got = got[:, :scales.shape[1]].contiguous().view(scales.dtype)
-    return out if out.dtype == x.dtype else out.view(x.dtype), got, ids, weights if topk_weights is not None else None
+        got = got[:, :scales.shape[1]].contiguous() if frame.scaled != scales.shape[1] else got
+        got = got if scales.dtype == torch.float32 else got.view(scales.dtype)
+    return out, got, ids, weights if topk_weights is not None else None
+
+
+def _give_back(pool: Pool, frame: Frame) -> None:
+    free = pool.frames.get(frame.key)
+    if free is None:
+        free = pool.frames[frame.key] = []
+    free.append(frame)
 
 
 class _Combine:
@@ -266,10 +290,13 @@ class _Combine:
 
 def _sum(pool: Pool, route: Route, x: torch.Tensor) -> torch.Tensor:
     out = x.new_empty(route.tokens, x.shape[1])
-    free, frame = _frame(pool, _Combine, (x.dtype,))
+    free = pool.sums.get(x.dtype)
+    if free is None:
+        free = pool.sums[x.dtype] = []
+    frame = free.pop() if free else _Combine(x.dtype)
     frame.x.fill(x)
     frame.out.fill(out)
-    status = pool.c.ncclEpCombine(route.handle, *frame.addresses, None, pool.lane.ptr)
+    status = pool.c.ncclEpCombine(route.handle, *frame.addresses, None, pool.lane.turn())
     if status:
         failed(status, 'ncclEpCombine')
     free.append(frame)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where operations run: a stream of their own on a GPU, the calling thread on the CPU device."""
+"""Where operations run: on the calling thread of the CPU device; on a GPU on the caller's stream, or on one of their own
+where the caller wants to go on meanwhile.
+"""
 from __future__ import annotations
 
 from typing import Any, Iterable
@@ -11,18 +13,17 @@ from .utils.event import EventHandle, EventOverlap
 __all__ = ['HostLane', 'GpuLane', 'flags_check']
 
 
-def flags_check(previous_event: EventOverlap | None, async_finish: bool, allocate_on_comm_stream: bool) -> None:
-    """DeepEP's rule: memory of the communication stream is safe only where the caller orders both streams by events."""
-    if allocate_on_comm_stream:
-        assert previous_event is not None and async_finish, 'allocate_on_comm_stream needs previous_event and async_finish'
+def flags_check(previous_event: EventOverlap | None, async_finish: bool) -> None:
+    """DeepEP's rule for allocate_on_comm_stream: the caller must order both streams by events."""
+    assert previous_event is not None and async_finish, 'allocate_on_comm_stream needs previous_event and async_finish'
 
 
 class HostLane:
     """The CPU device: a call has done its work when it returns, so that there is nothing to order."""
-    ptr = 0  # of the stream of operations, as the library takes it
 
-    def enter(self, previous_event: EventOverlap | None) -> Any:
-        """Begins an operation after previous_event, else after all work of the current stream."""
+    def enter(self, previous_event: EventOverlap | None, own: bool) -> Any:
+        """Begins an operation after previous_event, else after all work of the current stream. own: not on that stream.
+        Returns the stream to come back to, None where the operation runs on it."""
 
     def leave(self, compute: Any) -> None:
         """Returns to the caller's stream."""
@@ -32,7 +33,11 @@ class HostLane:
         return EventOverlap(EventHandle() if async_finish else None)
 
     def current(self) -> int:
-        """The caller's stream, as the library takes it."""
+        """The current stream, as the library takes it."""
+        return 0
+
+    def turn(self) -> int:
+        """The current stream, for an operation that may only begin when the one before it has ended."""
         return 0
 
     def torch_stream(self) -> Any:
@@ -41,39 +46,75 @@ class HostLane:
 
 
 class GpuLane(HostLane):
-    """A stream for communication. Tensors are allocated on it, and known to both streams' allocators."""
+    """Operations that nothing overlaps run on the caller's stream: it would wait for them all the same, and there they need
+    no events, and the allocator no second stream. The others run on a stream for communication, where their tensors are
+    allocated; these are made known to both streams' allocators.
+    """
 
     def __init__(self) -> None:
         self.stream = torch.cuda.Stream()
-        self.ptr = self.stream.cuda_stream
+        self._ptr = self.stream.cuda_stream
+        self._device = self.stream.device_index
+        self._events: list[Any] = []  # free ones
+        self._last, self._last_ptr = self.stream, self._ptr  # of the last operation that had a turn
+        # Without a Stream object, which takes longer to make than all else of a call to the library.
+        self._raw = getattr(torch._C, '_cuda_getCurrentRawStream', None)
 
-    def enter(self, previous_event: EventOverlap | None) -> Any:
+    def enter(self, previous_event: EventOverlap | None, own: bool) -> Any:
+        event = None if previous_event is None else previous_event.event
+        if event is None and not own:
+            return None
         compute = torch.cuda.current_stream()
         torch.cuda.set_stream(self.stream)
-        if previous_event is not None and previous_event.event is not None:
-            previous_event.current_stream_wait()
+        if event is None:
+            self._wait(self.stream, compute)
         else:
-            torch.cuda.current_stream().wait_stream(compute)
+            event.current_stream_wait()
         return compute
 
+    def _wait(self, stream: Any, other: Any) -> None:
+        """What wait_stream does. The event may be recorded again at once: a wait is for what had been when it was queued."""
+        event = self._events.pop() if self._events else torch.cuda.Event()
+        event.record(other)
+        stream.wait_event(event)
+        self._events.append(event)
+
     def leave(self, compute: Any) -> None:
-        torch.cuda.set_stream(compute)
+        if compute is not None:
+            torch.cuda.set_stream(compute)
 
     def done(self, compute: Any, async_finish: bool, taken: Iterable[Any], made: Iterable[Any]) -> EventOverlap:
-        for tensor in taken:
-            if tensor is not None:
-                tensor.record_stream(self.stream)
+        if compute is None:
+            return EventOverlap()
         for tensor in made:
             if tensor is not None:
                 tensor.record_stream(compute)
-        if async_finish:
-            with torch.cuda.stream(self.stream):
-                return EventOverlap(EventHandle())
-        compute.wait_stream(self.stream)
-        return EventOverlap()
+        if not async_finish:
+            # What it has read may be used again behind this wait, so that the allocator need not know.
+            self._wait(compute, self.stream)
+            return EventOverlap()
+        for tensor in taken:
+            if tensor is not None:
+                tensor.record_stream(self.stream)
+        return EventOverlap(EventHandle.on(self.stream))
 
     def current(self) -> int:
-        return torch.cuda.current_stream().cuda_stream
+        return self._raw(self._device) if self._raw is not None else torch.cuda.current_stream().cuda_stream
+
+    def turn(self) -> int:
+        ptr = self.current()
+        if ptr != self._last_ptr:
+            self._follow(ptr)
+        return ptr
+
+    def _follow(self, ptr: int) -> None:
+        """Operations share memory. A stream that is being captured can wait for nothing outside: there it is the caller who
+        orders replays."""
+        if torch.cuda.is_current_stream_capturing():
+            return
+        current = torch.cuda.current_stream()
+        self._wait(current, self._last)
+        self._last, self._last_ptr = current, ptr
 
     def torch_stream(self) -> Any:
         return self.stream

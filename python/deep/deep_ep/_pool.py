@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from typing import Any, Sequence
 
 import torch
@@ -57,20 +58,25 @@ class Pool:
         self.lane = HostLane() if self.comm.device < 0 else GpuLane()
         self.device = torch.device('cpu') if self.comm.device < 0 else torch.device('cuda', self.comm.device)
         self._all: list[nccl_ep.Group] = []
-        self._ht: dict[tuple[int, int], tuple[int, nccl_ep.Group]] = {}
-        self._fixed: dict[tuple[int, int, int], nccl_ep.Group] = {}
+        # Addresses, by the sizes that were asked for.
+        self._ht: dict[tuple[int, int], tuple[int, int]] = {}
+        self._fixed: dict[tuple[int, int, int], int] = {}
         self._ll: dict[tuple[int, int, int], nccl_ep.Group] = {}
         self.c = bindings.library()
         self.kinds: dict[Any, Any] = {}  # of _ll.py
         self.slots: dict[Any, Any] = {}
-        self.frames: dict[Any, list[Any]] = {}  # of _ht.py
+        self.frames: dict[Any, list[Any]] = {}  # of _ht.py, as are sums
+        self.sums: dict[Any, list[Any]] = {}
+        self.counts: tuple[torch.Tensor, ...] | None = None  # of the last layout: per rank, per expert, and both in one
+        self.one = torch.ones(1, dtype=torch.int32, device=self.device)
         self.routes: set[int] = set()  # the library's handles that are not destroyed
         self._masked = [0] * ranks  # by the caller; a group may have masked more
         self._handles: list[Any] = []
-        self._rooms: dict[int, tuple[Any, Any]] = {}
-        self._control = self._create(algorithm=nccl_ep.Algorithm.HIGH_THROUGHPUT, num_experts=ranks,
-                                     max_dispatch_tokens_per_rank=1, max_token_bytes=16)
-        self.nodes = self._control.nodes()
+        self._rooms: dict[int, tuple[struct.Struct, struct.Struct, Any]] = {}
+        control = self._create(algorithm=nccl_ep.Algorithm.HIGH_THROUGHPUT, num_experts=ranks,
+                               max_dispatch_tokens_per_rank=1, max_token_bytes=16)
+        self._control_ptr = control.ptr
+        self.nodes = control.nodes()
         self.one_node = max(self.nodes) == 0
 
     def _create(self, **config: Any) -> nccl_ep.Group:
@@ -82,37 +88,37 @@ class Pool:
         """An object with destroy(), which comes before that of its group."""
         self._handles.append(handle)
 
-    def agree(self, mine: list[int]) -> list[int]:
+    def agree(self, mine: list[int]) -> Sequence[int]:
         """Collective: the numbers of every rank, equally many, one rank's after the other's."""
         n = len(mine)
         room = self._rooms.pop(n, None)  # not two threads' at a time
         if room is None:
-            room = (ctypes.c_int64 * n)(), (ctypes.c_int64 * (n * self.nranks))()
-        room[0][:] = mine
-        status = self.c.anyEpGroupAllGather(self._control.ptr, room[0], room[1], 8 * n)
+            every = struct.Struct(f'{n * self.nranks}q')
+            room = struct.Struct(f'{n}q'), every, ctypes.create_string_buffer(every.size)
+        words, every, out = room
+        status = self.c.anyEpGroupAllGather(self._control_ptr, words.pack(*mine), out, 8 * n)
         if status:
             failed(status, 'anyEpGroupAllGather')
-        everyone = room[1][:]
+        everyone = every.unpack(out)
         self._rooms[n] = room
         return everyone
 
-    def _ht_make(self, experts: int, row_bytes: int, tokens: int, rows: int) -> nccl_ep.Group:
+    def _ht_make(self, experts: int, row_bytes: int, tokens: int, rows: int) -> int:
         return self._create(algorithm=nccl_ep.Algorithm.HIGH_THROUGHPUT, num_experts=experts, max_token_bytes=row_bytes,
-                            max_dispatch_tokens_per_rank=tokens, max_recv_tokens_per_rank=rows)
+                            max_dispatch_tokens_per_rank=tokens, max_recv_tokens_per_rank=rows).ptr
 
-    def ht(self, experts: int, row_bytes: int, tokens: int) -> nccl_ep.Group:
+    def ht(self, experts: int, row_bytes: int, tokens: int) -> int:
         """Eager: outputs are as tall as what arrives. tokens: the most of any rank, as agreed."""
-        row_bytes = -(-row_bytes // _ROW_UNIT) * _ROW_UNIT
-        most, group = self._ht.get((experts, row_bytes), (0, None))
-        if group is None or tokens > most:
+        row_bytes += -row_bytes % _ROW_UNIT
+        found = self._ht.get((experts, row_bytes))
+        if found is None or tokens > found[0]:
             most = max(power_of_two(tokens), _LEAST_TOKENS)
-            group = self._ht_make(experts, row_bytes, most, 0)
-            self._ht[experts, row_bytes] = most, group
-        return group
+            found = self._ht[experts, row_bytes] = most, self._ht_make(experts, row_bytes, most, 0)
+        return found[1]
 
-    def ht_fixed(self, experts: int, row_bytes: int, rows: int) -> nccl_ep.Group:
+    def ht_fixed(self, experts: int, row_bytes: int, rows: int) -> int:
         """For outputs of so many rows, whatever arrives: the host learns no counts."""
-        row_bytes = -(-row_bytes // _ROW_UNIT) * _ROW_UNIT
+        row_bytes += -row_bytes % _ROW_UNIT
         key = experts, row_bytes, rows
         if key not in self._fixed:
             self._fixed[key] = self._ht_make(experts, row_bytes, max(rows // self.nranks, 1), rows)

@@ -18,10 +18,6 @@ __all__ = ['Buffer']
 _Tensors = Any  # a tensor, or a pair of them
 
 
-def _pair(x: _Tensors) -> tuple[torch.Tensor, torch.Tensor | None]:
-    return x if isinstance(x, tuple) else (x, None)
-
-
 class Buffer:
     """Expert-parallel communication among the ranks of a process group.
 
@@ -116,10 +112,11 @@ class Buffer:
                             async_finish: bool = False, allocate_on_comm_stream: bool = False) -> tuple[Any, ...]:
         """(tokens per rank, per node or None, per expert, which token goes to which rank, event)."""
         pool = self._pool()
-        flags_check(previous_event, async_finish, allocate_on_comm_stream)
-        compute = pool.lane.enter(previous_event)
+        if allocate_on_comm_stream:
+            flags_check(previous_event, async_finish)
+        compute = pool.lane.enter(previous_event, async_finish)
         try:
-            made = _ht.layout(topk_idx, num_experts, pool.nodes)
+            made = _ht.layout(pool, topk_idx, num_experts)
         finally:
             pool.lane.leave(compute)
         return *made, pool.lane.done(compute, async_finish, [topk_idx], made)
@@ -136,28 +133,29 @@ class Buffer:
         per local expert, a handle and an event. With a handle: the same way again, without experts and weights.
         """
         pool = self._pool()
-        flags_check(previous_event, async_finish, allocate_on_comm_stream)
-        tokens, scales = _pair(x)
-        compute = pool.lane.enter(previous_event)
-        counts: list[int] = []
+        if allocate_on_comm_stream:
+            flags_check(previous_event, async_finish)
+        tokens, scales = x if isinstance(x, tuple) else (x, None)
+        lane, compute = pool.lane, pool.lane.enter(previous_event, async_finish)
+        per_expert, made_handle = None, None
         try:
+            frame = _ht.frame_of(pool, tokens, scales, topk_idx, topk_weights)
             if handle is not None:
                 assert topk_idx is None and topk_weights is None, 'with a handle the routing is known: pass no top-k'
-                route, made_handle = handle.route, None
+                route = handle.route
             else:
                 assert num_tokens_per_rank is not None and is_token_in_rank is not None \
                     and num_tokens_per_expert is not None, 'without a handle the results of get_dispatch_layout are needed'
-                shape = _ht.Shape(tokens, scales, topk_idx, is_token_in_rank, num_tokens_per_expert)
-                route, counts = _ht.plan(pool, shape, num_tokens_per_rank, num_worst_tokens)
+                route, per_expert = _ht.plan(pool, frame, topk_idx, is_token_in_rank,
+                                             (num_tokens_per_rank, num_tokens_per_expert), num_worst_tokens)
                 made_handle = _ht.HtHandle.made(route, is_token_in_rank)
-            rows, got, ids, weights = _ht.receive(pool, route, tokens, scales, topk_idx, topk_weights)
+            rows, got, ids, weights = _ht.receive(pool, route, frame, tokens, scales, topk_idx, topk_weights)
         finally:
-            pool.lane.leave(compute)
-        per_expert = None
-        if handle is None:
-            per_expert = [-(-n // expert_alignment) * expert_alignment for n in counts]
-        event = pool.lane.done(compute, async_finish, [tokens, scales, topk_idx, topk_weights, is_token_in_rank],
-                               [rows, got, ids, weights])
+            lane.leave(compute)
+        if per_expert and expert_alignment != 1:
+            per_expert = [-(-n // expert_alignment) * expert_alignment for n in per_expert]
+        event = lane.done(compute, async_finish, (tokens, scales, topk_idx, topk_weights, is_token_in_rank),
+                          (rows, got, ids, weights))
         return rows if got is None else (rows, got), ids, weights, per_expert, made_handle, event
 
     def combine(self, x: torch.Tensor, handle: _ht.HtHandle, topk_weights: torch.Tensor | None = None, bias: Any = None,
@@ -165,9 +163,10 @@ class Buffer:
                 allocate_on_comm_stream: bool = False) -> tuple[Any, ...]:
         """Sums the rows of each token at its home rank. Collective. Returns (tokens, weights or None, event)."""
         pool = self._pool()
-        flags_check(previous_event, async_finish, allocate_on_comm_stream)
+        if allocate_on_comm_stream:
+            flags_check(previous_event, async_finish)
         biases = [b for b in (bias if isinstance(bias, tuple) else (bias,)) if b is not None]
-        compute = pool.lane.enter(previous_event)
+        compute = pool.lane.enter(previous_event, async_finish)
         try:
             out, weights = _ht.combine(pool, handle.route, x, topk_weights, biases)
         finally:
@@ -207,7 +206,7 @@ class Buffer:
             op.send(x.contiguous(), topk_idx.contiguous())
             event, hook = EventOverlap(), op.receive
         else:
-            compute, hook = lane.enter(None), None
+            compute, hook = lane.enter(None, True), None
             try:
                 op = _ll.Dispatch(pool, kind, x, *stats)
                 op.send(x.contiguous(), topk_idx.contiguous())
@@ -235,7 +234,7 @@ class Buffer:
         if zero_copy:
             assert slot.rows is not None, 'zero_copy: call get_next_low_latency_combine_buffer and write to it first'
             x = slot.rows
-        compute = None if return_recv_hook else lane.enter(None)
+        compute = None if return_recv_hook else lane.enter(None, True)
         try:
             result = out if out is not None else x.new_empty(topk_idx.shape[0], x.shape[2])
             slot.watch(1, combine_wait_recv_cost_stats)

@@ -18,6 +18,14 @@ class EventHandle:
             self._event = torch.cuda.Event()
             self._event.record(torch.cuda.current_stream())
 
+    @classmethod
+    def on(cls, stream: Any) -> EventHandle:
+        """A point in this stream of a GPU."""
+        made = cls.__new__(cls)
+        made._event = torch.cuda.Event()
+        made._event.record(stream)
+        return made
+
     def current_stream_wait(self) -> None:
         """The current stream waits on the device; the host does not."""
         if self._event is not None:
