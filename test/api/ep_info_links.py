@@ -84,7 +84,8 @@ class Links(unittest.TestCase):
     def seen(self, host, layout, model=True, status=0):
         """The pairs by their names, with the document and the text, which agree."""
         env = {k: v for k, v in os.environ.items() if not k.startswith('NCCL_')}
-        env.update(NVML_MODEL=layout, LD_LIBRARY_PATH=MODEL if model else '')
+        # No probing of transports and no search for Python's packages: neither is asked for here
+        env.update(NVML_MODEL=layout, LD_LIBRARY_PATH=MODEL if model else '', NCCL_EP_NET='^verbs,fabric', PATH='')
         text, made = (subprocess.run([EP_INFO, '--sys', host.root] + more, env=env, capture_output=True, text=True,
                                      timeout=60) for more in ([], ['--json']))
         self.assertEqual((text.returncode, made.returncode), (status, status), text.stdout + made.stderr)
@@ -168,7 +169,7 @@ class Links(unittest.TestCase):
     def test_nothing(self):
         """Neither GPU nor NIC, and no folder at all."""
         host = Host()
-        env = dict(os.environ, LD_LIBRARY_PATH=MODEL)
+        env = dict(os.environ, LD_LIBRARY_PATH=MODEL, NCCL_EP_NET='^verbs,fabric', PATH='')
         for folder in (host.root, '/nonexistent'):
             made = subprocess.run([EP_INFO, '--sys', folder], env=env, capture_output=True, text=True, timeout=60)
             self.assertEqual(made.returncode, 0)
