@@ -21,6 +21,10 @@ rows=(
 	'dev|launch|60|plain|gpu_launch'
 	'dev|ring-push|120|plain|gpu_ring_push cuda'
 	'dev|ring-full|60|plain|gpu_ring_full cuda'
+	'check|check-threads|60|plain|LD_LIBRARY_PATH=@../plugin info_check.sh @../perf/ep_info GPU -t 1 2 4'
+	'check|check-nodes|60|plain|NCCL_EP_RANKS_PER_NODE=2 NCCL_EP_NET=loop LD_LIBRARY_PATH=@../plugin info_check.sh @../perf/ep_info GPU -t 4'
+	'check|check-procs|90|mps|LD_LIBRARY_PATH=@../plugin info_check.sh @../perf/ep_info GPU -g 1 2 4'
+	'check|check-nccl|60|nccl|info_check.sh @../perf/ep_info GPU -t 1'
 	'threads|rowsig|300|plain|gpu_rowsig cuda'
 	'threads|rowsig-fail|120|plain|gpu_rowsig_fail cuda'
 	'threads|standin|60|plain|standin_gpu'
@@ -211,7 +215,7 @@ rows=(
 	'python|calls-primus|180|mps|torch.sh @../python pattern_primus'
 	'cpu|cpu-suite|600|suite|cpu'
 )
-default=(cpu dev threads nccl procs mps ll ll-procs ll-nodes net-sm ht ht-procs ht-nodes callers torch python perf perf-sm perf-ht-sm memcheck memcheck-procs racecheck)
+default=(cpu dev check threads nccl procs mps ll ll-procs ll-nodes net-sm ht ht-procs ht-nodes callers torch python perf perf-sm perf-ht-sm memcheck memcheck-procs racecheck)
 
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
