@@ -151,8 +151,10 @@ GX_DEV void ht_across_end(const struct ht *ht)
 /* peer FAR_NOBODY: none. */
 GX_DEV void ht_far_signal(const struct ht *ht, uint32_t peer, uint64_t at, uint64_t value)
 {
-	if (far_signal(ht->op.far, peer, at, value, &ht->op.limit) != 0)
-		gx_op_fail(&ht->op, EP_KERR_RING, peer, EP_KPHASE_SEND);
+	uint32_t rc = far_signal(ht->op.far, peer, at, value, &ht->op.limit);
+
+	if (rc != 0)
+		gx_op_fail_push(&ht->op, rc, peer);
 }
 
 /* The word of a step's slot at the other end: that it has arrived, or that it may be overwritten. yes: this lane has a
@@ -173,7 +175,7 @@ GX_DEV void ht_step_tell(const struct ht *ht, const struct ht_flow *f, struct ht
 	rc = f->flow & 1 ? far_signal(ht->op.far, rank, at, value, &ht->op.limit)
 			 : far_credit(ht->op.far, rank, at, value, &ht->op.limit);
 	if (rc != 0)
-		gx_op_fail(&ht->op, EP_KERR_RING, rank, EP_KPHASE_SEND);
+		gx_op_fail_push(&ht->op, rc, rank);
 }
 
 /* When the rows of a step are in this rank's memory: to the other end (R7). */
@@ -182,7 +184,7 @@ GX_DEV void ht_step_send(struct ht *ht, struct ht_step step)
 	const struct ep_ht_across *x = &ht->a->across;
 	const struct ht_flow *f = &ht->x.out;
 	const struct ep_ht_peer *peer = &f->peer[step.channel];
-	uint32_t rows = ht_step_rows(ht, f, step), ring = ep_ht_ring_of(&x->span, f->flow ^ 1, peer->there);
+	uint32_t rows = ht_step_rows(ht, f, step), ring = ep_ht_ring_of(&x->span, f->flow ^ 1, peer->there), rc;
 	uint64_t to = ep_ht_rings_at(&x->span, ht->a->shape.bins, 1) +
 		      ((uint64_t)ring * x->span.steps + ht_slot(ht, f, step)) * x->step_bytes;
 	uint64_t from = (uint64_t)(ht_step_at(ht, f, step) - x->far.send);
@@ -192,8 +194,9 @@ GX_DEV void ht_step_send(struct ht *ht, struct ht_step step)
 	gx_bulk_drain(&ht->bulk); /* its barrier orders what all lanes wrote */
 	if (gx_lane() == 0)
 		gx_fence_sys();
-	if (far_put(ht->op.far, gx_lane() == 0 ? peer->rank : FAR_NOBODY, put, &ht->op.limit) != 0)
-		gx_op_fail(&ht->op, EP_KERR_RING, peer->rank, EP_KPHASE_SEND);
+	rc = far_put(ht->op.far, gx_lane() == 0 ? peer->rank : FAR_NOBODY, put, &ht->op.limit);
+	if (rc != 0)
+		gx_op_fail_push(&ht->op, rc, peer->rank);
 	ht_step_tell(ht, f, step, gx_lane() == 0);
 	if (gx_lane() == 0)
 		gx_dev_add_relaxed_u64(&ht->a->state->crossed[ht->op.kind == EP_KIND_COMBINE], rows);

@@ -337,6 +337,7 @@ GX_DEV void ht_begin(struct ht *ht, const struct ep_ht_args *a, uint32_t kind, c
 	ht->op.errors = &a->state->errors;
 	ht->op.control = a->control;
 	ht->op.failed_at = 0;
+	ht->op.broken = NULL;
 	ht->op.epoch = a->state->epoch + 1;
 	ht->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
 	ht->op.limit.abort = a->abort;

@@ -57,6 +57,7 @@ struct ep_ll_state {
 	uint64_t cleans; /* mask cleans this rank knows of */
 	uint32_t looking[EP_LL_WORDS]; /* locks: held while reading words that the net writes */
 	uint32_t ended;		       /* not reset: number of the last counted launch that has ended */
+	uint64_t broken; /* with masks: the failed word of this launch; the one in the control page may be another's */
 };
 EP_SIZE_IS(ep_ll_state, 896);
 

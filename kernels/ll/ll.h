@@ -23,7 +23,7 @@
  * lane has seen and done. */
 GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t value)
 {
-	uint32_t far = rank != LL_NOBODY && ll_far(ll, rank);
+	uint32_t far = rank != LL_NOBODY && ll_far(ll, rank), rc;
 
 	if (rank != LL_NOBODY && !far)
 		gx_st_release_u64(ll_word(ll, rank, at), value);
@@ -31,8 +31,9 @@ GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t va
 		return;
 	if (far)
 		gx_fence_sys();
-	if (far_signal(ll->op.far, far ? rank : FAR_NOBODY, ep_ll_far_at(ll->op.nranks, at), value, &ll->op.limit) != 0)
-		gx_op_fail(&ll->op, EP_KERR_RING, rank, EP_KPHASE_SEND);
+	rc = far_signal(ll->op.far, far ? rank : FAR_NOBODY, ep_ll_far_at(ll->op.nranks, at), value, &ll->op.limit);
+	if (rc != 0)
+		gx_op_fail_push(&ll->op, rc, rank);
 }
 
 /* All lanes, each for a far peer of its own or LL_NOBODY, after a gx_fence_sys: puts bytes from peer's part of the send
@@ -43,9 +44,10 @@ GX_DEV void ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t fro
 	uint64_t part = peer != LL_NOBODY ? ll_here(ll, peer) * far->send_stride : 0;
 	struct ep_cmd put = ep_cmd_put(peer, far->window_place + ll->buffer * far->window_bytes + to,
 				       far->send_place + ll->buffer * far->send_bytes + part + from, bytes);
+	uint32_t rc = far_put(far, peer, put, &ll->op.limit);
 
-	if (far_put(far, peer, put, &ll->op.limit) != 0)
-		gx_op_fail(&ll->op, EP_KERR_RING, peer, EP_KPHASE_SEND);
+	if (rc != 0)
+		gx_op_fail_push(&ll->op, rc, peer);
 }
 
 /* All lanes: waits for another warp of this rank. Bounded: that warp is running, or the operation has failed. */
@@ -113,7 +115,9 @@ GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, c
 	ll->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
 	ll->op.limit.abort = a->abort;
 	ll->op.limit.gone = NULL;
-	ll->op.limit.failed = ll_own(ll, ll->op.failed_at);
+	/* With masks the failure of another rank does not end this launch: it is masked when it is waited for. */
+	ll->op.broken = ll_is(ll, EP_LL_MASK) ? &a->state->broken : NULL;
+	ll->op.limit.failed = ll->op.broken ? ll->op.broken : ll_own(ll, ll->op.failed_at);
 	ll->op.limit.afar = far ? (const uint64_t *)(a->far.control + ll->op.failed_afar) : NULL;
 	ll->op.epoch = a->state->epoch;
 }
@@ -285,6 +289,7 @@ GX_DEV void ll_close(struct ll *ll)
 		gx_op_tell(&ll->op);
 	if (gx_tid() == 0) {
 		state->left = state->send_ticket = state->recv_ticket = 0;
+		state->broken = 0;
 		ll_ended(ll);
 	}
 	gx_op_end(ll->a->counted, &state->ended);

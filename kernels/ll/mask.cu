@@ -135,7 +135,9 @@ GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 	gx_syncthreads();
 	if (gx_warp() == 0)
 		gx_op_tell(&ll.op);
-	if (gx_tid() == 0)
+	if (gx_tid() == 0) {
+		m.ll.state->broken = 0;
 		ll_ended(&ll);
+	}
 	gx_op_end(m.ll.counted, &m.ll.state->ended);
 }

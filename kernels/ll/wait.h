@@ -198,9 +198,10 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 	uint32_t words = ep_ll_words_of(a->shape.nranks, at);
 	struct gx_limit limit = { deadline, a->abort, NULL, NULL, NULL };
 
-	if (masked && waits) {
-		limit.gone = &a->gone[rank];
-	} else if (!masked) { /* with masks, a failed rank is masked when it is waited for */
+	if (masked) { /* a failed rank is masked when it is waited for */
+		limit.gone = waits ? &a->gone[rank] : NULL;
+		limit.afar = &a->state->broken;
+	} else {
 		limit.failed = (const uint64_t *)(a->mine + failed);
 		limit.afar = (const uint64_t *)(a->far.control + ep_ll_far_at(a->shape.nranks, failed));
 	}
@@ -265,12 +266,13 @@ GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, ui
 	       ll_far(ll, ll_also_silent(ll->a, ll->op.far, NULL, ll->op.epoch, rank));
 }
 
-/* One thread, after a wait that ended without the word: masks the rank (with masks), or the operation has failed. */
+/* One thread, after a wait that ended without the word: masks the rank (with masks), or the operation has failed. A
+ * launch that has failed masks nobody: its waits end early, and say nothing of the rank. */
 GX_DEV void ll_missed(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase)
 {
 	uint32_t other;
 
-	if (ll_is(ll, EP_LL_MASK) && result != GX_ABORTED) {
+	if (ll_is(ll, EP_LL_MASK) && result != GX_ABORTED && gx_ld_relaxed_u64(&ll->a->state->broken) == 0) {
 		gx_st_relaxed_u32(&ll->off[rank], 1);
 		ll_raise(ll, EP_ASYNC_TIMEOUT);
 		return;
@@ -286,7 +288,8 @@ GX_DEV uint32_t ll_wait_near(const struct ll *ll, uint64_t at, uint64_t value, u
 
 	limit.deadline = deadline;
 	if (ll_is(ll, EP_LL_MASK)) {
-		limit.failed = limit.afar = NULL;
+		limit.afar = limit.failed; /* of this launch, and as rarely as gone */
+		limit.failed = NULL;
 		limit.gone = rank != LL_NOBODY ? &ll->a->gone[rank] : NULL;
 	}
 	return (uint32_t)gx_wait(rank != LL_NOBODY ? ll_own(ll, at) : NULL, value, &limit);

@@ -21,11 +21,14 @@ GX_DEV uint32_t far_ring(const struct ep_far *far, uint32_t peer)
 	return lane * far->ports + port;
 }
 
-/* All lanes. 0, or enum gx_wait_result of the lane's command. After a gx_fence_sys for what was written before. */
+/*
+ * All lanes. 0, or enum gx_wait_result of the lane's command. After a gx_fence_sys for what was written before. failed
+ * is polled as rarely as what may be across PCIe: who gives up leaves a dead ring, so a slow engine has 2 ms to pop.
+ */
 GX_SLOW uint32_t far_push(const struct ep_far *far, uint32_t peer, uint64_t half0, uint64_t half1, uint64_t deadline,
-			  const uint64_t *abort)
+			  const uint64_t *abort, const uint64_t *failed)
 {
-	struct gx_limit limit = { deadline, abort, NULL, NULL, NULL };
+	struct gx_limit limit = { deadline, abort, NULL, failed, NULL };
 	uint32_t id = peer == FAR_NOBODY ? GX_NO_RING : far_ring(far, peer);
 	struct ep_cmd cmd;
 
@@ -36,7 +39,7 @@ GX_SLOW uint32_t far_push(const struct ep_far *far, uint32_t peer, uint64_t half
 
 GX_DEV uint32_t far_put(const struct ep_far *far, uint32_t peer, struct ep_cmd put, const struct gx_limit *limit)
 {
-	return far_push(far, peer, put.half[0], put.half[1], limit->deadline, limit->abort);
+	return far_push(far, peer, put.half[0], put.half[1], limit->deadline, limit->abort, limit->failed);
 }
 
 /* Becomes visible at peer after everything pushed for it before. */
@@ -45,7 +48,7 @@ GX_DEV uint32_t far_signal(const struct ep_far *far, uint32_t peer, uint64_t at,
 {
 	struct ep_cmd signal = ep_cmd_signal(peer, far->control_place + at, value);
 
-	return far_push(far, peer, signal.half[0], signal.half[1], limit->deadline, limit->abort);
+	return far_push(far, peer, signal.half[0], signal.half[1], limit->deadline, limit->abort, limit->failed);
 }
 
 /* A signal that overtakes what waits for the net: nothing pushed before belongs to it. */
@@ -54,7 +57,7 @@ GX_DEV uint32_t far_credit(const struct ep_far *far, uint32_t peer, uint64_t at,
 {
 	struct ep_cmd credit = ep_cmd_credit(peer, far->control_place + at, value);
 
-	return far_push(far, peer, credit.half[0], credit.half[1], limit->deadline, limit->abort);
+	return far_push(far, peer, credit.half[0], credit.half[1], limit->deadline, limit->abort, limit->failed);
 }
 
 #endif

@@ -16,6 +16,8 @@ struct gx_op {
 	uint32_t *errors;	  /* device memory; 0: the report is free */
 	uint8_t *const *control;  /* [nranks]; NULL: a far rank */
 	const struct ep_far *far; /* NULL: no far ranks */
+	uint64_t *broken;	  /* set when this launch fails: limit.failed, where near ranks' failures do not end it;
+				   * may be NULL */
 	uint64_t failed_at;	  /* offset of the failed word in every control page, */
 	uint64_t failed_afar;	  /* and where far ranks write it */
 };
@@ -54,6 +56,8 @@ GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
 
 	if (!gx_op_note(op, blame))
 		return;
+	if (op->broken)
+		gx_st_relaxed_u64(op->broken, word);
 	for (uint32_t r = 0; r < op->nranks; r++)
 		if (!op->far || op->control[r])
 			gx_st_relaxed_u64((uint64_t *)(op->control[r] + op->failed_at), word);
@@ -62,7 +66,7 @@ GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
 /* In errors: the far ranks have been told. */
 #define GX_OP_TOLD 0x80000000u
 
-/* One warp, of a group with far ranks: the failed word that is in this rank's page. */
+/* One warp, of a group with far ranks: the failed word of this rank. */
 GX_SLOW void gx_op_tell_far(const struct ep_far *far, uint8_t *const *control, uint32_t nranks, uint64_t at,
 			    uint64_t word, uint64_t deadline, const uint64_t *abort)
 {
@@ -74,13 +78,14 @@ GX_SLOW void gx_op_tell_far(const struct ep_far *far, uint8_t *const *control, u
 			far_one = !control[r] && far->seat[r].here != EP_SEAT_NONE;
 		signal = ep_cmd_signal(r, far->control_place + at, word);
 		/* result ignored: if the ring does not take this, the ring is what failed */
-		far_push(far, far_one ? r : FAR_NOBODY, signal.half[0], signal.half[1], deadline, abort);
+		far_push(far, far_one ? r : FAR_NOBODY, signal.half[0], signal.half[1], deadline, abort, NULL);
 	}
 }
 
 /*
  * One warp of the last block, after all other blocks have left: tells the far ranks of a failure of this launch. By
- * then the other warps of this rank, which see the word in their own page, have given up their waits.
+ * then the other warps of this rank, which see limit.failed in every wait, have given up: also those that wait for room
+ * in a ring. That one is dead then, and the engine that finds it so tells its host.
  */
 GX_DEV void gx_op_tell(const struct gx_op *op)
 {
@@ -132,6 +137,26 @@ GX_DEV void gx_op_fail_wait(const struct gx_op *op, uint32_t result, uint32_t ra
 	if (word == 0 && op->limit.afar)
 		word = gx_ld_relaxed_u64(op->limit.afar);
 	gx_op_fail_remote(op, word, phase);
+}
+
+/* One thread, whose push to a far peer was refused. A launch that fails gives up its pushes: then, and after an abort,
+ * the ring is not to blame. */
+GX_DEV void gx_op_fail_push(const struct gx_op *op, uint32_t result, uint32_t peer)
+{
+	struct gx_blame blame = { EP_KERR_RING, EP_KPHASE_SEND, peer, peer };
+	uint64_t word = 0;
+
+	if (result == GX_FAILED)
+		word = gx_ld_relaxed_u64(op->limit.failed);
+	if (word != 0) {
+		blame.code = EP_KERR_REMOTE;
+		blame.rank = EP_FAILED_RANK(word);
+		blame.cause = EP_FAILED_CAUSE(word);
+	} else if (result == GX_ABORTED) {
+		blame.code = EP_KERR_ABORTED;
+		blame.rank = blame.cause = (uint32_t)gx_ld_relaxed_u64(op->limit.abort) - 1;
+	}
+	gx_op_blame(op, blame);
 }
 
 /* The warp's next work item, in lane 0 only: it is broadcast when needed. */

@@ -132,6 +132,7 @@ GX_DEV void rowsig_open(struct rowsig *rs, const struct ep_rowsig_args *a, uint8
 	rs->op.limit.abort = a->abort;
 	rs->op.limit.gone = NULL;
 	rs->op.far = NULL;
+	rs->op.broken = NULL;
 	rs->op.limit.afar = NULL;
 	rs->op.limit.failed = rs->mine + rs->op.failed_at / sizeof(uint64_t);
 	gx_bulk_open(&rs->bulk, stage, a->stage);

@@ -181,14 +181,23 @@ void ep_group_rank_dead(void *arg, int rank, struct ep_blame blame, const char *
 	kernels_abort(group, blame.rank);
 }
 
-/* Only this rank may have seen it: the others are told. */
+/*
+ * Only this rank may have seen it: the others are told. EP_EREMOTE: a kernel gave up a push, because its launch had
+ * failed or was aborted, and whom it blamed for that is in its report.
+ */
 void ep_group_net_failed(void *arg, int err, const char *why)
 {
 	struct ncclEpGroup *group = arg;
-	const struct ep_blame blame = { group->rank, EP_EV_CERTAIN };
+	struct ep_blame blame = { group->rank, EP_EV_CERTAIN };
+	char text[sizeof(group->error_text)];
+	int rc = err == EP_EREMOTE
+			 ? ep_page_report(&group->page, group->rank, group->timeout_ns, &blame, text, sizeof(text))
+			 : 0;
 
+	err = rc ? -rc : err;
+	why = rc ? text : why;
 	ep_group_set_error(group, err, blame, why);
-	kernels_abort(group, group->rank);
+	kernels_abort(group, blame.rank);
 	ep_boot_accuse(group->boot, err, blame, why);
 }
 

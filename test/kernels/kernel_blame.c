@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whom a kernel that fails tells, and how often: ranks that it maps by a store, remote ranks that it puts to by a
- * command, and nobody else. */
+/*
+ * Whom a kernel that fails tells, and how often: ranks that it maps by a store, remote ranks that it puts to by a
+ * command, and nobody else. A push that waits for room ends when its launch fails, long before the deadline, and blames
+ * whoever failed, not the ring.
+ */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernel_check.h"
 #include "kernels/gx/gx.h"
@@ -44,6 +49,87 @@ static void fail_kernel(const void *args)
 	gx_op_tell(&op); /* they know */
 }
 
+/* ---- a full ring ---- */
+
+struct push {
+	uint64_t deadline_ms;
+	uint32_t result[GX_WARP];
+};
+
+static void push_kernel(const void *args)
+{
+	struct push *push = *(struct push *const *)args;
+	uint8_t *const pages[RANKS] = { (uint8_t *)&control[0], (uint8_t *)&control[1] };
+	struct ep_far far = { .ring = &ring, .seat = seats, .ports = 1, .lanes = 1 };
+	struct gx_op op = { .rank = SELF, .nranks = RANKS, .report = &report, .errors = &errors };
+	uint32_t rc;
+
+	op.control = pages;
+	op.far = &far;
+	op.limit.deadline = gx_clock_ns() + push->deadline_ms * 1000000;
+	op.limit.abort = &abort_word;
+	op.limit.failed = &control[SELF];
+	/* The last lane has nothing to push. */
+	rc = far_signal(&far, GX_WARP > 1 && gx_lane() == GX_WARP - 1 ? FAR_NOBODY : 3, 64, 7, &op.limit);
+	push->result[gx_lane()] = rc;
+	if (rc != 0)
+		gx_op_fail_push(&op, rc, 3);
+	gx_syncwarp();
+	gx_op_tell(&op); /* does not wait for a dead ring */
+}
+
+static void *fail_later(void *word)
+{
+	usleep(30000);
+	__atomic_store_n((uint64_t *)word, word == &abort_word ? 1 + 4 : EP_FAILED_WORD(0, 4), __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* Nobody pops; the word is set after 30 ms, unless it is NULL. ms: how long the launch lasted. */
+static uint32_t push_full(struct ep_ring *mine, void *pinned, uint64_t *word, uint64_t deadline_ms, double *ms)
+{
+	struct push push = { .deadline_ms = deadline_ms }, *arg = &push;
+	uint64_t start;
+	pthread_t thread;
+
+	memset(pinned, 0, ep_cmd_pinned_size(EP_CMD_ENTRIES_MIN));
+	memset(&head, 0, sizeof(head));
+	CHECK(ep_ring_init(mine, pinned, EP_CMD_ENTRIES_MIN, 0) == 0, "ring");
+	ring = ep_ring_for_device(mine, pinned, &head);
+	head.claim = EP_CMD_ENTRIES_MIN; /* full */
+	report = (struct ep_kernel_report){ 0 };
+	errors = 0;
+	abort_word = control[0] = control[1] = 0;
+	start = ep_now_ns();
+	if (word)
+		pthread_create(&thread, NULL, fail_later, word);
+	CHECK(gx_host_launch(push_kernel, &arg, 1, GX_WARP, 0) == 0, "launch");
+	*ms = (double)(ep_now_ns() - start) / 1e6;
+	if (word)
+		pthread_join(thread, NULL);
+	for (uint32_t i = 1; i + 1 < GX_WARP; i++)
+		CHECK(push.result[i] == push.result[0], "lane %u: %u", i, push.result[i]);
+	CHECK(GX_WARP == 1 || push.result[GX_WARP - 1] == 0, "a lane without a command: %u", push.result[GX_WARP - 1]);
+	return push.result[0];
+}
+
+static void full_ring(struct ep_ring *mine, void *pinned)
+{
+	uint32_t result;
+	double ms;
+
+	result = push_full(mine, pinned, &control[SELF], 20000, &ms);
+	CHECK(result == GX_FAILED && ms < 10000, "%u after %.1f ms", result, ms);
+	CHECK(report.code == EP_KERR_REMOTE && report.rank == 0 && report.cause == 4, "a failed launch blames %u of %u",
+	      report.code, report.rank);
+	result = push_full(mine, pinned, &abort_word, 20000, &ms);
+	CHECK(result == GX_ABORTED && ms < 10000, "%u after %.1f ms", result, ms);
+	CHECK(report.code == EP_KERR_ABORTED && report.rank == 4, "an abort blames %u of %u", report.code, report.rank);
+	result = push_full(mine, pinned, NULL, 50, &ms);
+	CHECK(result == GX_TIMED_OUT && ms >= 50 && ms < 10000, "%u after %.1f ms", result, ms);
+	CHECK(report.code == EP_KERR_RING && report.rank == 3, "a full ring blames %u of %u", report.code, report.rank);
+}
+
 int main(void)
 {
 	static const uint32_t told[] = { 3, 5 };
@@ -68,6 +154,7 @@ int main(void)
 	}
 	for (int r = 0; r < NEAR; r++)
 		CHECK(control[r] == EP_FAILED_WORD(SELF, 5), "rank %d is told %#llx", r, control[r] + 0ull);
+	full_ring(&mine, pinned);
 	free(pinned);
 	return check_result("kernel_blame");
 }

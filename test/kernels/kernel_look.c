@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How LL waits for words that the net writes: packed 16 to a line, each line read once per look, by the warp that holds
- * the lock and by no other. Counts the lines that are really read, with 1024 ranks of which 8 are near.
+ * the lock and by no other. Counts the lines that are really read, with 1024 ranks of which 8 are near. With masks a
+ * wait, for near or far ranks, ends early when its launch fails, and masks nobody; when another rank fails it goes on.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -195,6 +196,82 @@ static void missing(void)
 	CHECK(arrived == LANES - 1, "%u arrived, one must not", arrived);
 }
 
+/* ---- with masks ---- */
+
+struct masked {
+	uint64_t ns;
+	uint32_t far;  /* the group has far ranks */
+	uint32_t *off; /* [RANKS] */
+};
+
+static uint32_t errors, async[8];
+static struct ep_kernel_report report;
+static uint64_t gone[RANKS];
+
+static void masked_kernel(const void *args)
+{
+	const struct masked *m = args;
+	struct ll ll = { .a = &a, .off = m->off };
+	uint32_t rank = m->far ? LATE : 3;
+
+	ll.op = (struct gx_op){ .nranks = RANKS, .report = &report, .errors = &errors, .control = a.control };
+	ll.op.far = m->far ? &a.far : NULL;
+	ll.op.broken = &state->broken;
+	ll.op.limit.deadline = gx_clock_ns() + m->ns;
+	ll.op.limit.abort = &abort_word;
+	ll.op.limit.failed = ll.op.broken;
+	ll.op.epoch = 99;
+	ll_wait(&ll, ep_ll_signal_at(rank), 99, gx_lane() == 0 ? rank : LL_NOBODY, EP_KPHASE_SEND);
+}
+
+static void *break_later(void *word)
+{
+	usleep(30000);
+	if (word == &state->broken)
+		__atomic_store_n(&errors, 1, __ATOMIC_RELAXED); /* as gx_op_blame */
+	__atomic_store_n((uint64_t *)word, EP_FAILED_WORD(0, 1), __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* Milliseconds; the word is set after 30 of them. */
+static double masked_wait(struct masked *m, uint64_t *word)
+{
+	uint64_t start = ep_now_ns();
+	pthread_t thread;
+
+	memset(m->off, 0, RANKS * sizeof(m->off[0]));
+	state->broken = errors = report.code = 0;
+	pthread_create(&thread, NULL, break_later, word);
+	CHECK(gx_host_launch(masked_kernel, m, 1, GX_WARP, 0) == 0, "launch");
+	start = ep_now_ns() - start;
+	pthread_join(thread, NULL);
+	return (double)start / 1e6;
+}
+
+static void masked(void)
+{
+	static uint32_t off[RANKS];
+	uint64_t *page = (uint64_t *)(a.mine + ep_ll_failed_at(RANKS));
+
+	a.flags = EP_LL_MASK;
+	a.async = async;
+	a.gone = gone;
+	a.report = &report;
+	for (uint32_t far = 0; far < 2; far++) {
+		struct masked m = { .ns = 20000000000, .far = far, .off = off };
+		uint32_t rank = far ? LATE : 3;
+		double ms = masked_wait(&m, &state->broken);
+
+		CHECK(ms < 10000 && !off[rank], "far %u: %.1f ms after its launch failed, masked %u", far, ms,
+		      off[rank]);
+		m.ns = 100000000;
+		ms = masked_wait(&m, page);
+		CHECK(ms >= 100 && off[rank] == 1 && report.code == 0, "far %u: %.1f ms after a rank failed, masked %u",
+		      far, ms, off[rank]);
+		*page = 0;
+	}
+}
+
 /* ---- the layout ---- */
 
 static void layout(uint32_t n)
@@ -231,5 +308,6 @@ int main(void)
 	one_look();
 	many_waits();
 	missing();
+	masked();
 	return check_result("kernel_look");
 }
