@@ -165,6 +165,14 @@ ncclResult_t anyEpHandleSources(ncclEpHandle_t handle, const ncclEpTensor_t *tok
  */
 ncclResult_t anyEpHandleWaitStats(ncclEpHandle_t handle, const anyEpWaitStats_t *stats);
 
+/*
+ * Multiprocessors for the handle's dispatches and combines from now on, in place of the group's configuration; 0: as
+ * that says. Bounded by what the device can run, and overridden by the environment (NCCL_EP_DISPATCH_SMS and so on).
+ * Ranks may differ. An operation that has been launched, or captured in a graph, keeps what was set then, and so does
+ * the receive half of one that was send_only.
+ */
+ncclResult_t anyEpHandleSms(ncclEpHandle_t handle, unsigned int dispatch, unsigned int combine);
+
 /* Bytes of the group's windows on this rank: the memory that peers write to, besides the caller's tensors. */
 ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
 

@@ -213,6 +213,17 @@ ncclResult_t anyEpHandleWaitStats(ncclEpHandle_t handle, const anyEpWaitStats_t 
 	return ncclSuccess;
 }
 
+ncclResult_t anyEpHandleSms(ncclEpHandle_t handle, unsigned int dispatch, unsigned int combine)
+{
+	int rc = ep_check_live("anyEpHandleSms", "handle", EP_LIVE_HANDLE, handle);
+
+	if (rc)
+		return result(rc);
+	handle->sms[0] = dispatch;
+	handle->sms[1] = combine;
+	return ncclSuccess;
+}
+
 /* Until 0.3; its struct has no size, so it is no alias. */
 ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts)
 {

@@ -55,6 +55,7 @@ struct ncclEpGroup {
 	int experts_per_rank;	    /* El */
 	uint64_t timeout_ns;	    /* of every wait: variable, else config, else 100 s */
 	uint32_t sms[EP_SMS_KINDS]; /* asked for; 0: as the algorithm prefers */
+	bool sms_env[EP_SMS_KINDS]; /* by the environment, which overrides a program also where a handle asks */
 
 	struct ep_comm comm;
 	struct ep_boot *boot;

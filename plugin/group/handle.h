@@ -34,9 +34,11 @@ struct ncclEpHandle {
 	bool dispatched;	  /* LL: there is a dispatch to combine */
 	uint64_t number;	  /* random: tells kernels this handle's memory from the remains of another's */
 	uint64_t *waited[2];	  /* LL: of dispatches and combines, by rank, what anyEpHandleWaitStats was given */
+	unsigned sms[2];	  /* of dispatches and combines, what anyEpHandleSms was given */
 	bool staged;		  /* a send half waits for ncclEpComplete */
 	struct ep_ll_args second; /* what its second half will be launched with */
 	enum ep_kernel second_kernel;
+	unsigned second_sms;
 };
 
 /* "LL expert-major" and so on, for messages. */

@@ -71,6 +71,7 @@ int ep_launch_budget(struct ncclEpGroup *group)
 			return EP_FAIL(EP_GROUP, EP_EUSAGE,
 				       "ncclEpCreateGroup: config->%s is %u, but the device of rank %d has %u SMs",
 				       rows[i].name, rows[i].field, group->rank, group->dev->sms);
+		group->sms_env[i] = own || all;
 		group->sms[i] = own ? own : all ? all : rows[i].field ? rows[i].field : group->cfg.max_num_sms;
 	}
 	return 0;
@@ -83,10 +84,13 @@ uint32_t ep_launch_stage(enum ep_kernel kernel, size_t row_bytes, bool whole)
 	return whole || stage < shapes[kernel].stage ? (uint32_t)stage : shapes[kernel].stage;
 }
 
-static unsigned blocks(const struct ncclEpGroup *group, enum ep_kernel kernel)
+static unsigned blocks(const struct ncclEpGroup *group, const struct ep_launch_need *need)
 {
-	unsigned limit = group->sms[shapes[kernel].sms], n = group->resident;
+	enum ep_sms kind = shapes[need->kernel].sms;
+	unsigned limit = group->sms[kind], n = group->resident;
 
+	if (need->sms && !group->sms_env[kind])
+		limit = need->sms;
 	if (!limit)
 		limit = group->algo->sms;
 	if (limit && limit < n)
@@ -106,7 +110,7 @@ static unsigned warps_max(const struct ep_dev *dev)
 int ep_launch_plan(const struct ncclEpGroup *group, const struct ep_launch_need *need, struct ep_launch_plan *out)
 {
 	size_t room = group->dev->shared_max;
-	unsigned warps = shapes[need->kernel].warps, grid = blocks(group, need->kernel);
+	unsigned warps = shapes[need->kernel].warps, grid = blocks(group, need);
 
 	grid = need->blocks < grid ? (unsigned)need->blocks : grid;
 	/* Idle warps cost: the more shared memory a block asks for, the later it starts. */

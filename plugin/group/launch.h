@@ -18,6 +18,7 @@ struct ep_launch_need {
 	size_t block_bytes; /* and once */
 	size_t blocks;	    /* as many as have something to do */
 	size_t rows;	    /* work of single warps; 0: whole blocks work together */
+	unsigned sms;	    /* what the handle asks for; 0: nothing */
 };
 
 /* Sets group->sms from the environment and the configuration. -EP_EUSAGE: the latter asks for more than there are. */

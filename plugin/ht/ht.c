@@ -146,9 +146,11 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_
 				       .blocks = kernel == EP_K_ht_update ? EP_HT_CHUNKS : SIZE_MAX };
 	struct ep_launch l = { .kernel = kernel, .args = a, .args_size = sizeof(*a), .stream = stream };
 	struct ep_launch_plan plan;
-	int rc = ep_launch_plan(group, &need, &plan);
+	int rc;
 
-	if (rc)
+	if (kernel != EP_K_ht_update)
+		need.sms = handle->sms[kernel == EP_K_ht_combine];
+	if ((rc = ep_launch_plan(group, &need, &plan)))
 		return rc;
 	if (group->link)
 		l.kernel = kernel == EP_K_ht_update	? EP_K_ht_far_update

@@ -53,7 +53,7 @@ static size_t useful_rows(const struct ep_ll_args *a)
 	return others > a->tokens ? others : a->tokens + 1;
 }
 
-static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_args *a, void *stream)
+static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, unsigned sms, struct ep_ll_args *a, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
 	bool dispatch = kernel == EP_K_ll_dispatch;
@@ -61,7 +61,8 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_
 				       .warp_bytes = a->stage + ep_ll_route_bytes(a),
 				       .block_bytes = 2 * ep_ll_terms_bytes(a),
 				       .blocks = useful_blocks(a),
-				       .rows = dispatch ? useful_rows(a) : 0 };
+				       .rows = dispatch ? useful_rows(a) : 0,
+				       .sms = sms };
 	struct ep_launch l = { .kernel = kernel, .args = a, .args_size = sizeof(*a), .stream = stream };
 	struct ep_launch_plan plan;
 	int rc = ep_launch_plan(group, &need, &plan);
@@ -90,6 +91,7 @@ static void staged_set(struct ncclEpHandle *handle, bool staged)
 static int run(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_args *a, uint32_t stage, bool send_only,
 	       void *stream)
 {
+	unsigned sms = handle->sms[kernel != EP_K_ll_dispatch];
 	int rc;
 
 	a->stage = stage;
@@ -97,12 +99,13 @@ static int run(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_ll_
 	rc = ep_ll_mask_catch_up(handle->group, kernel == EP_K_ll_dispatch, stream);
 	if (rc)
 		return rc;
-	rc = launch(handle, kernel, a, stream);
+	rc = launch(handle, kernel, sms, a, stream);
 	if (rc || !send_only)
 		return rc;
 	a->flags = (a->flags & ~(uint32_t)EP_LL_SEND) | EP_LL_RECV;
 	handle->second = *a;
 	handle->second_kernel = kernel;
+	handle->second_sms = sms;
 	staged_set(handle, true);
 	return 0;
 }
@@ -206,7 +209,7 @@ static int ll_combine(struct ncclEpHandle *handle, const struct ep_combine *op, 
 static int ll_complete(struct ncclEpHandle *handle, void *stream)
 {
 	struct ep_ll_args a = handle->second;
-	int rc = launch(handle, handle->second_kernel, &a, stream);
+	int rc = launch(handle, handle->second_kernel, handle->second_sms, &a, stream);
 
 	/* Also on failure: the staged operation has had its second half. */
 	staged_set(handle, false);

@@ -152,6 +152,10 @@ class Handle:
         bindings.handle_wait_stats(self._live('set wait statistics'), stats.ptr)
         self._waits = dispatch, combine
 
+    def sms(self, *, dispatch: int = 0, combine: int = 0) -> None:
+        """Multiprocessors for dispatches and combines from now on; 0: as the group's configuration says."""
+        bindings.handle_sms(self._live('set multiprocessors'), dispatch, combine)
+
     def complete(self, *, config: Any = 0, stream: Any) -> None:
         """Receives for a send_only operation; does nothing if there is none. config: an address, or 0."""
         bindings.complete(self._live('complete'), ptr_of(config), stream_ptr(stream))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many blocks an operation gets: environment, fields of the configuration, max_num_sms, the algorithm's default, in
- * this order, and never more than the device can run. A device of 132 SMs is made up: the CPU device has none to count.
+ * How many blocks an operation gets: environment, the handle's own number, fields of the configuration, max_num_sms,
+ * the algorithm's default, in this order, and never more than the device can run. A device of 132 SMs is made up: the
+ * CPU device has none to count.
  */
 #include <unistd.h>
 
@@ -41,13 +42,18 @@ static void gpu_init(struct fake *f, ncclEpAlgorithm_t algorithm, struct ask ask
 	f->group.cfg.combine_num_sms = ask.combine;
 }
 
-static unsigned grid_of(const struct fake *f, enum ep_kernel kernel)
+static unsigned grid_for(const struct fake *f, enum ep_kernel kernel, unsigned sms)
 {
-	struct ep_launch_need need = { .kernel = kernel, .blocks = SIZE_MAX };
+	struct ep_launch_need need = { .kernel = kernel, .blocks = SIZE_MAX, .sms = sms };
 	struct ep_launch_plan plan = { 0 };
 
 	cr_assert_eq(ep_launch_plan(&f->group, &need, &plan), 0, "%s", anyEpGetLastError());
 	return plan.grid;
+}
+
+static unsigned grid_of(const struct fake *f, enum ep_kernel kernel)
+{
+	return grid_for(f, kernel, 0);
 }
 
 struct row {
@@ -127,6 +133,28 @@ Test(launch_sms, shared)
 	cr_assert_eq(ep_launch_budget(&f.group), 0);
 	cr_expect_eq(grid_of(&f, EP_K_ht_dispatch), SMS / 2);
 	cr_expect_eq(grid_of(&f, EP_K_ht_combine), 24);
+}
+
+/* What anyEpHandleSms was given. */
+Test(launch_sms, handle)
+{
+	struct fake f;
+
+	gpu_init(&f, NCCL_EP_ALGO_HIGH_THROUGHPUT, (struct ask){ 16, 8, 0 });
+	cr_assert_eq(ep_launch_budget(&f.group), 0);
+	cr_expect_eq(grid_for(&f, EP_K_ht_dispatch, 20), 20);
+	cr_expect_eq(grid_for(&f, EP_K_ht_dispatch, 0), 8);
+	cr_expect_eq(grid_for(&f, EP_K_ht_combine, 2), 2);
+	cr_expect_eq(grid_for(&f, EP_K_ht_combine, 1000), SMS);
+	setenv("NCCL_EP_DISPATCH_SMS", "5", 1);
+	gpu_init(&f, NCCL_EP_ALGO_HIGH_THROUGHPUT, (struct ask){ 16, 8, 0 });
+	cr_assert_eq(ep_launch_budget(&f.group), 0);
+	cr_expect_eq(grid_for(&f, EP_K_ht_dispatch, 20), 5);
+	cr_expect_eq(grid_for(&f, EP_K_ht_combine, 20), 20);
+	setenv("NCCL_EP_COMM_SMS", "12", 1);
+	gpu_init(&f, NCCL_EP_ALGO_LOW_LATENCY, (struct ask){ 0, 0, 0 });
+	cr_assert_eq(ep_launch_budget(&f.group), 0);
+	cr_expect_eq(grid_for(&f, EP_K_ll_combine, 20), 12);
 }
 
 /* One line for each that is ignored, none for others. */

@@ -14,6 +14,7 @@ import torch
 
 import deep_ep
 from deep_ranks import Comm
+from nccl_ep import bindings
 from ranks import main
 
 os.environ['NCCL_EP_DEVICE'] = 'host'  # read when the library is opened
@@ -120,7 +121,43 @@ class Surface(unittest.TestCase):
             self.assertRaises(AssertionError, deep_ep.Buffer.set_num_sms, 5)
         finally:
             deep_ep.Buffer.set_num_sms(20)
+            deep_ep.Buffer._wanted_sms = 0
         self.assertEqual(deep_ep.Config(**dict(num_sms=4, num_max_nvl_chunked_send_tokens=9)).num_sms, 4)
+
+    def test_sms(self):
+        """Every call has the SMs of its configuration, else those of set_num_sms, else what the library likes."""
+        library, asked = bindings.library(), []
+        plain = library.anyEpHandleSms
+        library.anyEpHandleSms = lambda handle, *sms: asked.append(sms) or plain(handle, *sms)
+        buffer = deep_ep.Buffer(None, comm=alone())
+        x, idx = torch.ones(2, 64, dtype=torch.bfloat16), torch.zeros(2, 1, dtype=torch.int64)
+        per_rank, _, per_expert, owned, _ = buffer.get_dispatch_layout(idx, 4)
+        given = dict(num_tokens_per_rank=per_rank, num_tokens_per_expert=per_expert, is_token_in_rank=owned)
+
+        def calls(**more):
+            del asked[:]
+            handle = buffer.dispatch(x, topk_idx=idx, **given, **more)[4]
+            rows = buffer.dispatch(x, handle=handle, **more)[0]
+            self.assertTrue(torch.equal(buffer.combine(rows, handle, **more)[0], x))
+            return handle
+
+        try:
+            calls()
+            self.assertEqual(asked, [])
+            handle = calls(config=deep_ep.Config(6))
+            self.assertEqual(asked, [(6, 0), (6, 6)])
+            buffer.combine(x, handle, config=deep_ep.Config(8))
+            buffer.combine(x, handle)
+            self.assertEqual(asked[2:], [(6, 8), (6, 0)])
+            deep_ep.Buffer.set_num_sms(12)
+            calls()
+            self.assertEqual(asked, [(12, 0), (12, 12)])
+            calls(config=deep_ep.Config(2))
+            self.assertEqual(asked, [(2, 0), (2, 2)])
+        finally:
+            library.anyEpHandleSms = plain
+            deep_ep.Buffer.set_num_sms(20)
+            deep_ep.Buffer._wanted_sms = 0
 
     def test_events(self):
         self.assertRaises(AssertionError, deep_ep.EventOverlap().current_stream_wait)

@@ -32,16 +32,25 @@ _CONFIGS = {(bare, plain): nccl_ep.DispatchConfig(
 
 class Route:
     """One routing: a handle of the library, and what its dispatches and combines need to know."""
-    __slots__ = ('pool', 'tokens', 'rows', 'sent', '_handle')
+    __slots__ = ('pool', 'tokens', 'rows', 'sent', '_handle', '_sms')
 
     def __init__(self, pool: Pool, tokens: int, rows: int, sent: tuple[Sequence[int], int] | None):
         """rows: of outputs; sent: what ranks agreed on, and how many numbers of each."""
         self.pool, self._handle, self.tokens, self.rows, self.sent = pool, 0, tokens, rows, sent
+        self._sms = [0, 0]
 
     def open(self, handle: int) -> None:
         """The first dispatch has made the library's handle."""
         self._handle = handle
         self.pool.routes.add(handle)
+
+    def ask(self, op: int, sms: int) -> None:
+        """Multiprocessors for dispatches (0) or combines (1) from now on; 0: as the library likes."""
+        if self._sms[op] != sms:
+            self._sms[op] = sms
+            status = self.pool.c.anyEpHandleSms(self.handle, *self._sms)
+            if status:
+                failed(status, 'anyEpHandleSms')
 
     @property
     def handle(self) -> int:
@@ -145,7 +154,7 @@ class Frame:
         """scaled: words of a row of scales, 0 without; k: 0 where there are no experts."""
         dtype, self.hidden, scaled, k, ids, weights = key
         size = dtype.itemsize
-        self.key, self.tokens, self.k = key, 0, k
+        self.key, self.tokens, self.k, self.sms = key, 0, k, 0
         self.group, self.routed = 0, cast(Any, None)  # of a handle that is still to be made
         self.width = self.hidden + -self.hidden * size % _UNIT // size
         self.scaled = -(-scaled * 4 // _UNIT) * _UNIT // 4
@@ -166,7 +175,7 @@ class Frame:
         self.addresses = (*(addressof(s) for s in self._structs), _IN_PLACE.ptr if k else 0, _CONFIGS[not k, not scaled].ptr)
 
 
-def frame_of(pool: Pool, x: torch.Tensor, scales: Any, topk_idx: Any, topk_weights: Any) -> Frame:
+def frame_of(pool: Pool, x: torch.Tensor, scales: Any, topk_idx: Any, topk_weights: Any, sms: int) -> Frame:
     """One that no other thread has. It is given back by receive; one that was not, after a failure, is no loss."""
     tokens, hidden = x.shape
     words = 0 if scales is None else scales.shape[1]
@@ -177,7 +186,7 @@ def frame_of(pool: Pool, x: torch.Tensor, scales: Any, topk_idx: Any, topk_weigh
         key = x.dtype, hidden, words, topk_idx.shape[1], topk_idx.dtype, weights
     free = pool.frames.get(key)
     frame = free.pop() if free else Frame(key)
-    frame.tokens = tokens
+    frame.tokens, frame.sms = tokens, sms
     return frame
 
 
@@ -260,6 +269,7 @@ def receive(pool: Pool, route: Route, frame: Frame, x: torch.Tensor, scales: tor
     # With nothing in between that could be done before: an operation of the CPU device leaves the caches cold.
     if frame.group:
         _open(pool, route, frame)
+    route.ask(0, frame.sms)
     status = pool.c.ncclEpDispatch(route.handle, *frame.addresses, pool.lane.turn())
     if status:
         failed(status, 'ncclEpDispatch')

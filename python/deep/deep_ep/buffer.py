@@ -26,6 +26,7 @@ class Buffer:
     first call with new sizes and destroy().
     """
     num_sms: int = 20
+    _wanted_sms: int = 0  # set_num_sms has not been called: as the library likes
 
     def __init__(self, group: Any, num_nvl_bytes: int = 0, num_rdma_bytes: int = 0, low_latency_mode: bool = False,
                  num_qps_per_rank: int = 24, allow_nvlink_for_low_latency_mode: bool = True, allow_mnnvl: bool = False, *,
@@ -62,9 +63,9 @@ class Buffer:
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
-        """The number that the configurations name."""
+        """The number that the configurations name, and that the high-throughput calls without one use from now on."""
         assert new_num_sms % 2 == 0, 'the number of SMs must be even'
-        Buffer.num_sms = new_num_sms
+        Buffer.num_sms = Buffer._wanted_sms = new_num_sms
 
     @staticmethod
     def capture() -> EventOverlap:
@@ -139,7 +140,8 @@ class Buffer:
         lane, compute = pool.lane, pool.lane.enter(previous_event, async_finish)
         per_expert, made_handle = None, None
         try:
-            frame = _ht.frame_of(pool, tokens, scales, topk_idx, topk_weights)
+            frame = _ht.frame_of(pool, tokens, scales, topk_idx, topk_weights,
+                                 config.num_sms if config is not None else Buffer._wanted_sms)
             if handle is not None:
                 assert topk_idx is None and topk_weights is None, 'with a handle the routing is known: pass no top-k'
                 route = handle.route
@@ -168,6 +170,7 @@ class Buffer:
         biases = [b for b in (bias if isinstance(bias, tuple) else (bias,)) if b is not None]
         compute = pool.lane.enter(previous_event, async_finish)
         try:
+            handle.route.ask(1, config.num_sms if config is not None else Buffer._wanted_sms)
             out, weights = _ht.combine(pool, handle.route, x, topk_weights, biases)
         finally:
             pool.lane.leave(compute)

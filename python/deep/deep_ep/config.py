@@ -9,7 +9,8 @@ _META_BYTES = 256  # of a row, besides the token: ids, weights and scales
 
 
 class Config:
-    """DeepEP's parameters. The library below sizes its own buffers, so that any value works; the hints grow with them."""
+    """DeepEP's parameters. num_sms is how many multiprocessors a call may use. The library below sizes its own buffers, so
+    that any other value works; the hints grow with them."""
 
     def __init__(self, num_sms: int = 20, num_max_nvl_chunked_send_tokens: int = 6,
                  num_max_nvl_chunked_recv_tokens: int = 256, num_max_rdma_chunked_send_tokens: int = 6,
