@@ -15,7 +15,6 @@
 
 #include "kernels/ht/ht.h"
 
-#define HT_SIZES 4u			  /* of short steps at most */
 #define HT_LOOK 4u			  /* words of a channel that are read at once, if the warp has as many lanes */
 #define HT_LOOKS (GX_WARP > 1 ? 16u : 1u) /* times that an idle warp looks before it tries to work again */
 
@@ -115,7 +114,7 @@ GX_DEV void ht_across_begin(struct ht *ht)
 	x->head = (uint32_t)ep_ht_row_head(in, x->entries, ht_is(ht, EP_HT_BACKWARD));
 	x->pitch = x->head + ht_pad(a->row_bytes) + (combine ? 0 : ht_pad(a->scale_bytes));
 	x->step_rows = (uint32_t)(a->across.step_bytes / x->pitch);
-	for (x->sizes = 0; x->sizes < HT_SIZES && (1u << x->sizes) < x->step_rows; x->sizes++)
+	for (x->sizes = 0; x->sizes < EP_HT_SIZES && (1u << x->sizes) < x->step_rows; x->sizes++)
 		;
 	x->in = ht_flow_of(ht, in);
 	x->out = ht_flow_of(ht, in + 1);

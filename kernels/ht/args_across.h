@@ -26,6 +26,7 @@
 #include "kernels/op/far_args.h"
 
 #define EP_HT_STEPS 256u     /* the most slots of a channel */
+#define EP_HT_SIZES 4u	     /* of short steps at most */
 #define EP_HT_OWN UINT32_MAX /* where[]: a rank of this rank's node */
 
 /* Directions as one rank sees them; a flow's partner at the other end is flow ^ 1. */

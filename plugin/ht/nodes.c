@@ -123,8 +123,19 @@ size_t ep_ht_step_rows(const struct ep_ht_nodes *nodes, size_t row)
 	return rows > nodes->step_rows ? nodes->step_rows : rows ? rows : 1;
 }
 
-/* The same on all ranks: by the devices of all, not by this rank's. */
-static void steps_find(const struct ncclEpGroup *group, struct ep_ht_nodes *out)
+/*
+ * The short steps of an operation take no more than half of a channel's slots: otherwise every slot of a small group
+ * would have a short step in it, and an operation would wait for slots to come back several times. So its 128 rows of
+ * 4 KiB would be 50 steps in 8 slots.
+ */
+static uint32_t ramp_fit(uint32_t ramp, uint32_t slots)
+{
+	uint32_t most = slots / 2 / EP_HT_SIZES;
+
+	return ramp < most ? ramp : most;
+}
+
+void ep_ht_steps_find(const struct ncclEpGroup *group, struct ep_ht_nodes *out)
 {
 	uint32_t others = out->span.others, most = steps_cpu.slots;
 	size_t slots, enough;
@@ -147,6 +158,7 @@ static void steps_find(const struct ncclEpGroup *group, struct ep_ht_nodes *out)
 	enough = group->cfg.max_dispatch / ep_ht_step_rows(out, group->cfg.max_token_bytes) + 1;
 	slots = slots < enough ? slots : enough;
 	out->span.steps = slots < SLOTS_MIN ? SLOTS_MIN : (uint32_t)slots;
+	out->span.ramp = ramp_fit(out->span.ramp, out->span.steps);
 }
 
 static void span_find(const struct ncclEpGroup *group, const struct map *m, struct ep_ht_nodes *out)
@@ -164,7 +176,7 @@ static void span_find(const struct ncclEpGroup *group, const struct map *m, stru
 	}
 	out->span.wide = largest * (uint32_t)group->experts_per_rank;
 	if (out->span.others)
-		steps_find(group, out);
+		ep_ht_steps_find(group, out);
 }
 
 static void tables_fill(const struct map *m, uint32_t me, struct ep_ht_nodes *out)

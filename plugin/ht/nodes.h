@@ -43,6 +43,8 @@ static inline const struct ep_ht_nodes *ep_ht_nodes(const struct ncclEpGroup *gr
 	return &((const struct ep_ht *)group->algo_state)->nodes;
 }
 
+/* Steps and slots of a group of several nodes, by span.others and the devices of all ranks: the same on all of them. */
+void ep_ht_steps_find(const struct ncclEpGroup *group, struct ep_ht_nodes *out);
 /* Rows of so many bytes that fit into a step; at least 1. */
 size_t ep_ht_step_rows(const struct ep_ht_nodes *nodes, size_t row);
 
