@@ -185,6 +185,10 @@ static void scene_close(struct scene *s)
 	refusals = 0;
 	for (int r = 0; r < RANKS; r++)
 		vb_conn_close(&s->conns[r]);
+	if (s->ctx.bytes) {
+		free(s->ctx.bytes->addr);
+		free(s->ctx.bytes);
+	}
 	free(s->ctx.qps);
 	free(s->ctx.ud.missing);
 	free(s->ctx.ud.bytes);
