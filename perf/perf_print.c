@@ -68,7 +68,7 @@ void perf_print_head(const struct perf_opts *opts)
 		printf("# the last %d ranks have no tokens\n", opts->idle);
 	if (opts->each)
 		printf("# a line per rank: bytes received, those of other ranks, its own times\n");
-	printf("# %d iterations after %d of warm-up; times are the slowest rank's, averaged\n", opts->iterations,
+	printf("# %d iterations after %d of warm-up; times are averages, of the slowest rank\n", opts->iterations,
 	       opts->warmup);
 }
 
