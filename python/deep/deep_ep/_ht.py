@@ -106,7 +106,7 @@ def layout(pool: Pool, topk_idx: torch.Tensor, experts: int) -> tuple[Any, Any, 
     ranks, nodes = pool.nranks, pool.nodes
     # What is no expert is the one behind all, of the rank behind all: both columns are dropped.
     at = topk_idx.clamp(-1, experts).long().remainder_(experts + 1)
-    # One tensor, so that dispatch reads all counts in one copy.
+    # One tensor, so that the host reads all counts in one copy, which begins here: dispatch finds it done.
     counts = at.new_zeros(ranks + experts + 1, dtype=torch.int32)
     counts[ranks:].scatter_add_(0, at.flatten(), pool.one.expand(at.numel()))
     owned = at.new_zeros(at.shape[0], ranks + 1, dtype=torch.bool)
@@ -118,7 +118,7 @@ def layout(pool: Pool, topk_idx: torch.Tensor, experts: int) -> tuple[Any, Any, 
                                 for n in range(max(nodes) + 1)])
     per_rank, per_expert = counts[:ranks], counts[ranks:ranks + experts]
     torch.sum(owned, 0, dtype=torch.int32, out=per_rank)
-    pool.counts = per_rank, per_expert, counts
+    pool.counts = per_rank, per_expert, pool.lane.fetch(counts)
     return per_rank, per_node, per_expert, owned
 
 

@@ -40,9 +40,30 @@ class HostLane:
         """The current stream, for an operation that may only begin when the one before it has ended."""
         return 0
 
+    def fetch(self, numbers: torch.Tensor) -> Any:
+        """Numbers that the host will read, by tolist(): begins their copy."""
+        return numbers
+
     def torch_stream(self) -> Any:
         """The stream of operations, as torch knows it."""
         return torch.cpu.current_stream()
+
+
+class _Copy:
+    """Numbers on their way from the GPU. Reading them waits for the copy, not for what the stream does after it."""
+
+    def __init__(self, numbers: torch.Tensor):
+        self._numbers, self._version = numbers, numbers._version
+        self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        self._event = torch.cuda.Event()
+        self._host.copy_(numbers, non_blocking=True)
+        self._event.record()
+
+    def tolist(self) -> list[int]:
+        if self._numbers._version != self._version:  # changed in place since
+            return self._numbers.tolist()
+        self._event.synchronize()
+        return self._host.tolist()
 
 
 class GpuLane(HostLane):
@@ -115,6 +136,12 @@ class GpuLane(HostLane):
         current = torch.cuda.current_stream()
         self._wait(current, self._last)
         self._last, self._last_ptr = current, ptr
+
+    def fetch(self, numbers: torch.Tensor) -> Any:
+        # An event of a capture cannot be waited for, and tensors of inference do not tell when they are changed.
+        if torch.cuda.is_current_stream_capturing() or numbers.is_inference():
+            return numbers
+        return _Copy(numbers)
 
     def torch_stream(self) -> Any:
         return self.stream

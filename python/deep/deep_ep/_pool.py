@@ -67,7 +67,7 @@ class Pool:
         self.slots: dict[Any, Any] = {}
         self.frames: dict[Any, list[Any]] = {}  # of _ht.py, as are sums
         self.sums: dict[Any, list[Any]] = {}
-        self.counts: tuple[torch.Tensor, ...] | None = None  # of the last layout: per rank, per expert, and both in one
+        self.counts: tuple[Any, ...] | None = None  # of the last layout: per rank, per expert, and both, for the host
         self.one = torch.ones(1, dtype=torch.int32, device=self.device)
         self.routes: set[int] = set()  # the library's handles that are not destroyed
         self._masked = [0] * ranks  # by the caller; a group may have masked more
