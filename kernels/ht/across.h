@@ -147,56 +147,57 @@ GX_DEV void ht_across_end(const struct ht *ht)
 
 /* ---- to other nodes: all lanes, each for a peer or a step of its own ---- */
 
-/* peer FAR_NOBODY: none. */
-GX_DEV void ht_far_signal(const struct ht *ht, uint32_t peer, uint64_t at, uint64_t value)
+/* The word of a step's slot at the other end: that it has arrived, or that it may be overwritten. */
+GX_DEV struct ep_cmd ht_step_word(const struct ht *ht, const struct ht_flow *f, struct ht_step step)
 {
-	uint32_t rc = far_signal(ht->op.far, peer, at, value, &ht->op.limit);
+	const struct ep_ht_peer *peer = &f->peer[step.channel];
+	uint64_t at = ep_ht_slot_word(&ht->a->across.span, f->flow ^ 1, peer->there, ht_slot(ht, f, step));
+	uint64_t value = f->channel[step.channel].base + step.number + 1;
+
+	/* Credits do not queue behind this rank's own rows: where both ends send at the line rate, each would wait for
+	 * all that the other has in flight. */
+	return f->flow & 1 ? far_signal(ht->op.far, peer->rank, at, value)
+			   : far_credit(ht->op.far, peer->rank, at, value);
+}
+
+/* All lanes, each with a command of its own; peer FAR_NOBODY: none. */
+GX_DEV void ht_far_push(const struct ht *ht, uint32_t peer, struct ep_cmd cmd)
+{
+	uint32_t rc = far_cmd(ht->op.far, peer, cmd, &ht->op.limit);
 
 	if (rc != 0)
 		gx_op_fail_push(&ht->op, rc, peer);
 }
 
-/* The word of a step's slot at the other end: that it has arrived, or that it may be overwritten. yes: this lane has a
- * step. Credits do not queue behind this rank's own rows: where both ends send at the line rate, each would wait for
- * all that the other has in flight. */
-GX_DEV void ht_step_tell(const struct ht *ht, const struct ht_flow *f, struct ht_step step, uint32_t yes)
+/* A step whose rows have been read, of each lane that says yes. */
+GX_DEV void ht_step_credit(const struct ht *ht, struct ht_step step, uint32_t yes)
 {
-	uint64_t at = 0, value = 0;
-	uint32_t rank = FAR_NOBODY, rc;
+	const struct ht_flow *f = &ht->x.in;
+	struct ep_cmd none = { { 0, 0 } };
 
-	if (yes) {
-		const struct ep_ht_peer *peer = &f->peer[step.channel];
-
-		rank = peer->rank;
-		at = ep_ht_slot_word(&ht->a->across.span, f->flow ^ 1, peer->there, ht_slot(ht, f, step));
-		value = f->channel[step.channel].base + step.number + 1;
-	}
-	rc = f->flow & 1 ? far_signal(ht->op.far, rank, at, value, &ht->op.limit)
-			 : far_credit(ht->op.far, rank, at, value, &ht->op.limit);
-	if (rc != 0)
-		gx_op_fail_push(&ht->op, rc, rank);
+	ht_far_push(ht, yes ? f->peer[step.channel].rank : FAR_NOBODY, yes ? ht_step_word(ht, f, step) : none);
 }
 
-/* When the rows of a step are in this rank's memory: to the other end (R7). */
+/* When the rows of a step are in this rank's memory: to the other end (R7). One push for both: the second lane's
+ * command follows the first's. */
 GX_DEV void ht_step_send(struct ht *ht, struct ht_step step)
 {
 	const struct ep_ht_across *x = &ht->a->across;
 	const struct ht_flow *f = &ht->x.out;
 	const struct ep_ht_peer *peer = &f->peer[step.channel];
-	uint32_t rows = ht_step_rows(ht, f, step), ring = ep_ht_ring_of(&x->span, f->flow ^ 1, peer->there), rc;
+	uint32_t rows = ht_step_rows(ht, f, step), ring = ep_ht_ring_of(&x->span, f->flow ^ 1, peer->there);
 	uint64_t to = ep_ht_rings_at(&x->span, ht->a->shape.bins, 1) +
 		      ((uint64_t)ring * x->span.steps + ht_slot(ht, f, step)) * x->step_bytes;
 	uint64_t from = (uint64_t)(ht_step_at(ht, f, step) - x->far.send);
 	struct ep_cmd put =
 		ep_cmd_put(peer->rank, x->far.window_place + to, x->far.send_place + from, rows * ht->x.pitch);
+	struct ep_cmd word = ht_step_word(ht, f, step);
 
 	gx_bulk_drain(&ht->bulk); /* its barrier orders what all lanes wrote */
 	if (gx_lane() == 0)
 		gx_fence_sys();
-	rc = far_put(ht->op.far, gx_lane() == 0 ? peer->rank : FAR_NOBODY, put, &ht->op.limit);
-	if (rc != 0)
-		gx_op_fail_push(&ht->op, rc, peer->rank);
-	ht_step_tell(ht, f, step, gx_lane() == 0);
+	for (uint32_t i = gx_lane(), i0 = 0; i0 < 2; i += GX_WARP, i0 += GX_WARP)
+		ht_far_push(ht, i < 2 ? peer->rank : FAR_NOBODY, i == 0 ? put : word);
 	if (gx_lane() == 0)
 		gx_dev_add_relaxed_u64(&ht->a->state->crossed[ht->op.kind == EP_KIND_COMBINE], rows);
 	gx_syncwarp();
@@ -208,7 +209,7 @@ GX_DEV void ht_step_free(struct ht *ht, struct ht_step step)
 	gx_bulk_drain(&ht->bulk);
 	if (gx_lane() == 0)
 		gx_fence_sys();
-	ht_step_tell(ht, &ht->x.in, step, gx_lane() == 0);
+	ht_step_credit(ht, step, gx_lane() == 0);
 	gx_syncwarp();
 }
 

@@ -128,7 +128,7 @@ GX_DEV void ht_home_free(struct ht *ht, uint32_t token)
 			}
 		}
 		if (gx_ballot((int)last) != 0)
-			ht_step_tell(ht, &ht->x.in, step, last); /* R9 */
+			ht_step_credit(ht, step, last); /* R9 */
 	}
 	gx_syncwarp();
 }
@@ -212,6 +212,8 @@ GX_DEV void ht_combine_across(struct ht *ht)
 	struct ht_idle idle = { 0, 0 };
 	enum ht_found found;
 
+	if (gx_warp() == 0) /* as in a dispatch: which slots are free */
+		ht_look(ht, 1);
 	while (!bad && (found = ht_combine_some(ht, &home, &bad)) != HT_NOTHING_LEFT) {
 		enum gx_wait_result result;
 

@@ -198,7 +198,8 @@ GX_DEV uint32_t ht_awaited(const struct ht *ht)
 }
 
 /* All lanes: does one piece of work; *here becomes 0 when no more tokens are left. One warp of a block keeps an eye on
- * what comes while tokens are left: the others would look only when they have nothing else to do. */
+ * what comes while tokens are left: the others would look only when they have nothing else to do. Not the first, which
+ * begins with the meta. */
 GX_DEV enum ht_found ht_dispatch_some(struct ht *ht, uint32_t *here, uint32_t *bad)
 {
 	struct ht_step in = ht_step_take(ht, &ht->x.in), out;
@@ -218,7 +219,7 @@ GX_DEV enum ht_found ht_dispatch_some(struct ht *ht, uint32_t *here, uint32_t *b
 		*here = item <= ht->a->tokens; /* one more: a rank without tokens signals too */
 		if (item < ht->a->tokens)
 			ht_send_here(ht, item);
-		if (*here && gx_warp() == 0)
+		if (*here && gx_warp() == gx_warps() - 1)
 			ht_look(ht, 1);
 	}
 	if (*here)
@@ -231,9 +232,15 @@ GX_DEV void ht_dispatch_across(struct ht *ht)
 	uint32_t forward = !ht_is(ht, EP_HT_BACKWARD), here = 1, bad = 0;
 	uint32_t items = ht->a->tokens + 1 + forward + (uint32_t)ht_steps_of(ht, &ht->x.in) +
 			 (uint32_t)ht_steps_of(ht, &ht->x.out);
-	uint32_t n = forward ? ht_send_meta(ht) : 0;
 	struct ht_idle idle = { 0, 0 };
 	enum ht_found found;
+	uint32_t n;
+
+	/* Which slots are free: what came since the last operation looked is not known yet. */
+	if (gx_warp() == gx_warps() - 1)
+		ht_look(ht, 1);
+	/* As in one node: the other warps fill the first steps meanwhile. */
+	n = forward && gx_warp() == 0 ? ht_send_meta(ht) : 0;
 
 	while (!bad && (found = ht_dispatch_some(ht, &here, &bad)) != HT_NOTHING_LEFT) {
 		enum gx_wait_result result;

@@ -30,15 +30,13 @@ GX_DEV void ht_counts_send(struct ht *ht)
 	for (uint32_t i0 = gx_warp() * GX_WARP; i0 < x->span.others; i0 += gx_threads()) {
 		uint32_t has = i0 + gx_lane() < x->span.others;
 		const struct ep_ht_peer *relay = &x->relay[has ? i0 + gx_lane() : 0];
-		uint32_t to = has ? relay->rank : FAR_NOBODY, rc;
+		uint32_t to = has ? relay->rank : FAR_NOBODY;
 		struct ep_cmd put = ep_cmd_put(to, x->far.window_place + ht_vector_at(ht, relay->there),
 					       x->far.send_place + from, (uint32_t)ep_ht_vector(bins));
 
 		gx_fence_sys();
-		rc = far_put(ht->op.far, to, put, &ht->op.limit);
-		if (rc != 0)
-			gx_op_fail_push(&ht->op, rc, to);
-		ht_far_signal(ht, to, ep_ht_counts_word(relay->there), ht->op.epoch);
+		ht_far_push(ht, to, put);
+		ht_far_push(ht, to, far_signal(ht->op.far, to, ep_ht_counts_word(relay->there), ht->op.epoch));
 	}
 }
 

@@ -39,7 +39,17 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	gx_bulk_drain(&ll->bulk);
 	if (gx_lane() == 0)
 		gx_fence_sys(); /* R1 of gx/ring.h */
-	ll_put(ll, gx_lane() == 0 ? home : LL_NOBODY, to, from, a->row_pitch);
+	ll_push(ll, gx_lane() == 0 ? home : LL_NOBODY, ll_put(ll, home, to, from, a->row_pitch));
+}
+
+GX_DEV void ll_signal(const struct ll *ll)
+{
+	for (uint32_t r0 = 0; ll->op.far && r0 < ll->op.nranks; r0 += GX_WARP) {
+		uint32_t r = r0 + gx_lane();
+
+		ll_push(ll, ll_told(ll, r) && ll_far(ll, r) ? r : LL_NOBODY, ll_signal_far(ll, r));
+	}
+	ll_signal_near(ll);
 }
 
 /* Items: other ranks' rows by the list; then, in a staged operation, (token, k) of this rank, because own rows must not

@@ -222,11 +222,11 @@ GX_DEV void ll_send_quantised(struct ll *ll, const uint8_t *src, uint64_t scales
 }
 
 /* As ll_put: part of what this rank wrote for peer at ll_out to the same offset of its area there. */
-GX_DEV void ll_put_part(const struct ll *ll, uint32_t peer, uint64_t at, uint32_t bytes)
+GX_DEV struct ep_cmd ll_put_part(const struct ll *ll, uint32_t peer, uint64_t at, uint32_t bytes)
 {
 	uint64_t area = peer != LL_NOBODY ? ll_there(ll, peer) * ep_ll_area(&ll->a->shape, ll->a->row_pitch) : 0;
 
-	ll_put(ll, peer, area + at, at, bytes);
+	return ll_put(ll, peer, area + at, at, bytes);
 }
 
 /* The token's rows for far ranks, one k per lane. */
@@ -244,7 +244,7 @@ GX_DEV void ll_put_token(struct ll *ll)
 			peer = (uint32_t)w->peer[k];
 			at = ll_row_at(ll, (uint32_t)w->slot[k]);
 		}
-		ll_put_part(ll, peer, at, ll->a->row_pitch);
+		ll_push(ll, peer, ll_put_part(ll, peer, at, ll->a->row_pitch));
 	}
 	gx_syncwarp();
 }
@@ -280,45 +280,59 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 		ll_put_token(ll);
 }
 
-/* The heads of far ranks' areas. */
-GX_DEV void ll_put_counts(struct ll *ll)
+/* The heads of far ranks' areas and the signals behind them, in one push: a lane for each command. */
+GX_DEV void ll_signal_counts(struct ll *ll)
 {
-	gx_syncwarp();
 	gx_fence_sys();
-	for (uint32_t r0 = 0; r0 < ll->op.nranks; r0 += GX_WARP) {
-		uint32_t r = r0 + gx_lane(), far = r < ll->op.nranks && !ll_off(ll, r) && ll_far(ll, r);
+	for (uint32_t i0 = 0; i0 < 2 * ll->op.nranks; i0 += GX_WARP) {
+		uint32_t i = i0 + gx_lane(), r = i / 2, far = ll_told(ll, r) && ll_far(ll, r);
+		struct ep_cmd cmd = ll_signal_far(ll, r);
 
-		ll_put_part(ll, far ? r : LL_NOBODY, 0, (uint32_t)ep_ll_source_head(&ll->a->shape));
+		if (far && i % 2 == 0)
+			cmd = ll_put_part(ll, r, 0, (uint32_t)ep_ll_source_head(&ll->a->shape));
+		ll_push(ll, far ? r : LL_NOBODY, cmd);
 	}
+}
+
+/* Rows per expert of each rank, and in all, to the head of its area. */
+GX_DEV void ll_write_counts(struct ll *ll)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+
+	for (uint32_t i0 = gx_lane(); i0 < s->experts; i0 += GX_WARP * LL_LOOK) {
+		uint32_t n[LL_LOOK];
+
+		for (uint32_t u = 0; u < LL_LOOK; u++)
+			n[u] = i0 + u * GX_WARP < s->experts ? gx_ld_relaxed_u32(&ll->expert_rows[i0 + u * GX_WARP])
+							     : 0;
+		for (uint32_t u = 0; u < LL_LOOK && i0 + u * GX_WARP < s->experts; u++) {
+			uint32_t i = i0 + u * GX_WARP, peer = i / s->per_rank;
+
+			if (ll_told(ll, peer))
+				((uint32_t *)ll_out(ll, peer))[4 + i - peer * s->per_rank] = n[u];
+		}
+	}
+	for (uint32_t r = gx_lane(); r < s->nranks; r += GX_WARP)
+		if (ll_told(ll, r))
+			*(uint32_t *)ll_out(ll, r) = gx_ld_relaxed_u32(&ll->rank_rows[r]);
+	gx_syncwarp();
 }
 
 /* The counts, then the signals, by the warp that finished last. */
 GX_DEV void ll_send_counts(struct ll *ll)
 {
-	const struct ep_ll_shape *s = &ll->a->shape;
-
 	/* A peer that gets no rows still gets a head, which must wait for its buffer too. */
-	for (uint32_t r0 = 0; r0 < s->nranks; r0 += GX_WARP) {
+	for (uint32_t r0 = 0; r0 < ll->op.nranks; r0 += GX_WARP) {
 		uint32_t r = r0 + gx_lane();
 
-		ll_wait_free(ll, r < s->nranks && !ll_off(ll, r) && (r != s->rank || !ll->direct) ? r : LL_NOBODY);
+		ll_wait_free(ll, ll_told(ll, r) ? r : LL_NOBODY);
 	}
 	gx_syncwarp();
-	for (uint32_t i = gx_lane(); i < s->experts; i += GX_WARP) {
-		uint32_t peer = i / s->per_rank;
-
-		if ((peer != s->rank || !ll->direct) && !ll_off(ll, peer))
-			((uint32_t *)ll_out(ll, peer))[4 + i - peer * s->per_rank] =
-				gx_ld_relaxed_u32(&ll->expert_rows[i]);
-	}
-	for (uint32_t r = gx_lane(); r < s->nranks; r += GX_WARP)
-		if (!ll_off(ll, r) && (r != s->rank || !ll->direct))
-			*(uint32_t *)ll_out(ll, r) = gx_ld_relaxed_u32(&ll->rank_rows[r]);
-	gx_syncwarp();
+	ll_write_counts(ll);
 	if (ll->op.far)
-		ll_put_counts(ll);
-	ll_signal(ll);
-	if (gx_lane() == 0 && ll->direct && s->nranks > 1)
+		ll_signal_counts(ll);
+	ll_signal_near(ll);
+	if (gx_lane() == 0 && ll->direct && ll->op.nranks > 1)
 		gx_dev_add_acqrel_u32(&ll->a->state->self_ready, 1); /* R5 */
 }
 

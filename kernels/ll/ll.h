@@ -19,11 +19,20 @@
 
 /* ---- to other ranks ---- */
 
+/* All lanes, each with a command for a far peer of its own or LL_NOBODY. */
+GX_DEV void ll_push(const struct ll *ll, uint32_t peer, struct ep_cmd cmd)
+{
+	uint32_t rc = far_cmd(ll->op.far, peer, cmd, &ll->op.limit);
+
+	if (rc != 0)
+		gx_op_fail_push(&ll->op, rc, peer);
+}
+
 /* All lanes, each to a rank of its own or LL_NOBODY: writes a word to its control page, ordered after everything the
  * lane has seen and done. */
 GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t value)
 {
-	uint32_t far = rank != LL_NOBODY && ll_far(ll, rank), rc;
+	uint32_t far = rank != LL_NOBODY && ll_far(ll, rank);
 
 	if (rank != LL_NOBODY && !far)
 		gx_st_release_u64(ll_word(ll, rank, at), value);
@@ -31,23 +40,17 @@ GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t va
 		return;
 	if (far)
 		gx_fence_sys();
-	rc = far_signal(ll->op.far, far ? rank : FAR_NOBODY, ep_ll_far_at(ll->op.nranks, at), value, &ll->op.limit);
-	if (rc != 0)
-		gx_op_fail_push(&ll->op, rc, rank);
+	ll_push(ll, far ? rank : FAR_NOBODY, far_signal(ll->op.far, rank, ep_ll_far_at(ll->op.nranks, at), value));
 }
 
-/* All lanes, each for a far peer of its own or LL_NOBODY, after a gx_fence_sys: puts bytes from peer's part of the send
- * memory to its window. */
-GX_DEV void ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t from, uint32_t bytes)
+/* After a gx_fence_sys: puts bytes from a far peer's part of the send memory to its window. */
+GX_DEV struct ep_cmd ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t from, uint32_t bytes)
 {
 	const struct ep_far *far = ll->op.far;
 	uint64_t part = peer != LL_NOBODY ? ll_here(ll, peer) * far->send_stride : 0;
-	struct ep_cmd put = ep_cmd_put(peer, far->window_place + ll->buffer * far->window_bytes + to,
-				       far->send_place + ll->buffer * far->send_bytes + part + from, bytes);
-	uint32_t rc = far_put(far, peer, put, &ll->op.limit);
 
-	if (rc != 0)
-		gx_op_fail_push(&ll->op, rc, peer);
+	return ep_cmd_put(peer, far->window_place + ll->buffer * far->window_bytes + to,
+			  far->send_place + ll->buffer * far->send_bytes + part + from, bytes);
 }
 
 /* All lanes: waits for another warp of this rank. Bounded: that warp is running, or the operation has failed. */
@@ -266,16 +269,24 @@ GX_DEV void ll_end_recv(struct ll *ll)
 	}
 }
 
-/* The last finisher's warp: signals every rank, after all rows of this operation (A1, R2). */
-GX_DEV void ll_signal(struct ll *ll)
+/* Whether the last finisher signals rank: direct rows need no signal. */
+GX_DEV uint32_t ll_told(const struct ll *ll, uint32_t rank)
 {
-	for (uint32_t r0 = 0; r0 < ll->op.nranks; r0 += GX_WARP) {
-		uint32_t r = r0 + gx_lane();
-		/* direct rows need no signal */
-		uint32_t told = r < ll->op.nranks && !ll_off(ll, r) && (r != ll->op.rank || !ll->direct);
+	return rank < ll->op.nranks && !ll_off(ll, rank) && (rank != ll->op.rank || !ll->direct);
+}
 
-		ll_tell(ll, told ? r : LL_NOBODY, ep_ll_signal_at(ll->op.rank), ll->op.epoch);
-	}
+/* The last finisher's warp: signals the ranks of this node, after all rows of this operation (A1, R2). */
+GX_DEV void ll_signal_near(const struct ll *ll)
+{
+	for (uint32_t r = gx_lane(); r < ll->op.nranks; r += GX_WARP)
+		if (ll_told(ll, r) && !ll_far(ll, r))
+			gx_st_release_u64(ll_word(ll, r, ep_ll_signal_at(ll->op.rank)), ll->op.epoch);
+}
+
+/* The signal to a far rank. It needs no fence: the rows' puts are in the same ring before it, each after its own. */
+GX_DEV struct ep_cmd ll_signal_far(const struct ll *ll, uint32_t rank)
+{
+	return far_signal(ll->op.far, rank, ep_ll_far_at(ll->op.nranks, ep_ll_signal_at(ll->op.rank)), ll->op.epoch);
 }
 
 /* Last of all in the launch, by all threads of the last block, also after a failure. */

@@ -37,27 +37,21 @@ GX_SLOW uint32_t far_push(const struct ep_far *far, uint32_t peer, uint64_t half
 	return (uint32_t)gx_ring_push_lanes(&far->ring[id == GX_NO_RING ? 0 : id], id, cmd, &limit);
 }
 
-GX_DEV uint32_t far_put(const struct ep_far *far, uint32_t peer, struct ep_cmd put, const struct gx_limit *limit)
+GX_DEV uint32_t far_cmd(const struct ep_far *far, uint32_t peer, struct ep_cmd cmd, const struct gx_limit *limit)
 {
-	return far_push(far, peer, put.half[0], put.half[1], limit->deadline, limit->abort, limit->failed);
+	return far_push(far, peer, cmd.half[0], cmd.half[1], limit->deadline, limit->abort, limit->failed);
 }
 
-/* Becomes visible at peer after everything pushed for it before. */
-GX_DEV uint32_t far_signal(const struct ep_far *far, uint32_t peer, uint64_t at, uint64_t value,
-			   const struct gx_limit *limit)
+/* A word of peer's, which becomes visible there after everything pushed for it before. */
+GX_DEV struct ep_cmd far_signal(const struct ep_far *far, uint32_t peer, uint64_t at, uint64_t value)
 {
-	struct ep_cmd signal = ep_cmd_signal(peer, far->control_place + at, value);
-
-	return far_push(far, peer, signal.half[0], signal.half[1], limit->deadline, limit->abort, limit->failed);
+	return ep_cmd_signal(peer, far->control_place + at, value);
 }
 
-/* A signal that overtakes what waits for the net: nothing pushed before belongs to it. */
-GX_DEV uint32_t far_credit(const struct ep_far *far, uint32_t peer, uint64_t at, uint64_t value,
-			   const struct gx_limit *limit)
+/* The same, but it overtakes what waits for the net: nothing pushed before belongs to it. */
+GX_DEV struct ep_cmd far_credit(const struct ep_far *far, uint32_t peer, uint64_t at, uint64_t value)
 {
-	struct ep_cmd credit = ep_cmd_credit(peer, far->control_place + at, value);
-
-	return far_push(far, peer, credit.half[0], credit.half[1], limit->deadline, limit->abort, limit->failed);
+	return ep_cmd_credit(peer, far->control_place + at, value);
 }
 
 #endif

@@ -160,9 +160,9 @@ static int rows_put(struct seat *seat, struct ncclEpGroup *group, const struct e
 		if (!is_peer(group->rank, r))
 			continue;
 		memset(far->send + from, 1 + group->rank, BYTES);
-		if (far_put(far, peer, ep_cmd_put(peer, far->window_place + to, far->send_place + from, BYTES),
+		if (far_cmd(far, peer, ep_cmd_put(peer, far->window_place + to, far->send_place + from, BYTES),
 			    &limit) ||
-		    far_signal(far, peer, 8 * me, 1 + me, &limit))
+		    far_cmd(far, peer, far_signal(far, peer, 8 * me, 1 + me), &limit))
 			return seat_fail(seat, "rank %u: the ring did not take a command for rank %d", me, r);
 	}
 	return 0;
