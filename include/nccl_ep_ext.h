@@ -117,6 +117,17 @@ typedef struct {
 #define ANYEP_WAIT_STATS_V1_LAST_FIELD combine
 NCCL_EP_ASSERT_VERSION(anyEpWaitStats_t, ANYEP_WAIT_STATS, 1);
 
+/*
+ * The output scales of an LL dispatch with quantisation (S scales of a row). Below, [El, R * Tmax] stands for the rows;
+ * in the rank-major layout it is [R, Tmax].
+ */
+typedef enum {
+	ANYEP_SCALES_ROWS = 0,	  /* [El, R * Tmax, S], as NCCL EP has it */
+	ANYEP_SCALES_COLUMNS = 1, /* float32 [El, S, R * Tmax] */
+	ANYEP_SCALES_EXPONENTS =
+		2, /* int32 [El, S / 4, R * Tmax]: exponents of four scales, the first in the low byte */
+} anyEpScales_t;
+
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
 #endif
@@ -172,6 +183,15 @@ ncclResult_t anyEpHandleWaitStats(ncclEpHandle_t handle, const anyEpWaitStats_t 
  * the receive half of one that was send_only.
  */
 ncclResult_t anyEpHandleSms(ncclEpHandle_t handle, unsigned int dispatch, unsigned int combine);
+
+/*
+ * How the handle's dispatches lay out their output scales from now on; LL only, without effect on dispatches that have
+ * none. All but ANYEP_SCALES_ROWS need float32 scales. ANYEP_SCALES_EXPONENTS is for scales that are powers of two: it
+ * needs round_scales with DS_FP8E3M4, and a multiple of four scales per row; of the caller's own scales (QUANT_FWD)
+ * sign and fraction are dropped. Ranks may differ. An operation that has been launched, or captured in a graph, keeps
+ * what was set then, and so does the receive half of one that was send_only.
+ */
+ncclResult_t anyEpHandleScales(ncclEpHandle_t handle, anyEpScales_t scales);
 
 /* Bytes of the group's windows on this rank: the memory that peers write to, besides the caller's tensors. */
 ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);

@@ -224,6 +224,20 @@ ncclResult_t anyEpHandleSms(ncclEpHandle_t handle, unsigned int dispatch, unsign
 	return ncclSuccess;
 }
 
+ncclResult_t anyEpHandleScales(ncclEpHandle_t handle, anyEpScales_t scales)
+{
+	static const char fn[] = "anyEpHandleScales";
+	int rc = ep_check_live(fn, "handle", EP_LIVE_HANDLE, handle);
+
+	if (rc || (rc = ep_check_enum(fn, "scales", (unsigned)scales, ANYEP_SCALES_EXPONENTS + 1)))
+		return result(rc);
+	if (ep_group_ht(handle->group))
+		return result(
+			EP_BAD_USE("%s: handle: is %s; only LL dispatches lay out scales", fn, ep_handle_mode(handle)));
+	handle->scales = scales;
+	return ncclSuccess;
+}
+
 /* Until 0.3; its struct has no size, so it is no alias. */
 ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts)
 {

@@ -25,6 +25,8 @@ enum ep_ll_flag {
 	EP_LL_DS_FP8 = 1 << 5,	   /* bf16 in, e4m3 and scales out */
 	EP_LL_ROUND = 1 << 6,	   /* scales are powers of two */
 	EP_LL_MASK = 1 << 7,	   /* a silent rank is masked instead of an error */
+	EP_LL_COLUMNS = 1 << 8,	  /* out_scales, 32 bits each, is by columns; in the window scales are with their row */
+	EP_LL_EXPONENTS = 1 << 9, /* with EP_LL_COLUMNS: of four scales their exponents, in one word */
 };
 
 /*

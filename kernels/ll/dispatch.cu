@@ -165,31 +165,71 @@ GX_DEV void ll_heads_rank(struct ll *ll, uint32_t token)
 	}
 }
 
-/* Destinations of one part of the token's row (token or scales), by k: window_at in the window's row, or the output. */
-GX_DEV void ll_aim(struct ll *ll, uint64_t window_at, uint8_t *out, uint64_t pitch)
+#define LL_NO_ROW (~0u)
+
+/* The output row of k, if that is an own row that goes directly to the output; else LL_NO_ROW. */
+GX_DEV uint32_t ll_own_row(const struct ll *ll, uint32_t k)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const struct ll_route *w = &ll->route;
 	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR);
 
+	if (!ll->direct || w->peer[k] != (int32_t)s->rank || (rank_major ? w->slot[k] : w->pos[k]) < 0)
+		return LL_NO_ROW;
+	if (rank_major)
+		return s->rank * s->tmax + (uint32_t)w->slot[k];
+	return ((uint32_t)w->id[k] - s->rank * s->per_rank) * s->nranks * s->tmax + (uint32_t)w->pos[k];
+}
+
+/* Destinations of one part of the token's row (token or scales), by k: window_at in the window's row, or the output. */
+GX_DEV void ll_aim(struct ll *ll, uint64_t window_at, uint8_t *out, uint64_t pitch)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const struct ll_route *w = &ll->route;
+
 	gx_syncwarp(); /* the part before has been stored */
 	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
 		uint8_t *dst = NULL;
+		uint32_t row;
 
 		if (!ll->direct || w->peer[k] != (int32_t)s->rank) {
 			if (w->slot[k] >= 0)
 				dst = ll_out(ll, (uint32_t)w->peer[k]) + ll_row_at(ll, (uint32_t)w->slot[k]) +
 				      window_at;
-		} else if (rank_major ? w->slot[k] >= 0 : w->pos[k] >= 0) {
-			uint64_t local = (uint64_t)w->id[k] - (uint64_t)s->rank * s->per_rank;
-			uint64_t row = rank_major ? s->rank * s->tmax + (uint64_t)w->slot[k]
-						  : local * s->nranks * s->tmax + (uint64_t)w->pos[k];
-
-			dst = out ? out + row * pitch : NULL;
+		} else if (out && (row = ll_own_row(ll, k)) != LL_NO_ROW) {
+			dst = out + row * pitch;
 		}
 		w->dst[k] = dst;
 	}
 	gx_syncwarp();
+}
+
+/* As ll_aim, for the scales of a row: with columns those of own rows are ll_own_columns' part. */
+GX_DEV void ll_aim_scales(struct ll *ll, uint64_t window_at)
+{
+	const struct ep_ll_args *a = ll->a;
+
+	ll_aim(ll, window_at, ll_is(ll, EP_LL_COLUMNS) ? NULL : a->out_scales, a->scale_bytes);
+}
+
+/* All lanes, after the token has been sent: the scales are still in the stage, or in the input. At one place for both,
+ * since at two sm_90 has too few registers. */
+GX_DEV void ll_own_columns(struct ll *ll, uint32_t token)
+{
+	const struct ep_ll_args *a = ll->a;
+	const uint8_t *scales = ll_is(ll, EP_LL_QUANTISED)
+					? (const uint8_t *)gx_bulk_row(&ll->bulk) + ep_ll_stage_scales(a)
+					: a->in_scales + (uint64_t)token * a->scale_bytes;
+	uint32_t topk = a->shape.topk;
+
+	gx_syncwarp();
+	for (uint32_t k = gx_lane(); k < topk; k += GX_WARP) {
+		uint32_t row = ll_own_row(ll, k);
+
+		ll->route.dst[k] = row != LL_NO_ROW ? ll_column(a, row) : NULL;
+	}
+	gx_syncwarp();
+	ll_columns(ll, (const uint32_t *)scales, topk);
 }
 
 /* From the input, in pieces that fit the stage; loaded: the first load is in flight. */
@@ -215,7 +255,7 @@ GX_DEV void ll_send_quantised(struct ll *ll, const uint8_t *src, uint64_t scales
 
 	ll_quantise(ll, (const uint16_t *)row, in_stage);
 	gx_bulk_scatter(&ll->bulk, ll->route.dst, a->shape.topk, 0, a->row_bytes);
-	ll_aim(ll, scales_at, a->out_scales, a->scale_bytes);
+	ll_aim_scales(ll, scales_at);
 	for (uint32_t k = 0; k < a->shape.topk; k++)
 		if (ll->route.dst[k])
 			gx_bulk_store(&ll->bulk, ll->route.dst[k], in_stage, a->scale_bytes);
@@ -268,10 +308,12 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 	} else {
 		ll_send_row(ll, src, a->row_bytes, 1);
 		if (a->scale_bytes) {
-			ll_aim(ll, scales_at, a->out_scales, a->scale_bytes);
+			ll_aim_scales(ll, scales_at);
 			ll_send_row(ll, a->in_scales + (uint64_t)token * a->scale_bytes, a->scale_bytes, 0);
 		}
 	}
+	if (ll_is(ll, EP_LL_COLUMNS) && ll->direct)
+		ll_own_columns(ll, token);
 	if (ll_is(ll, EP_LL_RANK_MAJOR))
 		ll_heads_rank(ll, token);
 	else

@@ -166,6 +166,55 @@ GX_DEV void ll_spread(struct ll *ll, const uint8_t *src, uint32_t from, uint8_t 
 	}
 }
 
+/* Rows of an expert, or of a source in the rank-major layout: words from one column to the next. */
+GX_DEV uint32_t ll_column_words(const struct ep_ll_args *a)
+{
+	return a->shape.tmax * (a->flags & EP_LL_RANK_MAJOR ? 1 : a->shape.nranks);
+}
+
+/* Where the first scale of an output row is, by columns. */
+GX_DEV uint8_t *ll_column(const struct ep_ll_args *a, uint32_t row)
+{
+	uint32_t words = ll_column_words(a), block = row / words;
+	uint32_t width = a->scale_bytes / (a->flags & EP_LL_EXPONENTS ? 16 : 4);
+
+	return a->out_scales + ((uint64_t)block * words * width + row - block * words) * 4;
+}
+
+/* Four scales, each a power of two. */
+GX_DEV uint32_t ll_exponents(const uint32_t *scale)
+{
+	uint32_t packed = 0;
+
+	for (uint32_t i = 0; i < 4; i++)
+		packed |= (ll_once(&scale[i]) >> 23 & 0xffu) << (8 * i);
+	return packed;
+}
+
+/* All lanes: the scales of a row, in memory or in the stage, to n places of ll_column in the route, skipping NULL. */
+GX_DEV void ll_columns(struct ll *ll, const uint32_t *scale, uint32_t n)
+{
+	uint32_t packed = ll_is(ll, EP_LL_EXPONENTS), width = ll->a->scale_bytes / (packed ? 16 : 4);
+	uint64_t words = ll_column_words(ll->a);
+
+	for (uint32_t i = gx_lane(); i < width; i += GX_WARP) {
+		uint32_t word = packed ? ll_exponents(&scale[4 * i]) : ll_once(&scale[i]);
+
+		for (uint32_t j = 0; j < n; j++)
+			if (ll->route.dst[j])
+				((uint32_t *)ll->route.dst[j])[i * words] = word;
+	}
+}
+
+GX_DEV void ll_spread_columns(struct ll *ll, const uint8_t *scales, uint32_t n)
+{
+	gx_syncwarp();
+	for (uint32_t i = gx_lane(); i < n; i += GX_WARP)
+		ll->route.dst[i] = ll_column(ll->a, (uint32_t)ll->route.pos[i]);
+	gx_syncwarp();
+	ll_columns(ll, (const uint32_t *)scales, n);
+}
+
 GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -189,7 +238,9 @@ GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
 	}
 	if (a->out)
 		ll_spread(ll, row, whole ? head_bytes : 0, a->out, a->row_bytes, n);
-	if (a->scale_bytes)
+	if (ll_is(ll, EP_LL_COLUMNS))
+		ll_spread_columns(ll, (const uint8_t *)head + head_bytes + scales, n);
+	else if (a->scale_bytes)
 		ll_spread(ll, row + scales, whole ? head_bytes + scales : 0, a->out_scales, a->scale_bytes, n);
 	gx_syncwarp(); /* the next row overwrites this one's route */
 }

@@ -15,6 +15,7 @@
 #define DS_BLOCK 128
 #define DS_UNIT 512
 #define IN_PLACE_MAX 65536
+#define EXPONENTS 4 /* in a word */
 
 enum {
 	IN_TOKENS,
@@ -154,6 +155,26 @@ static struct ep_slot slot_resolve(struct ep_slot slot, const struct quant *q)
 	return slot;
 }
 
+/* As anyEpHandleScales asked. Scales are words there, and exponents do not have the type of the scales. */
+static struct ep_slot slot_columns(struct ep_slot slot, unsigned scales)
+{
+	uint8_t rows = slot.dim[1];
+
+	if (scales == ANYEP_SCALES_ROWS || (slot.tensor != IN_SCALES && slot.tensor != OUT_SCALES))
+		return slot;
+	slot.dtypes &= EP_DT_F32;
+	if (slot.tensor == IN_SCALES)
+		return slot;
+	slot.dim[1] = slot.dim[2];
+	slot.dim[2] = rows;
+	if (scales == ANYEP_SCALES_EXPONENTS) {
+		slot.dtypes = EP_DT_I32;
+		slot.alike = EP_ALIKE_NONE;
+		slot.dim[1] = EP_D_S4;
+	}
+	return slot;
+}
+
 /* In place: columns and local ids share a word on the way. */
 static int kind_check(const struct ncclEpHandle *handle, unsigned kind)
 {
@@ -180,6 +201,11 @@ static int config_check(const struct ncclEpHandle *handle, const ncclEpDispatchC
 	if (cfg->round_scales && cfg->quant_recipe == NCCL_EP_DISP_QUANT_FWD)
 		return EP_BAD_ARG(
 			FN ": config->round_scales must be 0 with NCCL_EP_DISP_QUANT_FWD: the scales are the caller's");
+	if (!cfg->round_scales && cfg->quant_recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4 &&
+	    handle->scales == ANYEP_SCALES_EXPONENTS)
+		return EP_BAD_ARG(FN
+				  ": config->round_scales must be 1 with ANYEP_SCALES_EXPONENTS of anyEpHandleScales: "
+				  "exponents alone are powers of two");
 	if (bwd && !ht)
 		return EP_BAD_USE(FN ": config->pass_direction: LL has no backward pass");
 	if (bwd && info)
@@ -204,6 +230,22 @@ static int input_check(struct ep_env *env, const ncclEpTensor_t *tokens, ncclEpD
 	return 0;
 }
 
+/* After the input scales, before the outputs. */
+static int exponents_check(const struct ncclEpHandle *handle, struct ep_env *env)
+{
+	const struct ep_sym_value *s = &env->sym[EP_D_S];
+
+	if (handle->scales != ANYEP_SCALES_EXPONENTS || !s->known)
+		return 0;
+	if (s->value % EXPONENTS)
+		return EP_BAD_ARG(FN
+				  ": %s: a row has %zu scales, must be a multiple of %d with ANYEP_SCALES_EXPONENTS of "
+				  "anyEpHandleScales",
+				  names[IN_SCALES], s->value, EXPONENTS);
+	env->sym[EP_D_S4] = (struct ep_sym_value){ true, s->value / EXPONENTS, s->from };
+	return 0;
+}
+
 static int bytes_check(const struct ep_group_cfg *cfg, const ncclEpTensor_t *const *t)
 {
 	size_t token = ep_tensor_row_bytes(t[IN_TOKENS]), scale = t[IN_SCALES] ? ep_tensor_row_bytes(t[IN_SCALES]) : 0;
@@ -217,8 +259,9 @@ static int bytes_check(const struct ep_group_cfg *cfg, const ncclEpTensor_t *con
 static int forward_check(const struct ncclEpHandle *handle, const ncclEpTensor_t *const *t)
 {
 	static const uint8_t payload[] = { IN_TOKENS, IN_SCALES, OUT_TOKENS, OUT_SCALES };
+	size_t rows = sizeof(payload) - (handle->scales != ANYEP_SCALES_ROWS); /* columns are written by words */
 
-	for (size_t i = 0; i < sizeof(payload); i++) {
+	for (size_t i = 0; i < rows; i++) {
 		const ncclEpTensor_t *p = t[payload[i]];
 
 		if (ep_tensor_row_bytes(p) % FWD_UNIT || (!p->win_hdl && (uintptr_t)p->data % FWD_UNIT))
@@ -271,11 +314,13 @@ static int tensors_check(const struct ncclEpHandle *handle, struct ep_env *env, 
 		i++; /* the handle's layout and config_check leave only what the tables have */
 	n = tables[i].count;
 	for (size_t j = 0; j < n; j++)
-		slot[j] = slot_resolve(tables[i].slot[j], &quants[cfg->quant_recipe]);
+		slot[j] = slot_columns(slot_resolve(tables[i].slot[j], &quants[cfg->quant_recipe]), handle->scales);
 	if (ht)
 		env->sym[EP_D_N].value = handle->group->cfg.max_recv;
 	if ((rc = ep_slots_check(env, slot, 1, t)) || (rc = input_check(env, t[IN_TOKENS], cfg->quant_recipe)) ||
-	    (rc = ep_slots_check(env, slot + 1, n - 1, t)) || (rc = bytes_check(&handle->group->cfg, t)))
+	    (rc = ep_slots_check(env, slot + 1, IN_SCALES, t)) || (rc = exponents_check(handle, env)) ||
+	    (rc = ep_slots_check(env, slot + 1 + IN_SCALES, n - 1 - IN_SCALES, t)) ||
+	    (rc = bytes_check(&handle->group->cfg, t)))
 		return rc;
 	if (cfg->quant_recipe == NCCL_EP_DISP_QUANT_FWD && (rc = forward_check(handle, t)))
 		return rc;

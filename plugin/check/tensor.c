@@ -15,6 +15,7 @@
 /* clang-format off */
 static const char *const sym_names[EP_SYMS] = {
 	[EP_D_ONE] = "1", [EP_D_T] = "T",   [EP_D_K] = "K",	  [EP_D_H] = "H", [EP_D_S] = "the scales of a row",
+	[EP_D_S4] = "the scales of a row / 4",
 	[EP_D_N] = "N",	  [EP_D_EL] = "El", [EP_D_R] = "R", [EP_D_TMAX] = "Tmax", [EP_D_RTMAX] = "R*Tmax",
 };
 /* clang-format on */

@@ -19,8 +19,9 @@ enum ep_sym {
 	EP_D_T,
 	EP_D_K,
 	EP_D_H,
-	EP_D_S, /* width of a row of scales */
-	EP_D_N, /* rows received: at least its value; either all tensors are empty or none is */
+	EP_D_S,	 /* width of a row of scales */
+	EP_D_S4, /* and of one of their exponents, four in a word */
+	EP_D_N,	 /* rows received: at least its value; either all tensors are empty or none is */
 	EP_D_EL,
 	EP_D_R,
 	EP_D_TMAX,

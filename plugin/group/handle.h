@@ -35,6 +35,7 @@ struct ncclEpHandle {
 	uint64_t number;	  /* random: tells kernels this handle's memory from the remains of another's */
 	uint64_t *waited[2];	  /* LL: of dispatches and combines, by rank, what anyEpHandleWaitStats was given */
 	unsigned sms[2];	  /* of dispatches and combines, what anyEpHandleSms was given */
+	unsigned scales;	  /* LL: anyEpScales_t of dispatches */
 	bool staged;		  /* a send half waits for ncclEpComplete */
 	struct ep_ll_args second; /* what its second half will be launched with */
 	enum ep_kernel second_kernel;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/args.h"
+#include "nccl_ep_ext.h"
 #include "plugin/group/handle.h"
 #include "plugin/group/launch.h"
 #include "plugin/group/plan.h"
@@ -128,6 +129,16 @@ static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
 				  ep_ll_pad(a->row_bytes) + ep_ll_pad(a->scale_bytes));
 }
 
+/* The kernel tests one flag of a dispatch: scales that go out by columns. */
+static uint32_t scale_flags(const struct ncclEpHandle *handle, const struct ep_ll_args *a)
+{
+	static const uint32_t flags[] = {
+		[ANYEP_SCALES_COLUMNS] = EP_LL_COLUMNS, [ANYEP_SCALES_EXPONENTS] = EP_LL_COLUMNS | EP_LL_EXPONENTS
+	};
+
+	return a->scale_bytes ? flags[handle->scales] : 0;
+}
+
 static bool fits(const struct ep_ll_args *a, const struct ep_ll_room *room)
 {
 	return room->near <= a->buffer_bytes && room->far <= a->far.window_bytes && room->send <= a->far.send_stride;
@@ -147,6 +158,7 @@ static int ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 	if (rc)
 		return rc;
 	dispatch_sizes(op, &a);
+	a.flags |= scale_flags(handle, &a);
 	a.tokens = (uint32_t)op->t;
 	a.waited = handle->waited[0];
 	if (op->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL)

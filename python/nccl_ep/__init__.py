@@ -23,7 +23,7 @@ from ._version import __version__, version_of as _version_of
 from .allocator import AllocConfig, AllocFn, FreeFn
 from .core import Communicator, RegisteredWindowHandle, UniqueId, get_unique_id, mem_alloc
 from .enums import (Algorithm, AsyncError, CombineQuantizationRecipe, DispatchQuantizationRecipe, ExpertIdKind, Layout,
-                    NcclDataType, NcclResult, OverflowPolicy, PassDir, ZeroCopyMode)
+                    NcclDataType, NcclResult, OverflowPolicy, PassDir, Scales, ZeroCopyMode)
 from .errors import FunctionNotFoundError, NCCLEpError, NCCLError, NcclInvalid
 from .group import Group, GroupConfig, NetCounts, NetTimes, ReachCounts
 from .handle import (CombineConfig, CombineInputs, CombineOutputs, DispatchConfig, DispatchInputs, DispatchOutputs, Handle,
@@ -36,8 +36,9 @@ __all__ = [
     'CombineQuantizationRecipe', 'Communicator', 'DispatchConfig', 'DispatchInputs', 'DispatchOutputs',
     'DispatchQuantizationRecipe', 'ExpertIdKind', 'FreeFn', 'FunctionNotFoundError', 'Group', 'GroupConfig', 'Handle',
     'HandleConfig', 'HostStream', 'Layout', 'LayoutInfo', 'NCCLEpError', 'NCCLError', 'NcclDataType', 'NcclInvalid',
-    'NcclResult', 'NetCounts', 'NetTimes', 'OverflowPolicy', 'PassDir', 'ReachCounts', 'RegisteredWindowHandle', 'Tensor',
-    'UniqueId', 'ZeroCopyMode', '__version__', 'get_home', 'get_lib_path', 'get_lib_version', 'get_unique_id', 'mem_alloc']
+    'NcclResult', 'NetCounts', 'NetTimes', 'OverflowPolicy', 'PassDir', 'ReachCounts', 'RegisteredWindowHandle', 'Scales',
+    'Tensor', 'UniqueId', 'ZeroCopyMode', '__version__', 'get_home', 'get_lib_path', 'get_lib_version', 'get_unique_id',
+    'mem_alloc']
 
 
 def get_lib_version() -> _Any:

@@ -23,9 +23,9 @@ __all__ = ['AllocConfig', 'CombineConfig', 'CombineInputs', 'CombineOutputs', 'C
            'anyep_version', 'check_status', 'combine', 'complete', 'create_group', 'create_handle', 'dispatch', 'error_clear',
            'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_all_gather', 'group_destroy',
            'group_dump', 'group_net_counts', 'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes',
-           'handle_destroy', 'handle_mem_size', 'handle_sms', 'handle_sources', 'handle_wait_stats', 'host_stream_create',
-           'host_stream_destroy', 'host_stream_synchronize', 'init_handle', 'mask_clean', 'mask_query', 'mask_update', 'tensor_alloc',
-           'tensor_destroy', 'update_handle']
+           'handle_destroy', 'handle_mem_size', 'handle_scales', 'handle_sms', 'handle_sources', 'handle_wait_stats',
+           'host_stream_create', 'host_stream_destroy', 'host_stream_synchronize', 'init_handle', 'mask_clean', 'mask_query',
+           'mask_update', 'tensor_alloc', 'tensor_destroy', 'update_handle']
 
 _P = c_void_p
 PROTOTYPES: dict[str, Sequence[Any]] = {
@@ -58,6 +58,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     'anyEpGroupNodes': (c_int, _P, POINTER(c_int), c_size_t),
     'anyEpHandleSources': (c_int, _P, _P, _P, _P),
     'anyEpHandleWaitStats': (c_int, _P, _P),
+    'anyEpHandleScales': (c_int, _P, c_uint),
     'anyEpHandleSms': (c_int, _P, c_uint, c_uint),
     'anyEpHostStreamCreate': (c_int, _P),
     'anyEpHostStreamSynchronize': (c_int, _P),
@@ -244,6 +245,10 @@ def handle_sources(handle: int, tokens: int, ranges: int, stream: int) -> None:
 def handle_wait_stats(handle: int, stats: int) -> None:
     """stats: the address of a WaitStats, or 0."""
     _call('anyEpHandleWaitStats', handle, stats)
+
+
+def handle_scales(handle: int, scales: int) -> None:
+    _call('anyEpHandleScales', handle, scales)
 
 
 def handle_sms(handle: int, dispatch: int, combine: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 __all__ = ['Algorithm', 'AsyncError', 'CombineQuantizationRecipe', 'DispatchQuantizationRecipe', 'ExpertIdKind', 'Layout',
-           'NcclDataType', 'NcclResult', 'OverflowPolicy', 'PassDir', 'ZeroCopyMode']
+           'NcclDataType', 'NcclResult', 'OverflowPolicy', 'PassDir', 'Scales', 'ZeroCopyMode']
 
 
 class Algorithm(IntEnum):
@@ -58,6 +58,13 @@ class DispatchQuantizationRecipe(IntEnum):
     NONE = 0
     FWD = 1          # quantised by the caller: tokens and scales are sent as bytes
     DS_FP8E3M4 = 2   # bf16 in; e4m3 and one f32 scale per 128 channels out (LL)
+
+
+class Scales(IntEnum):
+    """AnyEP's: the output scales of an LL dispatch, S for each row; rank-major has [R, Tmax] for [El, R * Tmax]."""
+    ROWS = 0        # [El, R * Tmax, S]
+    COLUMNS = 1     # f32 [El, S, R * Tmax]
+    EXPONENTS = 2   # int32 [El, S / 4, R * Tmax]: exponents of four scales, the first in the low byte
 
 
 class CombineQuantizationRecipe(IntEnum):

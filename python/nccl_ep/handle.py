@@ -7,7 +7,7 @@ from typing import Any
 
 from . import _structs, bindings
 from ._config import Configured, ptr_of
-from .enums import CombineQuantizationRecipe, DispatchQuantizationRecipe, ExpertIdKind, PassDir
+from .enums import CombineQuantizationRecipe, DispatchQuantizationRecipe, ExpertIdKind, PassDir, Scales
 from .errors import NcclInvalid
 from .stream import hold, stream_ptr
 from .tensor import Tensor
@@ -155,6 +155,10 @@ class Handle:
     def sms(self, *, dispatch: int = 0, combine: int = 0) -> None:
         """Multiprocessors for dispatches and combines from now on; 0: as the group's configuration says."""
         bindings.handle_sms(self._live('set multiprocessors'), dispatch, combine)
+
+    def scales(self, layout: Scales) -> None:
+        """LL: the layout of dispatches' output scales from now on. EXPONENTS needs scales that are powers of two."""
+        bindings.handle_scales(self._live('set the layout of scales'), layout)
 
     def complete(self, *, config: Any = 0, stream: Any) -> None:
         """Receives for a send_only operation; does nothing if there is none. config: an address, or 0."""

@@ -98,6 +98,7 @@ static int handles(struct rank *me)
 	GONE(ncclEpComplete(handle, NULL, NULL), "handle");
 	GONE(anyEpHandleSources(handle, NULL, NULL, NULL), "handle");
 	GONE(anyEpHandleWaitStats(handle, NULL), "handle");
+	GONE(anyEpHandleScales(handle, ANYEP_SCALES_ROWS), "handle");
 	GONE(anyEpHandleSms(handle, 1, 1), "handle");
 	EXPECT_OK(ncclEpGroupDestroy(group)); /* the second destroy was not counted */
 	GONE(ncclEpHandleDestroy(handle), "handle");

@@ -11,7 +11,7 @@
 enum {
 	F_LAYOUT, F_DTYPE, F_QUANT, F_QTOK, F_QSCALE, F_STAGED, F_IDX, F_IDKIND, F_WINDOWS, F_ZERO_COPY, F_RANKS,
 	F_HIDDEN, F_TOPK, F_LOCAL, F_TMAX, F_FILL, F_ROUTE, F_HANDLES, F_STREAM, F_COUNTS, F_CREATE, F_MEM, F_MASK,
-	F_SMS, F_SKEW, F_ROUNDS, F_NODES, F_NET, F_RING, FACTORS
+	F_SMS, F_SKEW, F_SCALES, F_ROUNDS, F_NODES, F_NET, F_RING, FACTORS
 };
 /* clang-format on */
 
@@ -41,6 +41,7 @@ static const struct factor factors[FACTORS] = {
 	[F_MASK] = { "mask", NULL, "0 1", 0 },
 	[F_SMS] = { "sms", NULL, "0 1 3", 0 },
 	[F_SKEW] = { "skew", NULL, "0 1", 0 },
+	[F_SCALES] = { "scales", "rows columns exponents", NULL, 0 },
 	[F_ROUNDS] = { "rounds", NULL, "3 4", 3 },
 	[F_NODES] = { "nodes", NULL, "2 3 4", 1 }, /* 1 is covered by cells without a net */
 	[F_NET] = { "net", "loop unordered faulty", NULL, 0 },
@@ -62,6 +63,10 @@ static const char *cell_illegal(const int *v)
 
 	if (fwd != (v[F_QTOK] < 6) || fwd != (v[F_QSCALE] < 7))
 		return "qtok and qscale need quant=fwd";
+	if (v[F_SCALES] && !ds && !(fwd && v[F_QSCALE] == NUM_F32))
+		return "scales by columns need quant=ds or qscale=fp32";
+	if (v[F_SCALES] == LL_SCALES_EXPONENTS && v[F_QUANT] == LL_QUANT_DS)
+		return "scales=exponents needs quant=ds_round";
 	if (ds && v[F_HIDDEN] % 512)
 		return "quant=ds needs a multiple of 512";
 	if (row % (v[F_QTOK] == NUM_E2M1X2 ? 32 : 16))
@@ -114,6 +119,7 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 		.hidden = (size_t)v[F_HIDDEN],
 		.combine = (enum num_type)v[F_DTYPE],
 		.token = (enum num_type)v[F_DTYPE],
+		.scales = (enum ll_scales)v[F_SCALES],
 		.global_ids = v[F_IDKIND] == 2,
 	};
 	if (v[F_QUANT] == LL_QUANT_FWD) {
@@ -208,6 +214,8 @@ static int cell_forced(const int *v, int factor)
 {
 	if (factor == F_QTOK && v[F_QUANT] != LL_QUANT_FWD)
 		return factors[F_QTOK].absent;
+	if (factor == F_SCALES && v[F_QUANT] == LL_QUANT_NONE)
+		return LL_SCALES_ROWS;
 	return factor == F_QSCALE && v[F_QUANT] != LL_QUANT_FWD ? factors[F_QSCALE].absent : -1;
 }
 

@@ -42,8 +42,10 @@ static void view_make(const struct ll_shape *shape, const struct ll_got *got, st
 				       [PART_TOKEN] = { .bytes = ll_out_bytes(shape),
 							.element = num_info[ll_out_type(shape)].size,
 							.base = got->tokens },
-				       [PART_SCALE] = { .bytes = ll_scale_bytes(shape),
-							.element = num_info[ll_scale_type(shape)].size,
+				       [PART_SCALE] = { .bytes = ll_out_scale_bytes(shape),
+							.element = shape->scales == LL_SCALES_EXPONENTS
+									   ? 1
+									   : num_info[ll_scale_type(shape)].size,
 							.base = got->scales },
 				       [PART_IDX] = { .bytes = k, .element = 4, .base = (const uint8_t *)got->idx },
 				       [PART_WEIGHT] = { .bytes = k,

@@ -48,6 +48,11 @@ size_t ll_scale_bytes(const struct ll_shape *shape)
 	return shape->quant == LL_QUANT_FWD ? shape->scale_width * num_info[shape->scale].size : 0;
 }
 
+size_t ll_out_scale_bytes(const struct ll_shape *shape)
+{
+	return ll_scale_bytes(shape) / (shape->scales == LL_SCALES_EXPONENTS ? sizeof(float) : 1);
+}
+
 size_t ll_combine_bytes(const struct ll_shape *shape)
 {
 	return row_bytes(shape->combine, shape->hidden);
@@ -132,6 +137,14 @@ static float power_scale(float amax)
 	return ldexpf(1.0f, exponent);
 }
 
+static void scale_store(const struct ll_shape *shape, uint8_t *scales, size_t index, float scale)
+{
+	if (shape->scales == LL_SCALES_EXPONENTS)
+		scales[index] = (uint8_t)(ilogbf(scale) + 127);
+	else
+		memcpy(scales + index * sizeof(scale), &scale, sizeof(scale));
+}
+
 static void quantise(const struct ll_shape *shape, const uint8_t *in, uint8_t *out, uint8_t *scales)
 {
 	for (size_t group = 0; group < shape->hidden / DS_GROUP; group++) {
@@ -150,7 +163,7 @@ static void quantise(const struct ll_shape *shape, const uint8_t *in, uint8_t *o
 		for (int i = 0; i < DS_GROUP; i++)
 			out[group * DS_GROUP + (size_t)i] =
 				num_to_e4m3(num_load(NUM_BF16, from + (size_t)i * 2) * factor);
-		memcpy(scales + group * sizeof(scale), &scale, sizeof(scale));
+		scale_store(shape, scales, group, scale);
 	}
 }
 
@@ -164,8 +177,12 @@ void ll_expect_payload(const struct ll_shape *shape, const struct ll_input *in, 
 		return;
 	}
 	memcpy(row, from, ll_out_bytes(shape));
-	if (scale_bytes)
-		memcpy(scale, in->scales + (size_t)token * scale_bytes, scale_bytes);
+	from = in->scales + (size_t)token * scale_bytes;
+	if (shape->scales == LL_SCALES_EXPONENTS)
+		for (size_t i = 0; i < scale_bytes; i += 4)
+			scale[i / 4] = (uint8_t)(from[i + 3] << 1 | from[i + 2] >> 7); /* any bits: maybe no number */
+	else if (scale_bytes)
+		memcpy(scale, from, scale_bytes);
 }
 
 void ll_expect_idx(const struct ll_shape *shape, const struct ll_input *in, int token, int rank, int32_t *row)

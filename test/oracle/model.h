@@ -14,6 +14,8 @@
 
 enum ll_layout { LL_EXPERT_MAJOR, LL_RANK_MAJOR };
 enum ll_quant { LL_QUANT_NONE, LL_QUANT_FWD, LL_QUANT_DS, LL_QUANT_DS_ROUND };
+/* Of the output; exponents are by columns too, a byte each. */
+enum ll_scales { LL_SCALES_ROWS, LL_SCALES_COLUMNS, LL_SCALES_EXPONENTS };
 
 struct ll_shape {
 	enum ll_layout layout;
@@ -23,7 +25,8 @@ struct ll_shape {
 	enum num_type token, scale; /* inputs of dispatch; scale only with LL_QUANT_FWD */
 	enum num_type combine;
 	size_t scale_width; /* elements of a scale row with LL_QUANT_FWD */
-	bool global_ids;    /* rank-major: topk_idx returns global ids */
+	enum ll_scales scales;
+	bool global_ids; /* rank-major: topk_idx returns global ids */
 };
 
 /* One rank's inputs of dispatch. */
@@ -50,10 +53,11 @@ struct ll_expect {
 	struct ll_row *row; /* [zones][cap] */
 };
 
-/* Bytes of a row of the input tokens, the output tokens, the output scales (0: none). */
+/* Bytes of a row of the input tokens, the output tokens, its scales (0: none) and how they are returned. */
 size_t ll_in_bytes(const struct ll_shape *shape);
 size_t ll_out_bytes(const struct ll_shape *shape);
 size_t ll_scale_bytes(const struct ll_shape *shape);
+size_t ll_out_scale_bytes(const struct ll_shape *shape);
 size_t ll_combine_bytes(const struct ll_shape *shape);
 /* Element types of the same. */
 enum num_type ll_out_type(const struct ll_shape *shape);
@@ -70,7 +74,8 @@ int ll_expect_dispatch(const struct ll_shape *shape, const struct ll_input *in, 
 		       struct ll_expect *out);
 void ll_expect_free(struct ll_expect *expect);
 
-/* The token row and, with scales, the scale row as received for a token of `in`. */
+/* The token row and, with scales, the scale row as received for a token of `in`; a row of scales is in one piece here,
+ * also where the output has it by columns. */
 void ll_expect_payload(const struct ll_shape *shape, const struct ll_input *in, int token, uint8_t *row,
 		       uint8_t *scale);
 /* Rank-major: the topk_idx row on `rank`. */

@@ -20,10 +20,18 @@ static int zone_rows(const struct rig *rig, const struct rig_handle *h, int zone
 	return h->expect.count[zone] + (rig->cfg.spare < room ? rig->cfg.spare : room);
 }
 
+/* A row is in one piece. */
+static bool by_rows(const struct rig *rig, enum rig_buf_id id)
+{
+	return id != RIG_OUT_SCALES || rig->cfg.shape.scales == LL_SCALES_ROWS;
+}
+
 static int zones_fill(struct rig *rig, struct rig_handle *h, enum rig_buf_id id, int byte)
 {
 	size_t row = rig_row_bytes(rig, id);
 
+	if (!by_rows(rig, id))
+		return rig_buf_fill(rig, &h->buf[id], 0, byte, h->buf[id].size);
 	for (int z = 0; row && z < h->expect.zones; z++)
 		if (rig_buf_fill(rig, &h->buf[id], (size_t)z * (size_t)h->expect.cap * row, byte,
 				 (size_t)zone_rows(rig, h, z) * row))
@@ -36,6 +44,8 @@ static const uint8_t *zones_get(struct rig *rig, struct rig_handle *h, enum rig_
 	size_t row = rig_row_bytes(rig, id);
 	const uint8_t *at = NULL;
 
+	if (!by_rows(rig, id))
+		return rig_buf_get(rig, &h->buf[id], 0, h->buf[id].size);
 	for (int z = 0; row && z < h->expect.zones; z++) {
 		at = rig_buf_get(rig, &h->buf[id], (size_t)z * (size_t)h->expect.cap * row,
 				 (size_t)zone_rows(rig, h, z) * row);
@@ -146,11 +156,27 @@ static int guards_check(struct rig *rig, struct rig_handle *h)
 	return 0;
 }
 
+/* Scales by columns, as rows. NULL: out of memory. */
+static uint8_t *columns_turn(const struct rig *rig, const uint8_t *columns)
+{
+	size_t zones = (size_t)ll_zones(&rig->cfg.shape), cap = (size_t)ll_cap(&rig->cfg.shape);
+	size_t width = rig_row_bytes(rig, RIG_OUT_SCALES) / sizeof(uint32_t);
+	uint32_t *rows = malloc(zones * cap * width * sizeof(*rows));
+
+	for (size_t i = 0; rows && i < zones * cap; i++)
+		for (size_t w = 0; w < width; w++)
+			memcpy(&rows[i * width + w], columns + ((i / cap * width + w) * cap + i % cap) * sizeof(*rows),
+			       sizeof(*rows));
+	return (uint8_t *)rows;
+}
+
 int rig_check_rows(struct rig *rig, int handle)
 {
 	struct rig_handle *h = &rig->handle[handle];
 	struct ll_scene scene = scene_make(rig, h);
 	struct ll_got got = { .tokens = zones_get(rig, h, RIG_OUT) };
+	uint8_t *turned = NULL;
+	int rc;
 
 	if (!got.tokens)
 		return -1;
@@ -162,7 +188,12 @@ int rig_check_rows(struct rig *rig, int handle)
 									h->buf[RIG_COUNTS].size);
 	if (seat_failed(rig->seat))
 		return -1;
-	if (ll_check_dispatch(&scene, &got, rig->cfg.spare, h->map, &rig->verdict))
+	if (!by_rows(rig, RIG_OUT_SCALES))
+		got.scales = turned = columns_turn(rig, got.scales);
+	rc = !by_rows(rig, RIG_OUT_SCALES) && !turned;
+	rc = rc || ll_check_dispatch(&scene, &got, rig->cfg.spare, h->map, &rig->verdict);
+	free(turned);
+	if (rc)
 		return seat_fail(rig->seat, "out of memory");
 	return inputs_check(rig, h) || guards_check(rig, h) ? -1 : 0;
 }
@@ -409,6 +440,16 @@ static int group_open(struct rig *rig)
 	return rig_expect(rig, "ncclEpCreateGroup", ncclEpCreateGroup(&rig->group, rig->comm, &config));
 }
 
+/* The enums have the same order. Without a call the layout is by rows. */
+static int scales_set(struct rig *rig, const struct rig_handle *h)
+{
+	enum ll_scales scales = rig->cfg.shape.scales;
+
+	if (scales == LL_SCALES_ROWS)
+		return 0;
+	return rig_expect(rig, "anyEpHandleScales", anyEpHandleScales(h->handle, (anyEpScales_t)scales));
+}
+
 static int handle_open(struct rig *rig, int index)
 {
 	struct rig_handle *h = &rig->handle[index];
@@ -429,14 +470,18 @@ static int handle_open(struct rig *rig, int index)
 	if (rig->cfg.create) {
 		rig_tensor(rig, index, RIG_IDX, &tensor);
 		h->fresh = true;
-		return rig_expect(rig, "ncclEpCreateHandle",
-				  ncclEpCreateHandle(&h->handle, rig->group, layout, &tensor.t, NULL, NULL,
-						     rig->shim.stream));
+		if (rig_expect(rig, "ncclEpCreateHandle",
+			       ncclEpCreateHandle(&h->handle, rig->group, layout, &tensor.t, NULL, NULL,
+						  rig->shim.stream)))
+			return -1;
+		return scales_set(rig, h);
 	}
 	rig_tensor(rig, index, RIG_MEM, &tensor);
-	return rig_expect(rig, "ncclEpInitHandle",
-			  ncclEpInitHandle(&h->handle, rig->group, layout, NULL, shape->topk,
-					   h->buf[RIG_MEM].size ? &tensor.t : NULL));
+	if (rig_expect(rig, "ncclEpInitHandle",
+		       ncclEpInitHandle(&h->handle, rig->group, layout, NULL, shape->topk,
+					h->buf[RIG_MEM].size ? &tensor.t : NULL)))
+		return -1;
+	return scales_set(rig, h);
 }
 
 static int handles_open(struct rig *rig)

@@ -34,7 +34,7 @@ size_t rig_row_bytes(const struct rig *rig, enum rig_buf_id id)
 	case RIG_OUT:
 		return ll_out_bytes(shape);
 	case RIG_OUT_SCALES:
-		return ll_scale_bytes(shape);
+		return ll_out_scale_bytes(shape);
 	case RIG_OUT_IDX:
 	case RIG_OUT_WEIGHTS:
 		return rank_major ? k * 4 : 0;

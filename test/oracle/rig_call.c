@@ -61,8 +61,15 @@ void rig_tensor(const struct rig *rig, int handle, enum rig_buf_id id, struct ri
 		out->t.datatype = ncclUint8;
 		dims_set(out, 1, buf->size, 0, 0);
 		break;
-	case RIG_OUT:
 	case RIG_OUT_SCALES:
+		if (shape->scales == LL_SCALES_EXPONENTS)
+			out->t.datatype = ncclInt32;
+		if (shape->scales != LL_SCALES_ROWS) {
+			dims_set(out, 3, zones, row / sizeof(uint32_t), cap);
+			break;
+		}
+		/* fallthrough */
+	case RIG_OUT:
 	case RIG_ANSWERS:
 		dims_set(out, 3, zones, cap, row / num_info[type].size);
 		break;

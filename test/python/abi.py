@@ -25,7 +25,7 @@ ENUMS = {
     'Algorithm': 'NCCL_EP_ALGO_', 'Layout': 'NCCL_EP_LAYOUT_', 'OverflowPolicy': 'NCCL_EP_OVERFLOW_',
     'ZeroCopyMode': 'NCCL_EP_ZERO_COPY_', 'ExpertIdKind': 'NCCL_EP_EXPERT_ID_',
     'DispatchQuantizationRecipe': 'NCCL_EP_DISP_QUANT_', 'CombineQuantizationRecipe': 'NCCL_EP_COMB_QUANT_',
-    'AsyncError': 'ANYEP_ASYNC_',
+    'AsyncError': 'ANYEP_ASYNC_', 'Scales': 'ANYEP_SCALES_',
 }
 MACROS = {'NCCL_EP_MAGIC': _structs.MAGIC, 'NCCL_EP_TENSOR_MAGIC': _structs.TENSOR_MAGIC,
           'NCCL_EP_API_VERSION': _structs.API_VERSION, 'NCCL_UNIQUE_ID_BYTES': 128,
