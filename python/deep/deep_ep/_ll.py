@@ -23,6 +23,7 @@ _BLOCK = 128  # channels that share a scale
 _SLOTS = 2
 _PLAIN = nccl_ep.DispatchQuantizationRecipe.NONE
 _FP8 = nccl_ep.DispatchQuantizationRecipe.DS_FP8E3M4
+_COLUMNS, _EXPONENTS = nccl_ep.Scales.COLUMNS, nccl_ep.Scales.EXPONENTS
 
 
 class Slot:
@@ -36,6 +37,13 @@ class Slot:
         self.staged: Any = None                # tensors of a send half, until it is received
         self.sums: dict[Any, Sum] = {}
         self._waits: list[torch.Tensor | None] = [None, None]
+        self._scales = nccl_ep.Scales.ROWS
+
+    def scales(self, layout: nccl_ep.Scales) -> None:
+        """Of dispatches from now on."""
+        if self._scales is not layout:
+            self.handle.scales(layout)
+            self._scales = layout
 
     def watch(self, which: int, stats: torch.Tensor | None) -> None:
         """Dispatches (0) or combines (1) add the time that they wait for each rank to these from now on."""
@@ -93,13 +101,6 @@ class LlHandle(tuple):
         return slot
 
 
-def _columns(scales: torch.Tensor, out: torch.Tensor) -> None:
-    """Scales by rows into memory by columns, of which out is the view by rows; int32: four exponents each."""
-    if out.dtype == torch.int32:
-        scales = (scales.view(torch.int32) >> 23).to(torch.uint8).view(torch.int32)
-    out.copy_(scales)
-
-
 class Kind:
     """Dispatches that differ in nothing but their tokens. Collective to make where the group or its slots are to be made:
     the window may have to grow."""
@@ -108,7 +109,12 @@ class Kind:
         self.hidden, self.dtype, topk, ids, self.most, self.experts, self.fp8, round_scale, self.packed, send_only = key
         self.send_only = send_only
         self.local, self.rows = self.experts // pool.nranks, pool.nranks * self.most
-        self.width = self.hidden // _BLOCK
+        # Memory by columns, read by rows.
+        self.layout = _EXPONENTS if self.packed else _COLUMNS
+        self.scale_type = torch.int32 if self.packed else torch.float32
+        self.width = self.hidden // _BLOCK // (4 if self.packed else 1)
+        self.shape = self.local, self.rows, self.width
+        self.strides = self.width * self.rows, 1, self.rows
         group = pool.ll(self.experts, 2 * self.hidden, self.most)
         if (group, topk) not in pool.slots:
             pool.slots[group, topk] = Slots(pool, group, topk)
@@ -132,16 +138,16 @@ class _Send:
         self.idx, self.x = Spot(ids, 0, topk), Spot(kind.dtype, 0, kind.hidden)
         self.count = Spot(torch.int32, kind.local)
         self.rows = Spot(torch.float8_e4m3fn if kind.fp8 else kind.dtype, kind.local, kind.rows, kind.hidden)
-        self.raw = Spot(torch.float32, kind.local, kind.rows, kind.width) if kind.fp8 else None
+        self.scales = Spot(kind.scale_type, kind.local, kind.width, kind.rows) if kind.fp8 else None
         self._structs = (struct_of(bindings.DispatchInputs, tokens=self.x),
-                         struct_of(bindings.DispatchOutputs, tokens=self.rows, scales=self.raw),
+                         struct_of(bindings.DispatchOutputs, tokens=self.rows, scales=self.scales),
                          struct_of(bindings.LayoutInfo, expert_counters=self.count), kind.config._lowpp)
         self.addresses = tuple(addressof(s) for s in self._structs)
 
 
 class Dispatch:
     """One dispatch: its outputs, and what is done with them when they have arrived."""
-    __slots__ = ('rows', 'scales', 'count', 'slot', '_kind', '_pool', '_raw', '_stats', '_waits')
+    __slots__ = ('rows', 'scales', 'count', 'slot', '_kind', '_pool', '_stats', '_waits')
 
     def __init__(self, pool: Pool, kind: Kind, x: torch.Tensor, stats: torch.Tensor | None, waits: torch.Tensor | None):
         """stats: of rows per expert; waits: ns by rank."""
@@ -149,18 +155,15 @@ class Dispatch:
         self._pool, self._kind, self._stats, self._waits = pool, kind, stats, waits
         self.count = x.new_empty(local, dtype=torch.int32)
         self.scales: torch.Tensor | None = None
-        self._raw: torch.Tensor | None = None  # scales as the library writes them, by rows
         if kind.fp8:
             self.rows = x.new_empty(local, rows, kind.hidden, dtype=torch.float8_e4m3fn)
-            self._raw = x.new_empty(local, rows, kind.width, dtype=torch.float32)
-            self.scales = x.new_empty(local, kind.width // 4 if kind.packed else kind.width, rows,
-                                      dtype=torch.int32 if kind.packed else torch.float32).transpose(1, 2)
+            self.scales = x.new_empty_strided(kind.shape, kind.strides, dtype=kind.scale_type)
         else:
             self.rows = x.new_empty(local, rows, kind.hidden)
 
     def send(self, x: torch.Tensor, topk_idx: torch.Tensor) -> None:
         """x and topk_idx are dense."""
-        kind, raw = self._kind, self._raw
+        kind, scales = self._kind, self.scales
         call, c, stream = kind.next(), self._pool.c, self._pool.lane.current()
         self.slot = slot = call.slot
         handle = slot.handle.ptr
@@ -169,8 +172,9 @@ class Dispatch:
         call.x.fill(x)
         call.count.native.data_ = self.count.data_ptr()
         call.rows.native.data_ = self.rows.data_ptr()
-        if call.raw is not None and raw is not None:
-            call.raw.native.data_ = raw.data_ptr()
+        if call.scales is not None and scales is not None:
+            slot.scales(kind.layout)
+            call.scales.native.data_ = scales.data_ptr()
         status = c.ncclEpUpdateHandle(handle, call.idx.ptr, None, stream)
         if status:
             failed(status, 'ncclEpUpdateHandle')
@@ -179,7 +183,7 @@ class Dispatch:
         if status:
             failed(status, 'ncclEpDispatch')
         if kind.send_only:
-            slot.staged = x, self.count, self.rows, raw
+            slot.staged = x, self.count, self.rows, scales
         else:
             self._arrived()
 
@@ -189,8 +193,6 @@ class Dispatch:
         self._arrived()
 
     def _arrived(self) -> None:
-        if self._raw is not None and self.scales is not None:
-            _columns(self._raw, self.scales)
         if self._stats is not None:
             self._stats.add_(self.count)
 
