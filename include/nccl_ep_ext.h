@@ -193,6 +193,15 @@ ncclResult_t anyEpHandleSms(ncclEpHandle_t handle, unsigned int dispatch, unsign
  */
 ncclResult_t anyEpHandleScales(ncclEpHandle_t handle, anyEpScales_t scales);
 
+/*
+ * Tensors [T, H] of the tokens' type, count of them, that the handle's HT combines add from now on, 0 to 2; 0: none any
+ * more. A sum at home begins with them, in fp32 and in this order, then come the rows, and it is rounded once; a token
+ * without rows has the sum of the biases. Backward, too; weights have none. Ranks may differ. Descriptors are copied;
+ * every combine compares T, H and type with its own, and its kernel reads the elements. An operation that has been
+ * launched, or captured in a graph, keeps what was set then.
+ */
+ncclResult_t anyEpHandleBias(ncclEpHandle_t handle, const ncclEpTensor_t *const *bias, int count);
+
 /* Bytes of the group's windows on this rank: the memory that peers write to, besides the caller's tensors. */
 ncclResult_t anyEpGroupWindowBytes(ncclEpGroup_t group, size_t *bytes);
 

@@ -238,6 +238,18 @@ ncclResult_t anyEpHandleScales(ncclEpHandle_t handle, anyEpScales_t scales)
 	return ncclSuccess;
 }
 
+ncclResult_t anyEpHandleBias(ncclEpHandle_t handle, const ncclEpTensor_t *const *bias, int count)
+{
+	int rc = ep_check_live("anyEpHandleBias", "handle", EP_LIVE_HANDLE, handle);
+
+	if (rc || (rc = ep_check_bias(handle, bias, count)))
+		return result(rc);
+	for (int i = 0; i < count; i++)
+		ep_tensor_keep(&handle->bias[i], handle->bias_sizes[i], bias[i]);
+	handle->biases = count;
+	return ncclSuccess;
+}
+
 /* Until 0.3; its struct has no size, so it is no alias. */
 ncclResult_t ncclEpGroupNetCounts(ncclEpGroup_t group, ncclEpNetCounts_t *counts)
 {

@@ -36,6 +36,7 @@ enum ep_ht_flag {
 #define EP_HT_MAGIC 0x414e59455048ull /* handle_mem holds a routing */
 #define EP_HT_HERE 16u		      /* ranks whose addresses are in the arguments */
 #define EP_HT_CHUNKS 128u	      /* pieces in which tokens are counted */
+#define EP_HT_BIASES 2u		      /* the most of a combine */
 
 /* Where a tensor is, for another rank: its address for ranks of the same process and device, else an offset in an
  * allocation that they may have mapped. */
@@ -194,6 +195,7 @@ struct ep_ht_args {
 	const uint8_t *in;	  /* tokens */
 	const uint8_t *in_scales; /* QUANT_FWD */
 	const float *in_weights;  /* dispatch: [tokens][topk]; combine BWD: flat [rows][topk], expert-major [rows] */
+	const uint8_t *bias[EP_HT_BIASES]; /* combine: [tokens], added to the sums at home, first */
 	uint8_t *out;
 	uint8_t *out_scales;
 	float *out_weights;
@@ -206,6 +208,7 @@ struct ep_ht_args {
 	uint32_t tail_idx, tail_weights; /* dispatch flat: rows of these that are written: valid ones, then -1 and 0 */
 	uint32_t flags;			 /* enum ep_ht_flag */
 	uint32_t dtype;			 /* combine: enum ep_num */
+	uint32_t biases;		 /* combine */
 	uint32_t hidden;
 	uint32_t row_bytes, scale_bytes;
 	uint32_t pitch;	     /* of a row in the stage, its head included */
@@ -256,10 +259,10 @@ EP_BOTH uint64_t ep_ht_meta_pitch(uint32_t topk, uint32_t expert_major)
 	return expert_major ? 4 : 8 + 8 * (uint64_t)topk;
 }
 
-/* shared memory of a warp: for each of topk a destination and three words */
-EP_BOTH uint64_t ep_ht_list_bytes(uint32_t topk)
+/* shared memory of a warp: for each of topk a destination and three words; for each bias an address */
+EP_BOTH uint64_t ep_ht_list_bytes(uint32_t topk, uint32_t biases)
 {
-	return ((uint64_t)topk * 20 + 15) / 16 * 16;
+	return ((uint64_t)topk * 20 + (uint64_t)biases * 8 + 15) / 16 * 16;
 }
 
 /* Update instead: seven words for each of topk of a batch of tokens, then, where it fits, the counts by bin */

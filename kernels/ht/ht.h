@@ -316,7 +316,7 @@ GX_DEV void ht_arrays(struct ht *ht, uint8_t *shared)
 	ht->window = (uint8_t **)(ht->near_to + 2 * (uint64_t)a->shape.nranks);
 	ht->near_rows = (uint32_t *)(ht->window + a->shape.nranks);
 	ht->list.dst = (uint8_t **)list;
-	ht->list.expert = (int32_t *)(ht->list.dst + ht->topk);
+	ht->list.expert = (int32_t *)(ht->list.dst + ht->topk + a->biases);
 	ht->list.row = (uint32_t *)(ht->list.expert + ht->topk);
 	ht->list.flat = ht->list.row + ht->topk;
 }

@@ -178,18 +178,30 @@ GX_DEV void ht_weights(struct ht *ht, uint32_t token)
 	}
 }
 
+/* The biases' rows, which come before all others; returns their number. Terms like any other: the loops over terms have
+ * no case for them. Complete with the barrier of ht_terms. */
+GX_DEV uint32_t ht_bias_terms(const struct ht *ht, uint32_t token, const uint8_t **term)
+{
+	const struct ep_ht_args *a = ht->a;
+
+	for (uint32_t i = gx_lane(); i < a->biases; i += GX_WARP)
+		term[i] = a->bias[i] + (uint64_t)token * a->row_bytes;
+	return a->biases;
+}
+
 GX_DEV void ht_sum_token(struct ht *ht, uint32_t token)
 {
 	const struct ep_ht_args *a = ht->a;
+	const uint8_t **term = (const uint8_t **)ht->list.dst;
 	struct sum sum = { NULL, NULL, NULL, 0, a->hidden, gx_lane(), GX_WARP };
 
 	if (!ht->ahead)
 		ht_list_load(ht, token);
 	ht->ahead = 0;
 	sum.out = a->out + (uint64_t)token * a->row_bytes;
-	sum.term = (const uint8_t *const *)ht->list.dst;
-	sum.terms = ht_terms(ht, ht->op.far ? ht->x.cross + (uint64_t)token * ht->topk : NULL,
-			     (const uint8_t **)ht->list.dst);
+	sum.term = term;
+	sum.terms = ht_bias_terms(ht, token, term);
+	sum.terms += ht_terms(ht, ht->op.far ? ht->x.cross + (uint64_t)token * ht->topk : NULL, term + sum.terms);
 	sum_rows_plain(&sum, a->dtype);
 	if (ht_is(ht, EP_HT_BACKWARD))
 		ht_weights(ht, token);

@@ -60,6 +60,8 @@ int ep_check_sources(const struct ncclEpHandle *handle, const ncclEpTensor_t *to
 		     struct ep_sources *out);
 /* Of anyEpHandleWaitStats; NULL: both members are. */
 int ep_check_wait_stats(const struct ncclEpHandle *handle, const anyEpWaitStats_t *stats, anyEpWaitStats_t *out);
+/* Of anyEpHandleBias: the tensors by themselves; ep_check_combine compares them with those of the call. */
+int ep_check_bias(const struct ncclEpHandle *handle, const ncclEpTensor_t *const *bias, int count);
 /* Dispatch and combine: nothing staged on the handle, a free buffer in the group. */
 int ep_check_staged(const char *fn, const struct ncclEpHandle *handle);
 /* For the three mask calls; update, where not NULL, holds one 0 or 1 per rank. */

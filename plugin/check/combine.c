@@ -8,17 +8,34 @@
 
 #define FN "ncclEpCombine"
 
-enum { IN_TOKENS, IN_WEIGHTS, IN_SCALES, OUT_TOKENS, OUT_WEIGHTS, TENSORS };
+enum {
+	IN_TOKENS,
+	IN_WEIGHTS,
+	IN_SCALES,
+	OUT_TOKENS,
+	OUT_WEIGHTS,
+	TABLED,
+	BIAS = TABLED,
+	BIAS_END = BIAS + EP_BIASES_MAX
+};
 
-static const char *const names[TENSORS] = {
-	[IN_TOKENS] = "inputs->tokens",	  [IN_WEIGHTS] = "inputs->topk_weights",   [IN_SCALES] = "inputs->scales",
-	[OUT_TOKENS] = "outputs->tokens", [OUT_WEIGHTS] = "outputs->topk_weights",
+static const char *const names[BIAS_END] = {
+	[IN_TOKENS] = "inputs->tokens",
+	[IN_WEIGHTS] = "inputs->topk_weights",
+	[IN_SCALES] = "inputs->scales",
+	[OUT_TOKENS] = "outputs->tokens",
+	[OUT_WEIGHTS] = "outputs->topk_weights",
+	[BIAS] = "bias[0] of anyEpHandleBias",
+	[BIAS + 1] = "bias[1] of anyEpHandleBias",
 };
 
 /* clang-format off */
 #define TOKENS(t, n, ...) \
 	{ .tensor = t, .need = EP_REQUIRED, .ndim = n, .alike = EP_ALIKE_TOKENS, .dtypes = EP_DT_TOKEN, \
 	  .dim = { __VA_ARGS__ } }
+#define BIAS_ROW(t) \
+	{ .tensor = t, .need = EP_OPTIONAL, .ndim = 2, .alike = EP_ALIKE_TOKENS, .dtypes = EP_DT_TOKEN, \
+	  .dim = { EP_D_T, EP_D_H } }
 #define F32(t, n, ...) { .tensor = t, .need = EP_REQUIRED, .ndim = n, .dtypes = EP_DT_F32, .dim = { __VA_ARGS__ } }
 #define NONE(t) { .tensor = t, .need = EP_FORBIDDEN }
 #define SKIP(t) { .tensor = t, .need = EP_IGNORED }
@@ -28,7 +45,7 @@ static const struct table {
 	bool ht;
 	ncclEpLayout_t layout;
 	bool backward;
-	struct ep_slot slot[TENSORS];
+	struct ep_slot slot[TABLED];
 } tables[] = {
 	{ false, NCCL_EP_LAYOUT_EXPERT_MAJOR, false,
 	  { TOKENS(IN_TOKENS, 3, EP_D_EL, EP_D_RTMAX, EP_D_H), SKIP(IN_WEIGHTS), NONE(IN_SCALES),
@@ -49,6 +66,9 @@ static const struct table {
 	  { TOKENS(IN_TOKENS, 2, EP_D_N, EP_D_H), F32(IN_WEIGHTS, 1, EP_D_N), NONE(IN_SCALES),
 	    TOKENS(OUT_TOKENS, 2, EP_D_T, EP_D_H), F32(OUT_WEIGHTS, 2, EP_D_T, EP_D_K) } },
 };
+
+/* Of every HT combine. */
+static const struct ep_slot biases[EP_BIASES_MAX] = { BIAS_ROW(BIAS), BIAS_ROW(BIAS + 1) };
 /* clang-format on */
 
 static int config_check(const struct ep_group_cfg *group, const ncclEpCombineConfig_t *cfg)
@@ -76,7 +96,7 @@ static int tensors_check(const struct ncclEpHandle *handle, struct ep_env *env, 
 
 	while (table->ht != ht || table->layout != handle->args.layout || table->backward != bwd)
 		table++; /* the handle's layout and config_check leave only what the tables have */
-	if ((rc = ep_slots_check(env, table->slot, TENSORS, t)))
+	if ((rc = ep_slots_check(env, table->slot, TABLED, t)) || (rc = ep_slots_check(env, biases, EP_BIASES_MAX, t)))
 		return rc;
 	if (ep_tensor_row_bytes(t[IN_TOKENS]) > cfg->max_token_bytes)
 		return EP_BAD_ARG(FN ": %s: a row has %zu bytes, more than max_token_bytes = %u", names[IN_TOKENS],
@@ -108,10 +128,12 @@ int ep_check_combine(const struct ncclEpHandle *handle, const ncclEpCombineInput
 	    (rc = ep_struct_take_opt(EP_S_COMBINE_CONFIG, FN, "config", config, &out->cfg)) ||
 	    (rc = config_check(&handle->group->cfg, &out->cfg)))
 		return rc;
-	const ncclEpTensor_t *const tensors[TENSORS] = {
+	const ncclEpTensor_t *tensors[BIAS_END] = {
 		[IN_TOKENS] = out->in.tokens,	[IN_WEIGHTS] = out->in.topk_weights,   [IN_SCALES] = out->in.scales,
 		[OUT_TOKENS] = out->out.tokens, [OUT_WEIGHTS] = out->out.topk_weights,
 	};
+	for (int i = 0; i < handle->biases; i++)
+		tensors[BIAS + i] = &handle->bias[i];
 	ep_env_init(&env, FN, names, handle);
 	if ((rc = tensors_check(handle, &env, out->cfg.pass_direction == NCCL_EP_BWD_PASS, tensors)) ||
 	    (rc = state_check(handle)))

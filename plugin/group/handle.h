@@ -12,6 +12,8 @@
 
 /* LL has two buffers, and a send half keeps one until ncclEpComplete. */
 #define EP_STAGED_MAX 2
+/* Tensors that a combine may add. */
+#define EP_BIASES_MAX 2
 
 /*
  * One routing and what belongs to it. The host side holds only what an API call decides; everything that may change
@@ -31,11 +33,14 @@ struct ncclEpHandle {
 	ncclEpTensor_t topk_idx; /* LL: the caller's buffer, read until combine */
 	size_t topk_sizes[2];
 
-	bool dispatched;	  /* LL: there is a dispatch to combine */
-	uint64_t number;	  /* random: tells kernels this handle's memory from the remains of another's */
-	uint64_t *waited[2];	  /* LL: of dispatches and combines, by rank, what anyEpHandleWaitStats was given */
-	unsigned sms[2];	  /* of dispatches and combines, what anyEpHandleSms was given */
-	unsigned scales;	  /* LL: anyEpScales_t of dispatches */
+	bool dispatched;     /* LL: there is a dispatch to combine */
+	uint64_t number;     /* random: tells kernels this handle's memory from the remains of another's */
+	uint64_t *waited[2]; /* LL: of dispatches and combines, by rank, what anyEpHandleWaitStats was given */
+	unsigned sms[2];     /* of dispatches and combines, what anyEpHandleSms was given */
+	unsigned scales;     /* LL: anyEpScales_t of dispatches */
+	ncclEpTensor_t bias[EP_BIASES_MAX]; /* HT: what anyEpHandleBias was given */
+	size_t bias_sizes[EP_BIASES_MAX][2];
+	int biases;
 	bool staged;		  /* a send half waits for ncclEpComplete */
 	struct ep_ll_args second; /* what its second half will be launched with */
 	enum ep_kernel second_kernel;

@@ -164,7 +164,7 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, struct ep_
 
 static uint32_t lists(const struct ncclEpHandle *handle, const struct ep_ht_args *a)
 {
-	return (uint32_t)ep_ht_list_bytes(a->topk ? a->topk : (uint32_t)handle->args.room);
+	return (uint32_t)ep_ht_list_bytes(a->topk ? a->topk : (uint32_t)handle->args.room, a->biases);
 }
 
 static uint32_t wide(const ncclEpTensor_t *tensor, uint32_t flag)
@@ -331,6 +331,16 @@ static int ht_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 	return launch(handle, EP_K_ht_dispatch, &a, stream);
 }
 
+static int combine_biases(const struct ncclEpHandle *handle, struct ep_ht_args *a)
+{
+	int rc = 0;
+
+	for (int i = 0; i < handle->biases && !rc; i++)
+		rc = ep_tensor_pointer(handle->group, &handle->bias[i], &a->bias[i]);
+	a->biases = (uint32_t)handle->biases;
+	return rc;
+}
+
 static int ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
@@ -341,7 +351,7 @@ static int ht_combine(struct ncclEpHandle *handle, const struct ep_combine *op, 
 	if (rc)
 		return rc;
 	if ((rc = ep_tensor_pointer(group, op->in.tokens, &a.in)) ||
-	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)))
+	    (rc = ep_tensor_pointer(group, op->out.tokens, &a.out)) || (rc = combine_biases(handle, &a)))
 		return rc;
 	if (backward && ((rc = ep_tensor_pointer(group, op->in.topk_weights, &a.in_weights)) ||
 			 (rc = ep_tensor_pointer(group, op->out.topk_weights, &a.out_weights))))

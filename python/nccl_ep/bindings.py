@@ -23,7 +23,7 @@ __all__ = ['AllocConfig', 'CombineConfig', 'CombineInputs', 'CombineOutputs', 'C
            'anyep_version', 'check_status', 'combine', 'complete', 'create_group', 'create_handle', 'dispatch', 'error_clear',
            'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_all_gather', 'group_destroy',
            'group_dump', 'group_net_counts', 'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes',
-           'handle_destroy', 'handle_mem_size', 'handle_scales', 'handle_sms', 'handle_sources', 'handle_wait_stats',
+           'handle_bias', 'handle_destroy', 'handle_mem_size', 'handle_scales', 'handle_sms', 'handle_sources', 'handle_wait_stats',
            'host_stream_create', 'host_stream_destroy', 'host_stream_synchronize', 'init_handle', 'mask_clean', 'mask_query',
            'mask_update', 'tensor_alloc', 'tensor_destroy', 'update_handle']
 
@@ -60,6 +60,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     'anyEpHandleWaitStats': (c_int, _P, _P),
     'anyEpHandleScales': (c_int, _P, c_uint),
     'anyEpHandleSms': (c_int, _P, c_uint, c_uint),
+    'anyEpHandleBias': (c_int, _P, _P, c_int),
     'anyEpHostStreamCreate': (c_int, _P),
     'anyEpHostStreamSynchronize': (c_int, _P),
     'anyEpHostStreamDestroy': (c_int, _P),
@@ -253,6 +254,11 @@ def handle_scales(handle: int, scales: int) -> None:
 
 def handle_sms(handle: int, dispatch: int, combine: int) -> None:
     _call('anyEpHandleSms', handle, dispatch, combine)
+
+
+def handle_bias(handle: int, *bias: int) -> None:
+    """bias: addresses of descriptors."""
+    _call('anyEpHandleBias', handle, (c_void_p * len(bias))(*bias) if bias else None, len(bias))
 
 
 def host_stream_create() -> int:

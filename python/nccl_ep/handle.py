@@ -107,6 +107,7 @@ class Handle:
         self._routing: Any = None
         self._staged: list[Any] = []
         self._waits: Any = None  # tensors of wait_stats
+        self._biases: Any = ()   # of bias
 
     def _live(self, operation: str) -> int:
         if not self._ptr:
@@ -137,7 +138,7 @@ class Handle:
         """Returns rows to their home ranks, summed. Collective."""
         bindings.combine(self._live('combine'), ptr_of(inputs, CombineInputs), ptr_of(outputs, CombineOutputs),
                          ptr_of(config, CombineConfig), stream_ptr(stream))
-        self._keep_until_done(stream, config, inputs, outputs)
+        self._keep_until_done(stream, config, inputs, outputs, self._biases)
 
     def sources(self, tokens: Tensor, ranges: Tensor, *, stream: Any) -> None:
         """After an LL expert-major dispatch: tokens int32 [El, R * Tmax], each row's at its source; ranges int64 [El, R], the
@@ -160,6 +161,12 @@ class Handle:
         """LL: the layout of dispatches' output scales from now on. EXPONENTS needs scales that are powers of two."""
         bindings.handle_scales(self._live('set the layout of scales'), layout)
 
+    def bias(self, *bias: Tensor) -> None:
+        """HT, from now on: up to two tensors [T, H] of the tokens' type that combines add, before the rows and before they
+        round. None given: no more."""
+        bindings.handle_bias(self._live('set a bias'), *(ptr_of(b, Tensor) for b in bias))
+        self._biases = bias
+
     def complete(self, *, config: Any = 0, stream: Any) -> None:
         """Receives for a send_only operation; does nothing if there is none. config: an address, or 0."""
         bindings.complete(self._live('complete'), ptr_of(config), stream_ptr(stream))
@@ -176,7 +183,7 @@ class Handle:
         if self._ptr:
             bindings.handle_destroy(self._ptr)
             self._ptr = 0
-            self._keep = self._routing = self._waits = None
+            self._keep = self._routing = self._waits = self._biases = None
 
     def __repr__(self) -> str:
         return f'<Handle ptr={self._ptr:#x}>' if self._ptr else '<Handle destroyed>'

@@ -100,6 +100,7 @@ static int handles(struct rank *me)
 	GONE(anyEpHandleWaitStats(handle, NULL), "handle");
 	GONE(anyEpHandleScales(handle, ANYEP_SCALES_ROWS), "handle");
 	GONE(anyEpHandleSms(handle, 1, 1), "handle");
+	GONE(anyEpHandleBias(handle, NULL, 0), "handle");
 	EXPECT_OK(ncclEpGroupDestroy(group)); /* the second destroy was not counted */
 	GONE(ncclEpHandleDestroy(handle), "handle");
 	return bad;

@@ -12,7 +12,7 @@ enum {
 	F_LAYOUT, F_PASS, F_DTYPE, F_QUANT, F_QTOK, F_QSCALE, F_BACK, F_ALIGN, F_TENSORS, F_ZERO_COPY, F_OVERFLOW,
 	F_RECV, F_RANKS, F_HIDDEN, F_TOPK, F_LOCAL, F_TMAX, F_FILL, F_ROUTE, F_IDX, F_COUNTERS, F_COUNT, F_PINNED,
 	F_IDKIND, F_INIT, F_MEM, F_TWIN, F_HANDLES, F_REPEAT, F_STAGED, F_STREAM, F_STALL, F_SKEW, F_SMS,
-	F_NODES, F_PER, F_NET, F_RING, FACTORS
+	F_BIAS, F_NODES, F_PER, F_NET, F_RING, FACTORS
 };
 /* clang-format on */
 
@@ -54,6 +54,7 @@ static const struct factor factors[FACTORS] = {
 	[F_STALL] = { "stall", NULL, "0 1", 0 },
 	[F_SKEW] = { "skew", NULL, "0 1", 0 },
 	[F_SMS] = { "sms", NULL, "0 1 3", 0 },
+	[F_BIAS] = { "bias", NULL, "0 1 2", 0 },
 	[F_NODES] = { "nodes", NULL, "1 2 3 4", 0 }, /* 0: without simulated nodes */
 	[F_PER] = { "per", "1 2 3 4 up mix down", NULL, 0 },
 	[F_NET] = { "net", "loop unordered faulty", NULL, 0 },
@@ -113,6 +114,8 @@ static const char *cell_illegal(const int *v)
 		return "counters and count must be 32, 64 or 0";
 	if (v[F_COUNT] && !em)
 		return "count needs expert-major";
+	if (v[F_BIAS] > 2)
+		return "at most two biases";
 	if (v[F_NODES] > NODES_MOST)
 		return "too many nodes";
 	if (v[F_NODES] < 2 && (v[F_NET] || v[F_RING]))
@@ -233,6 +236,7 @@ static void job_make(const int *v, uint64_t seed, int filler, void *out)
 	cfg->id_kind = v[F_IDKIND];
 	cfg->zero_copy = v[F_ZERO_COPY];
 	cfg->overflow = v[F_OVERFLOW];
+	cfg->biases = v[F_BIAS];
 	cfg->sms = v[F_SMS];
 	if (v[F_SMS]) {
 		cfg->dispatch_sms = (int)(seed / 64 % 5);

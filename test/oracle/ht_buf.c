@@ -21,6 +21,8 @@ const char *const ht_buf_names[HT_BUFS] = {
 	[HT_OUT_WEIGHTS] = "dispatch topk_weights",
 	[HT_ANSWERS] = "combine input tokens",
 	[HT_SUMS] = "combine tokens",
+	[HT_BIAS] = "combine bias",
+	[HT_BIAS_2] = "combine second bias",
 	[HT_BACK] = "backward dispatch input tokens",
 	[HT_BACK_SCALES] = "backward dispatch input scales",
 	[HT_OUT_BACK] = "backward dispatch tokens",
@@ -101,6 +103,9 @@ size_t ht_row_bytes(const struct ht_rig *rig, enum ht_buf_id id)
 	case HT_OUT_WEIGHTS:
 	case HT_BACK_WEIGHTS:
 		return flat ? k * 4 : 4;
+	case HT_BIAS:
+	case HT_BIAS_2:
+		return cfg->biases > (int)id - HT_BIAS ? ll_combine_bytes(base) : 0;
 	case HT_MEM:
 	case HT_BUFS:
 		return 0;
@@ -209,7 +214,7 @@ static size_t skew_of(const struct ht_rig *rig, enum ht_buf_id id)
 	if (id == HT_TOKENS || id == HT_OUT)
 		return num_info[rig->cfg.shape.base.token].size;
 	return id == HT_ANSWERS || id == HT_SUMS || id == HT_BACK || id == HT_OUT_BACK || id == HT_BACK_ANSWERS ||
-			       id == HT_BACK_SUMS
+			       id == HT_BACK_SUMS || id == HT_BIAS_2
 		       ? num_info[rig->cfg.shape.base.combine].size
 		       : 0;
 }

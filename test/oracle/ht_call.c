@@ -208,6 +208,22 @@ int ht_check_crossed(struct ht_rig *rig, uint64_t more)
 	return 0;
 }
 
+/* Biases are set for one combine only, which keeps them. */
+static ncclResult_t combine(struct ht_rig *rig, int handle, ncclEpHandle_t use, struct ht_args *args)
+{
+	const ncclEpTensor_t *const bias[] = { &args->tensor[HT_BIAS].t, &args->tensor[HT_BIAS_2].t };
+	ncclResult_t rc = ncclSuccess, then = ncclSuccess;
+
+	if (rig->cfg.biases)
+		rc = anyEpHandleBias(use, bias, ht_biases(rig, handle));
+	if (rc != ncclSuccess)
+		return rc;
+	rc = ncclEpCombine(use, &args->combine_in, &args->combine_out, &args->combine, rig->shim.stream);
+	if (rig->cfg.biases)
+		then = anyEpHandleBias(use, NULL, 0);
+	return rc != ncclSuccess ? rc : then;
+}
+
 static ncclResult_t call(struct ht_rig *rig, int handle, enum ht_op op, struct ht_args *args)
 {
 	struct ht_handle *h = &rig->handle[handle];
@@ -223,7 +239,7 @@ static ncclResult_t call(struct ht_rig *rig, int handle, enum ht_op op, struct h
 		return ncclEpDispatch(use, &args->dispatch_in, &args->dispatch_out, info ? &args->dispatch_info : NULL,
 				      &args->dispatch, rig->shim.stream);
 	default:
-		return ncclEpCombine(use, &args->combine_in, &args->combine_out, &args->combine, rig->shim.stream);
+		return combine(rig, handle, use, args);
 	}
 }
 

@@ -14,7 +14,7 @@ struct view {
 	const struct ht_plan *plan; /* of this rank */
 	int rank;
 	float *sum;	      /* [2 * hidden] */
-	uint8_t *terms;	      /* [topk] rows, */
+	uint8_t *terms;	      /* [2 + topk] rows, */
 	const uint8_t **at;   /* where they are, */
 	struct ht_term *term; /* and what */
 	int64_t *idx;	      /* [topk] */
@@ -99,12 +99,18 @@ static void want_received(const struct view *v, enum ht_buf_id id, size_t row, u
 static void want_sum(const struct view *v, enum ht_op op, size_t token, uint8_t *want)
 {
 	size_t bytes = ll_combine_bytes(&v->shape->base);
-	int count = ht_terms(v->shape, v->h->in, v->h->plan, v->rank, (int)token, v->term);
+	int biases = ht_biases(v->rig, v->handle), count = biases;
+	struct ht_row home = { v->rank, (int)token, -1 };
 
+	count += ht_terms(v->shape, v->h->in, v->h->plan, v->rank, (int)token, v->term + biases);
 	for (int i = 0; i < count; i++) {
 		v->at[i] = v->terms + (size_t)i * bytes;
-		ht_answer(v->rig, v->handle, op, (struct ht_row){ v->rank, (int)token, -1 }, v->term[i].from,
-			  v->terms + (size_t)i * bytes);
+		if (i < biases) { /* as a row of this rank */
+			v->term[i].rank = v->rank;
+			ht_back(v->rig, v->handle, home, HT_BIAS + i, v->terms + (size_t)i * bytes);
+		} else {
+			ht_answer(v->rig, v->handle, op, home, v->term[i].from, v->terms + (size_t)i * bytes);
+		}
 	}
 	ht_expect_sum(v->shape, v->rank, v->term, v->at, count, v->sum, want);
 }
@@ -259,9 +265,9 @@ static int view_open(struct view *v)
 	size_t k = (size_t)v->shape->base.topk;
 
 	v->sum = malloc(2 * v->shape->base.hidden * sizeof(*v->sum));
-	v->terms = malloc(k * ll_combine_bytes(&v->shape->base));
-	v->at = calloc(k, sizeof(*v->at));
-	v->term = calloc(k, sizeof(*v->term));
+	v->terms = malloc((2 + k) * ll_combine_bytes(&v->shape->base));
+	v->at = calloc(2 + k, sizeof(*v->at));
+	v->term = calloc(2 + k, sizeof(*v->term));
 	v->idx = calloc(k, sizeof(*v->idx));
 	v->weight = calloc(k, sizeof(*v->weight));
 	return v->sum && v->terms && v->at && v->term && v->idx && v->weight ? 0

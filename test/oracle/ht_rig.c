@@ -9,7 +9,7 @@
 #define SYNC_SECONDS 100.0
 #define STALL_US 3000
 
-enum { USE_OP = 0x20, USE_STALL = 0x30, USE_GRADIENT, USE_BACK = 0x1000 };
+enum { USE_OP = 0x20, USE_STALL = 0x30, USE_GRADIENT, USE_BIASES = 0x1000, USE_BIAS, USE_BACK = 0x2000 };
 
 const char ht_words[HT_OPS] = { 'U', 'D', 'C', 'E', 'B' };
 
@@ -35,17 +35,29 @@ void ht_answer(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_ro
 	ll_answer(&rig->cfg.shape.base, &data, h->in, (struct ll_row){ row.src, row.token }, from, out);
 }
 
+int ht_biases(const struct ht_rig *rig, int handle)
+{
+	return (int)(ll_seed(rig->handle[handle].data.seed, USE_BIASES, (uint64_t)seat_rank(rig->seat)) %
+		     (uint64_t)(rig->cfg.biases + 1));
+}
+
 /* Quantised rows are any bytes. */
 void ht_back(const struct ht_rig *rig, int handle, struct ht_row row, enum ht_buf_id id, uint8_t *out)
 {
+	const struct ht_handle *h = &rig->handle[handle];
+	struct ll_data bias = { .seed = ll_seed(h->data.seed, USE_BIAS, (uint64_t)id) };
 	size_t bytes = ht_row_bytes(rig, id);
 	uint64_t random, word;
 
+	if (id == HT_BIAS || id == HT_BIAS_2) {
+		ll_answer(&rig->cfg.shape.base, &bias, h->in, (struct ll_row){ row.src, row.token }, 0, out);
+		return;
+	}
 	if (!rig->cfg.back_quant) {
 		ht_answer(rig, handle, HT_DISPATCH_BWD, row, 0, out);
 		return;
 	}
-	random = ll_seed(rig->handle[handle].op[HT_DISPATCH_BWD].seed, USE_BACK + (uint64_t)id,
+	random = ll_seed(h->op[HT_DISPATCH_BWD].seed, USE_BACK + (uint64_t)id,
 			 (uint64_t)row.src << 32 | (uint64_t)row.token);
 	for (size_t i = 0; i < bytes; i += sizeof(word)) {
 		word = ll_random(&random);
@@ -217,6 +229,8 @@ int ht_round(struct ht_rig *rig, int handle)
 		h->plan = ht_plans_make(shape, h->in);
 	if (!h->plan)
 		return seat_fail(rig->seat, "out of memory");
+	if (back_load(rig, handle, HT_BIAS) || back_load(rig, handle, HT_BIAS_2))
+		return -1;
 	return ht_load(rig, handle, HT_UPDATE);
 }
 

@@ -47,6 +47,7 @@ struct ht_cfg {
 	bool tall;		       /* tensors have the worst-case height in every round */
 	bool backward;		       /* with backward operations */
 	bool back_quant;	       /* with LL_QUANT_FWD: backward dispatch moves quantised rows and scales too */
+	int biases;		       /* most that a combine has, 0 to 2; ranks and rounds differ */
 	unsigned max_token_bytes;      /* 0: the largest row of the shape */
 	bool tell_topk;		       /* config.num_topk */
 };
@@ -68,6 +69,8 @@ enum ht_buf_id {
 	HT_OUT_WEIGHTS,
 	HT_ANSWERS, /* combine */
 	HT_SUMS,
+	HT_BIAS, /* of combines in both directions */
+	HT_BIAS_2,
 	HT_BACK, /* dispatch, backward */
 	HT_BACK_SCALES,
 	HT_OUT_BACK,
@@ -199,7 +202,10 @@ void ht_crossed_add(struct ht_rig *rig, int handle, enum ht_op op);
 bool ht_counted(const struct ht_rig *rig, int handle, enum ht_buf_id id);
 /* Rows of a tensor that are poisoned and checked. */
 size_t ht_rows_seen(const struct ht_rig *rig, int handle, enum ht_buf_id id);
-/* A row of an input that the rig generates: combine's tokens and weights, backward dispatch's tokens and scales. */
+/* Biases of this rank's combines in this round. */
+int ht_biases(const struct ht_rig *rig, int handle);
+/* A row of an input that the rig generates: combine's tokens, biases and weights, backward dispatch's tokens and
+ * scales. */
 void ht_back(const struct ht_rig *rig, int handle, struct ht_row row, enum ht_buf_id id, uint8_t *out);
 void ht_answer(const struct ht_rig *rig, int handle, enum ht_op op, struct ht_row row, int64_t from, uint8_t *out);
 float ht_gradient(const struct ht_rig *rig, int handle, int src, int token, int64_t expert);

@@ -163,6 +163,11 @@ def ht_flat_round(me, group, everyone, capacity):
     sums = tensor(F32, (mine.count, HIDDEN), fill=POISON)
     handle.combine(ep.CombineInputs(tokens=ep.Tensor(answers)), ep.CombineOutputs(tokens=ep.Tensor(sums)), stream=None)
     same(f'rank {me.rank}: sums', rows(sums), owner_sum(mine))
+    for n in (2, 1, 0):
+        handle.bias(*[x_tensor(mine)] * n)
+        handle.combine(ep.CombineInputs(tokens=ep.Tensor(answers)), ep.CombineOutputs(tokens=ep.Tensor(sums)), stream=None)
+        same(f'rank {me.rank}: sums with {n} biases', rows(sums),
+             [add([x] * n + [row]) for x, row in zip(mine.x, owner_sum(mine))])
     handle.complete(stream=None)
     ht_flat_backward(me, handle, everyone, want)
     handle.destroy()
