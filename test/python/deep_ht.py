@@ -252,12 +252,15 @@ def refusals(me, buffer):
 
 def biases(me, buffer):
     model = model_of(me, (11, 6), hidden=100, seed=36, whole=True)
-    rows, _, _, _, handle, _ = first(buffer, model, me.rank)
+    rows, _, weights, _, handle, _ = first(buffer, model, me.rank)
     every = [model.rows(r, [d.x for d in model.everyone]) for r in range(me.ranks)]
     mine = model.everyone[me.rank].x
-    for bias in (mine * 2.25, (mine * 2.25, mine / 128)):
-        out, _, _ = buffer.combine(rows, handle, bias=bias)
-        equal('sums with bias', out, model.sums(me.rank, every, bias if isinstance(bias, tuple) else (bias,)).bfloat16())
+    halves = (model.owned[me.rank].sum(1, keepdim=True) * 0.5).expand(-1, 3).float().contiguous()
+    for bias in ((), mine * 2.25, (mine * 2.25, mine / 128), (None, mine.t().contiguous().t()), None):
+        out, sums, _ = buffer.combine(rows, handle, topk_weights=torch.full_like(weights, 0.5), bias=bias)
+        equal('sums of weights have none', sums, halves)
+        bias = tuple(b for b in (bias if isinstance(bias, tuple) else (bias,)) if b is not None)
+        equal('sums with bias', out, model.sums(me.rank, every, bias).bfloat16())
 
 
 def stale(me, buffer, other):

@@ -15,6 +15,7 @@ import torch
 import deep_ep
 from deep_ranks import Comm
 from nccl_ep import bindings
+from nccl_ep.errors import NCCLEpError
 from ranks import main
 
 os.environ['NCCL_EP_DEVICE'] = 'host'  # read when the library is opened
@@ -158,6 +159,26 @@ class Surface(unittest.TestCase):
             library.anyEpHandleSms = plain
             deep_ep.Buffer.set_num_sms(20)
             deep_ep.Buffer._wanted_sms = 0
+
+    def test_bias(self):
+        """The library adds it: one combine, of the tokens' own type, and nothing is left for the next."""
+        library, asked = bindings.library(), []
+        plain, combine = library.anyEpHandleBias, library.ncclEpCombine
+        buffer = deep_ep.Buffer(None, comm=alone())
+        x, idx = torch.ones(2, 64, dtype=torch.bfloat16), torch.zeros(2, 1, dtype=torch.int64)
+        per_rank, _, per_expert, owned, _ = buffer.get_dispatch_layout(idx, 4)
+        handle = buffer.dispatch(x, topk_idx=idx, num_tokens_per_rank=per_rank, num_tokens_per_expert=per_expert,
+                                 is_token_in_rank=owned)[4]
+        library.anyEpHandleBias = lambda handle, biases, n: asked.append(n) or plain(handle, biases, n)
+        library.ncclEpCombine = lambda *arguments: asked.append('combine') or combine(*arguments)
+        try:
+            self.assertTrue(torch.equal(buffer.combine(x, handle, bias=(x, x))[0], x * 3))
+            self.assertEqual(asked, [2, 'combine', 0])
+            self.assertRaises(NCCLEpError, buffer.combine, x, handle, bias=x.float())
+            self.assertTrue(torch.equal(buffer.combine(x, handle)[0], x))
+            self.assertEqual(asked[-3:], ['combine', 0, 'combine'])
+        finally:
+            library.anyEpHandleBias, library.ncclEpCombine = plain, combine
 
     def test_events(self):
         self.assertRaises(AssertionError, deep_ep.EventOverlap().current_stream_wait)

@@ -52,6 +52,15 @@ class Route:
             if status:
                 failed(status, 'anyEpHandleSms')
 
+    def bias(self, biases: Sequence[torch.Tensor]) -> None:
+        """What combines add from now on."""
+        spots = [Spot(bias.dtype, *bias.shape) for bias in biases]
+        for spot, bias in zip(spots, biases):
+            spot.fill(bias)
+        status = self.pool.c.anyEpHandleBias(self.handle, (c_void_p * len(spots))(*(spot.ptr for spot in spots)), len(spots))
+        if status:
+            failed(status, 'anyEpHandleBias')
+
     @property
     def handle(self) -> int:
         if self._handle not in self.pool.routes:
@@ -315,16 +324,16 @@ def _sum(pool: Pool, route: Route, x: torch.Tensor) -> torch.Tensor:
 
 def combine(pool: Pool, route: Route, x: torch.Tensor, topk_weights: torch.Tensor | None,
             biases: list[torch.Tensor]) -> tuple[Any, Any]:
-    """Collective: rows go home and are summed in fp32. Weights are summed like tokens, column by column."""
+    """Collective: rows go home and are summed in fp32, after the biases. Weights are summed like tokens, column by
+    column."""
     if not biases:
         out = _sum(pool, route, x.contiguous())
     else:
-        # Rounded once, after the biases. In halves: rows of fp32 are twice as wide as what the group was made for.
-        half = -(-x.shape[1] // 2)
-        parts = [_sum(pool, route, part.float().contiguous()) for part in x.split(half, 1)]
-        total = biases[0].float()
-        for bias in biases[1:]:
-            total = total + bias.float()
-        out = (total + torch.cat(parts, 1)).to(x.dtype)
+        added = [bias.contiguous() for bias in biases]
+        route.bias(added)
+        try:
+            out = _sum(pool, route, x.contiguous())
+        finally:
+            route.bias([])
     weights = None if topk_weights is None else _sum(pool, route, topk_weights.contiguous())
     return out, weights
