@@ -163,7 +163,8 @@ GX_DEV struct ep_cmd ht_step_word(const struct ht *ht, const struct ht_flow *f, 
 /* All lanes, each with a command of its own; peer FAR_NOBODY: none. */
 GX_DEV void ht_far_push(const struct ht *ht, uint32_t peer, struct ep_cmd cmd)
 {
-	uint32_t rc = far_cmd(ht->op.far, peer, cmd, &ht->op.limit);
+	struct far_cmd to = far_to(ht->op.far, peer, cmd);
+	uint32_t rc = far_push(ht->op.far, &to, &ht->op.limit);
 
 	if (rc != 0)
 		gx_op_fail_push(&ht->op, rc, peer);

@@ -17,6 +17,7 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	const uint8_t *src = a->in + (uint64_t)row * a->row_bytes;
 	uint64_t to = ll_slot_at(ll, ll_there(ll, home), slot), from = to;
 	uint32_t room = gx_bulk_room(&ll->bulk), ok, far = ll_far(ll, home);
+	struct far_cmd put = { LL_NOBODY, GX_NO_RING, { { 0, 0 } } };
 	uint8_t *dst;
 
 	ok = gx_lane() == 0 && !ll_off(ll, home);
@@ -25,6 +26,8 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 		return;
 	if (far)
 		from = (uint64_t)gx_op_ticket(&ll->rank_rows[home]) * a->row_pitch;
+	if (far)
+		put = ll_put(ll, gx_lane() == 0 ? home : LL_NOBODY, to, from, a->row_pitch);
 	dst = far ? ll_out(ll, home) + from : a->window[home] + ll->buffer * a->buffer_bytes + to;
 	gx_syncwarp();
 	gx_fence_proxy(); /* A4 */
@@ -39,7 +42,7 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	gx_bulk_drain(&ll->bulk);
 	if (gx_lane() == 0)
 		gx_fence_sys(); /* R1 of gx/ring.h */
-	ll_push(ll, gx_lane() == 0 ? home : LL_NOBODY, ll_put(ll, home, to, from, a->row_pitch));
+	ll_push(ll, put);
 }
 
 GX_DEV void ll_signal(const struct ll *ll)
@@ -47,7 +50,7 @@ GX_DEV void ll_signal(const struct ll *ll)
 	for (uint32_t r0 = 0; ll->op.far && r0 < ll->op.nranks; r0 += GX_WARP) {
 		uint32_t r = r0 + gx_lane();
 
-		ll_push(ll, ll_told(ll, r) && ll_far(ll, r) ? r : LL_NOBODY, ll_signal_far(ll, r));
+		ll_push(ll, ll_signal_far(ll, ll_told(ll, r) && ll_far(ll, r) ? r : LL_NOBODY));
 	}
 	ll_signal_near(ll);
 }

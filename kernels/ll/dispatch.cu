@@ -262,7 +262,7 @@ GX_DEV void ll_send_quantised(struct ll *ll, const uint8_t *src, uint64_t scales
 }
 
 /* As ll_put: part of what this rank wrote for peer at ll_out to the same offset of its area there. */
-GX_DEV struct ep_cmd ll_put_part(const struct ll *ll, uint32_t peer, uint64_t at, uint32_t bytes)
+GX_DEV struct far_cmd ll_put_part(const struct ll *ll, uint32_t peer, uint64_t at, uint32_t bytes)
 {
 	uint64_t area = peer != LL_NOBODY ? ll_there(ll, peer) * ep_ll_area(&ll->a->shape, ll->a->row_pitch) : 0;
 
@@ -274,17 +274,21 @@ GX_DEV void ll_put_token(struct ll *ll)
 {
 	const struct ll_route *w = &ll->route;
 
-	gx_bulk_drain(&ll->bulk); /* its barrier orders what all lanes wrote ... */
-	gx_fence_sys();		  /* ... before what each lane pushes: R1 of gx/ring.h */
 	for (uint32_t k0 = 0; k0 < ll->a->shape.topk; k0 += GX_WARP) {
 		uint32_t k = k0 + gx_lane(), peer = LL_NOBODY;
+		struct far_cmd put;
 		uint64_t at = 0;
 
 		if (k < ll->a->shape.topk && w->slot[k] >= 0 && ll_far(ll, (uint32_t)w->peer[k])) {
 			peer = (uint32_t)w->peer[k];
 			at = ll_row_at(ll, (uint32_t)w->slot[k]);
 		}
-		ll_push(ll, peer, ll_put_part(ll, peer, at, ll->a->row_pitch));
+		put = ll_put_part(ll, peer, at, ll->a->row_pitch);
+		if (k0 == 0) {
+			gx_bulk_drain(&ll->bulk); /* its barrier orders what all lanes wrote ... */
+			gx_fence_sys();		  /* ... before what each lane pushes: R1 of gx/ring.h */
+		}
+		ll_push(ll, put);
 	}
 	gx_syncwarp();
 }
@@ -325,14 +329,15 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 /* The heads of far ranks' areas and the signals behind them, in one push: a lane for each command. */
 GX_DEV void ll_signal_counts(struct ll *ll)
 {
-	gx_fence_sys();
 	for (uint32_t i0 = 0; i0 < 2 * ll->op.nranks; i0 += GX_WARP) {
 		uint32_t i = i0 + gx_lane(), r = i / 2, far = ll_told(ll, r) && ll_far(ll, r);
-		struct ep_cmd cmd = ll_signal_far(ll, r);
+		struct far_cmd to = ll_signal_far(ll, far ? r : LL_NOBODY);
 
 		if (far && i % 2 == 0)
-			cmd = ll_put_part(ll, r, 0, (uint32_t)ep_ll_source_head(&ll->a->shape));
-		ll_push(ll, far ? r : LL_NOBODY, cmd);
+			to = ll_put_part(ll, r, 0, (uint32_t)ep_ll_source_head(&ll->a->shape));
+		if (i0 == 0)
+			gx_fence_sys();
+		ll_push(ll, to);
 	}
 }
 

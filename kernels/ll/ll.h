@@ -19,13 +19,13 @@
 
 /* ---- to other ranks ---- */
 
-/* All lanes, each with a command for a far peer of its own or LL_NOBODY. */
-GX_DEV void ll_push(const struct ll *ll, uint32_t peer, struct ep_cmd cmd)
+/* All lanes, each with a command of its own or none. */
+GX_DEV void ll_push(const struct ll *ll, struct far_cmd to)
 {
-	uint32_t rc = far_cmd(ll->op.far, peer, cmd, &ll->op.limit);
+	uint32_t rc = far_push(ll->op.far, &to, &ll->op.limit);
 
 	if (rc != 0)
-		gx_op_fail_push(&ll->op, rc, peer);
+		gx_op_fail_push(&ll->op, rc, to.peer);
 }
 
 /* All lanes, each to a rank of its own or LL_NOBODY: writes a word to its control page, ordered after everything the
@@ -36,21 +36,22 @@ GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t va
 
 	if (rank != LL_NOBODY && !far)
 		gx_st_release_u64(ll_word(ll, rank, at), value);
-	if (!ll->op.far)
+	if (!ll->op.far || gx_ballot((int)far) == 0)
 		return;
-	if (far)
-		gx_fence_sys();
-	ll_push(ll, far ? rank : FAR_NOBODY, far_signal(ll->op.far, rank, ep_ll_far_at(ll->op.nranks, at), value));
+	gx_fence_sys();
+	ll_push(ll, far_to(ll->op.far, far ? rank : FAR_NOBODY,
+			   far_signal(ll->op.far, rank, ep_ll_far_at(ll->op.nranks, at), value)));
 }
 
-/* After a gx_fence_sys: puts bytes from a far peer's part of the send memory to its window. */
-GX_DEV struct ep_cmd ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t from, uint32_t bytes)
+/* To be pushed after a gx_fence_sys: puts bytes from a far peer's part of the send memory to its window. */
+GX_DEV struct far_cmd ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t from, uint32_t bytes)
 {
 	const struct ep_far *far = ll->op.far;
 	uint64_t part = peer != LL_NOBODY ? ll_here(ll, peer) * far->send_stride : 0;
 
-	return ep_cmd_put(peer, far->window_place + ll->buffer * far->window_bytes + to,
-			  far->send_place + ll->buffer * far->send_bytes + part + from, bytes);
+	return far_to(far, peer,
+		      ep_cmd_put(peer, far->window_place + ll->buffer * far->window_bytes + to,
+				 far->send_place + ll->buffer * far->send_bytes + part + from, bytes));
 }
 
 /* All lanes: waits for another warp of this rank. Bounded: that warp is running, or the operation has failed. */
@@ -283,10 +284,13 @@ GX_DEV void ll_signal_near(const struct ll *ll)
 			gx_st_release_u64(ll_word(ll, r, ep_ll_signal_at(ll->op.rank)), ll->op.epoch);
 }
 
-/* The signal to a far rank. It needs no fence: the rows' puts are in the same ring before it, each after its own. */
-GX_DEV struct ep_cmd ll_signal_far(const struct ll *ll, uint32_t rank)
+/* The signal to a far rank or LL_NOBODY. It needs no fence: the rows' puts are in the same ring before it, each after
+ * its own. */
+GX_DEV struct far_cmd ll_signal_far(const struct ll *ll, uint32_t rank)
 {
-	return far_signal(ll->op.far, rank, ep_ll_far_at(ll->op.nranks, ep_ll_signal_at(ll->op.rank)), ll->op.epoch);
+	uint64_t at = ep_ll_far_at(ll->op.nranks, ep_ll_signal_at(ll->op.rank));
+
+	return far_to(ll->op.far, rank, far_signal(ll->op.far, rank, at, ll->op.epoch));
 }
 
 /* Last of all in the launch, by all threads of the last block, also after a failure. */

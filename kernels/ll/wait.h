@@ -325,19 +325,37 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 	}
 }
 
+/* All lanes, each for a word of its own, of groups with far ranks: whether all have come, as the last wait that looked
+ * for them or the net has shown. */
+GX_DEV uint32_t ll_shown(const struct ll *ll, uint64_t at, uint64_t value, uint32_t far, uint32_t waits)
+{
+	const uint8_t *word = ll->a->mine + at;
+
+	if (far && !ll->a->far.control_pinned)
+		word = ll->a->far.control + ep_ll_far_at(ll->op.nranks, at);
+	waits = waits && gx_ld_acquire_u64((const uint64_t *)word) < value; /* A6 */
+	return gx_ballot((int)waits) == 0;
+}
+
 /* As ll_wait, A4: peer has read what this rank last sent it in this buffer. */
 GX_DEV uint32_t ll_wait_free(const struct ll *ll, uint32_t peer)
 {
 	uint64_t at = 0, value = ll->before;
+	uint32_t far = 0;
 
 	if (value == 0)
 		peer = LL_NOBODY;
-	if (peer != LL_NOBODY && ll->implied && ll_far(ll, peer)) {
+	if (peer != LL_NOBODY)
+		far = ll_far(ll, peer);
+	if (far && ll->implied) {
 		at = ep_ll_signal_at(peer);
 		value++;
 	} else if (peer != LL_NOBODY) {
 		at = ep_ll_ack_at(ll->op.nranks, ll->buffer, peer);
 	}
+	/* Mostly they have, and the wait itself is long for a GPU. */
+	if (ll->op.far && ll_shown(ll, at, value, far, peer != LL_NOBODY))
+		return 1;
 	return ll_wait(ll, at, value, peer, EP_KPHASE_SEND);
 }
 

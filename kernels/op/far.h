@@ -21,25 +21,39 @@ GX_DEV uint32_t far_ring(const struct ep_far *far, uint32_t peer)
 	return lane * far->ports + port;
 }
 
+/* A command and its ring. Made before a fence, so that the loads overlap with what the fence waits for. */
+struct far_cmd {
+	uint32_t peer, ring;
+	struct ep_cmd cmd;
+};
+
+/* peer FAR_NOBODY: none. */
+GX_DEV struct far_cmd far_to(const struct ep_far *far, uint32_t peer, struct ep_cmd cmd)
+{
+	struct far_cmd to = { peer, peer == FAR_NOBODY ? GX_NO_RING : far_ring(far, peer), cmd };
+
+	return to;
+}
+
 /*
  * All lanes. 0, or enum gx_wait_result of the lane's command. After a gx_fence_sys for what was written before. failed
  * is polled as rarely as what may be across PCIe: who gives up leaves a dead ring, so a slow engine has 2 ms to pop.
  */
-GX_SLOW uint32_t far_push(const struct ep_far *far, uint32_t peer, uint64_t half0, uint64_t half1, uint64_t deadline,
-			  const uint64_t *abort, const uint64_t *failed)
+GX_SLOW uint32_t far_push_lanes(const struct ep_far *far, uint32_t ring, uint64_t half0, uint64_t half1,
+				uint64_t deadline, const uint64_t *abort, const uint64_t *failed)
 {
 	struct gx_limit limit = { deadline, abort, NULL, failed, NULL };
-	uint32_t id = peer == FAR_NOBODY ? GX_NO_RING : far_ring(far, peer);
 	struct ep_cmd cmd;
 
 	cmd.half[0] = half0;
 	cmd.half[1] = half1;
-	return (uint32_t)gx_ring_push_lanes(&far->ring[id == GX_NO_RING ? 0 : id], id, cmd, &limit);
+	return (uint32_t)gx_ring_push_lanes(&far->ring[ring == GX_NO_RING ? 0 : ring], ring, cmd, &limit);
 }
 
-GX_DEV uint32_t far_cmd(const struct ep_far *far, uint32_t peer, struct ep_cmd cmd, const struct gx_limit *limit)
+GX_DEV uint32_t far_push(const struct ep_far *far, const struct far_cmd *to, const struct gx_limit *limit)
 {
-	return far_push(far, peer, cmd.half[0], cmd.half[1], limit->deadline, limit->abort, limit->failed);
+	return far_push_lanes(far, to->ring, to->cmd.half[0], to->cmd.half[1], limit->deadline, limit->abort,
+			      limit->failed);
 }
 
 /* A word of peer's, which becomes visible there after everything pushed for it before. */

@@ -70,15 +70,17 @@ GX_DEV void gx_op_blame(const struct gx_op *op, struct gx_blame blame)
 GX_SLOW void gx_op_tell_far(const struct ep_far *far, uint8_t *const *control, uint32_t nranks, uint64_t at,
 			    uint64_t word, uint64_t deadline, const uint64_t *abort)
 {
+	struct gx_limit limit = { deadline, abort, NULL, NULL, NULL };
+
 	for (uint32_t r0 = 0; r0 < nranks; r0 += GX_WARP) {
 		uint32_t r = r0 + gx_lane(), far_one = 0;
-		struct ep_cmd signal;
+		struct far_cmd to;
 
 		if (r < nranks)
 			far_one = !control[r] && far->seat[r].here != EP_SEAT_NONE;
-		signal = ep_cmd_signal(r, far->control_place + at, word);
+		to = far_to(far, far_one ? r : FAR_NOBODY, far_signal(far, r, at, word));
 		/* result ignored: if the ring does not take this, the ring is what failed */
-		far_push(far, far_one ? r : FAR_NOBODY, signal.half[0], signal.half[1], deadline, abort, NULL);
+		far_push(far, &to, &limit);
 	}
 }
 

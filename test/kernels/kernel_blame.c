@@ -62,6 +62,7 @@ static void push_kernel(const void *args)
 	uint8_t *const pages[RANKS] = { (uint8_t *)&control[0], (uint8_t *)&control[1] };
 	struct ep_far far = { .ring = &ring, .seat = seats, .ports = 1, .lanes = 1 };
 	struct gx_op op = { .rank = SELF, .nranks = RANKS, .report = &report, .errors = &errors };
+	struct far_cmd to;
 	uint32_t rc, peer = GX_WARP > 1 && gx_lane() == GX_WARP - 1 ? FAR_NOBODY : 3; /* the last lane pushes nothing */
 
 	op.control = pages;
@@ -69,7 +70,8 @@ static void push_kernel(const void *args)
 	op.limit.deadline = gx_clock_ns() + push->deadline_ms * 1000000;
 	op.limit.abort = &abort_word;
 	op.limit.failed = &control[SELF];
-	rc = far_cmd(&far, peer, far_signal(&far, peer, 64, 7), &op.limit);
+	to = far_to(&far, peer, far_signal(&far, peer, 64, 7));
+	rc = far_push(&far, &to, &op.limit);
 	push->result[gx_lane()] = rc;
 	if (rc != 0)
 		gx_op_fail_push(&op, rc, 3);

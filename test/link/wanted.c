@@ -156,13 +156,14 @@ static int rows_put(struct seat *seat, struct ncclEpGroup *group, const struct e
 		uint32_t me = (uint32_t)group->rank, peer = (uint32_t)r;
 		uint64_t from = group->link->seat[r].here * (uint64_t)BYTES,
 			 to = group->link->seat[r].there * (uint64_t)BYTES;
+		struct far_cmd cmd[2];
 
 		if (!is_peer(group->rank, r))
 			continue;
 		memset(far->send + from, 1 + group->rank, BYTES);
-		if (far_cmd(far, peer, ep_cmd_put(peer, far->window_place + to, far->send_place + from, BYTES),
-			    &limit) ||
-		    far_cmd(far, peer, far_signal(far, peer, 8 * me, 1 + me), &limit))
+		cmd[0] = far_to(far, peer, ep_cmd_put(peer, far->window_place + to, far->send_place + from, BYTES));
+		cmd[1] = far_to(far, peer, far_signal(far, peer, 8 * me, 1 + me));
+		if (far_push(far, &cmd[0], &limit) || far_push(far, &cmd[1], &limit))
 			return seat_fail(seat, "rank %u: the ring did not take a command for rank %d", me, r);
 	}
 	return 0;
