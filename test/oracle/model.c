@@ -177,11 +177,13 @@ void ll_expect_payload(const struct ll_shape *shape, const struct ll_input *in, 
 		return;
 	}
 	memcpy(row, from, ll_out_bytes(shape));
+	if (!scale_bytes)
+		return;
 	from = in->scales + (size_t)token * scale_bytes;
 	if (shape->scales == LL_SCALES_EXPONENTS)
 		for (size_t i = 0; i < scale_bytes; i += 4)
 			scale[i / 4] = (uint8_t)(from[i + 3] << 1 | from[i + 2] >> 7); /* any bits: maybe no number */
-	else if (scale_bytes)
+	else
 		memcpy(scale, from, scale_bytes);
 }
 
