@@ -155,6 +155,14 @@ ncclResult_t anyEpGroupNodes(ncclEpGroup_t group, int *nodes, size_t nranks);
 ncclResult_t anyEpGroupAllGather(ncclEpGroup_t group, const void *mine, void *all, size_t bytes);
 
 /*
+ * Collective, on the stream, not on the host: what follows it there runs after everything that all ranks of the group
+ * have put in their streams before their call. In the order of the group's operations, and like them captured in a
+ * graph, and ended by NCCL_EP_TIMEOUT_MS with a message that names a rank that has not come. Masked ranks are not
+ * waited for; with enable_mask one that does not come is masked.
+ */
+ncclResult_t anyEpGroupBarrier(ncclEpGroup_t group, cudaStream_t stream);
+
+/*
  * Writes what this rank is doing in the group to a file in NCCL_EP_DUMP_DIR, now, with the line `why` in it;
  * ncclInvalidUsage where the variable is not set. `ep_info --dump FOLDER` joins the files of all ranks. From any
  * thread, also while another is in an operation: for a watchdog. A group that fails writes one by itself.

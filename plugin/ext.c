@@ -186,6 +186,15 @@ ncclResult_t anyEpGroupAllGather(ncclEpGroup_t group, const void *mine, void *al
 	return result(ep_boot_allgather(group->boot, mine, bytes, all));
 }
 
+ncclResult_t anyEpGroupBarrier(ncclEpGroup_t group, cudaStream_t stream)
+{
+	int rc = ep_check_live("anyEpGroupBarrier", "group", EP_LIVE_GROUP, group);
+
+	if (rc || (rc = ep_group_check(group)))
+		return result(rc);
+	return result(group->algo->barrier(group, stream));
+}
+
 ncclResult_t anyEpHandleSources(ncclEpHandle_t handle, const ncclEpTensor_t *tokens, const ncclEpTensor_t *ranges,
 				cudaStream_t stream)
 {

@@ -95,6 +95,12 @@ GX_DEV struct ht_flow ht_flow_of(const struct ht *ht, uint32_t flow)
 }
 
 /* After ht_begin, in kernels for several nodes. */
+GX_DEV void ht_across_begun(const struct ht *ht)
+{
+	if (gx_block() == 0 && gx_tid() == 0) /* engines spin from here to ht_across_end */
+		gx_st_relaxed_u32(&ht->a->across.far.open->begun, ht->a->state->opens + 1);
+}
+
 GX_DEV void ht_across_begin(struct ht *ht)
 {
 	const struct ep_ht_args *a = ht->a;
@@ -118,8 +124,7 @@ GX_DEV void ht_across_begin(struct ht *ht)
 		;
 	x->in = ht_flow_of(ht, in);
 	x->out = ht_flow_of(ht, in + 1);
-	if (gx_block() == 0 && gx_tid() == 0) /* engines spin from here to ht_across_end */
-		gx_st_relaxed_u32(&a->across.far.open->begun, a->state->opens + 1);
+	ht_across_begun(ht);
 }
 
 GX_DEV void ht_flow_end(const struct ht *ht, const struct ht_flow *f)
@@ -135,7 +140,7 @@ GX_DEV void ht_across_end(const struct ht *ht)
 {
 	struct ep_ht_state *state = ht->a->state;
 
-	if (ht->op.kind != EP_KIND_UPDATE) {
+	if (ht->op.kind != EP_KIND_UPDATE && ht->op.kind != EP_KIND_BARRIER) {
 		ht_flow_end(ht, &ht->x.in);
 		ht_flow_end(ht, &ht->x.out);
 	} else if (gx_tid() == 0) {

@@ -30,6 +30,7 @@ enum ep_ht_flag {
 	EP_HT_COUNT64 = 1 << 6, /* counters are int64, else int32 */
 	EP_HT_TOTAL64 = 1 << 7,
 	EP_HT_IN_PLACE = 1 << 8, /* flat: ids and weights in the columns of their source */
+	EP_HT_BARE = 1 << 9,	 /* barrier: no handle has been made yet, so there is no window */
 };
 
 #define EP_HT_NONE 0xffffffffu	      /* no row: dropped, or no more experts */

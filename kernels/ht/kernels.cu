@@ -3,5 +3,6 @@
 #include "kernels/gx/gx.h"
 
 #include "kernels/ht/update.cu"
+#include "kernels/ht/barrier.cu"
 #include "kernels/ht/dispatch.cu"
 #include "kernels/ht/combine.cu"

@@ -40,17 +40,6 @@ GX_DEV void ht_scan_chunks(struct ht *ht)
 	gx_syncthreads();
 }
 
-/* One warp: waits until counts may be written. The operation before may have been an Update whose counts a slower rank
- * still reads. */
-GX_DEV uint32_t ht_may_write(struct ht *ht)
-{
-	uint32_t dead = gx_lane() == 0 && ht_dead(ht);
-
-	if (gx_ballot((int)dead) != 0)
-		return 0;
-	return ht->a->state->settled == ht->op.epoch - 1 || HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_SEND);
-}
-
 /* All threads: 0 when the operation has failed. */
 GX_DEV uint32_t ht_swap_counts(struct ht *ht)
 {

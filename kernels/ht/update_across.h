@@ -9,6 +9,17 @@
 
 #include "kernels/ht/across.h"
 
+/* One warp: waits until counts may be written. The operation before may have been an Update whose counts a slower rank
+ * still reads. */
+GX_DEV uint32_t ht_may_write(struct ht *ht)
+{
+	uint32_t dead = gx_lane() == 0 && ht_dead(ht);
+
+	if (gx_ballot((int)dead) != 0)
+		return 0;
+	return ht->a->state->settled == ht->op.epoch - 1 || HT_WAIT_ALL(ht, done, ht->op.epoch - 1, EP_KPHASE_SEND);
+}
+
 /* Where the counts of a client are put: an offset in the window. */
 GX_DEV uint64_t ht_vector_at(const struct ht *ht, uint32_t client)
 {
@@ -55,7 +66,7 @@ GX_DEV uint32_t ht_counts_wait(struct ht *ht)
 		if (result != GX_ARRIVED)
 			gx_op_fail_wait(&ht->op, result, x->client[c].rank, x->client[c].rank, EP_KPHASE_RECV);
 		bad |= result != GX_ARRIVED;
-		if (bad || !has)
+		if (bad || !has || ht_is(ht, EP_HT_BARE))
 			continue;
 		if (*(const uint64_t *)(x->far.window + ht_vector_at(ht, c)) != ht->a->call_key) {
 			gx_op_fail(&ht->op, EP_KERR_SHAPE, x->client[c].rank, EP_KPHASE_START);

@@ -5,7 +5,8 @@
  *   dispatch  [source rank] head: total rows, rows per local expert; then tmax rows: row head, token, scales
  *   combine   one row per slot: (token, position) at the token's home rank; with masks (writer, dispatch slot,
  *	       ordinal), so that a masked rank that resumes late writes to its own slots only
- *   control   64-byte lines: signal[source rank], ack[buffer][rank], failed, clean[source rank], jump[source rank]
+ *   control   64-byte lines: signal[source rank], ack[buffer][rank], failed, clean[source rank], jump[source rank],
+ *	       barrier[source rank]
  *   far page  the same words of far ranks, packed (ep_ll_far_at)
  *   state     private to this rank, advanced by the kernels; the counters after it are zero between launches
  *   handle    what a dispatch leaves for its combine, and a send half for its receive half
@@ -34,7 +35,7 @@ enum ep_ll_flag {
  * for (a dispatch of one token took 1.4 ms). So of all warps that wait for words of one kind one at a time reads them,
  * all of that kind at once, and publishes what has changed in the own control page, which the others poll.
  */
-enum ep_ll_words { EP_LL_SIGNALS, EP_LL_ACKS_0, EP_LL_ACKS_1, EP_LL_CLEANS, EP_LL_WORDS };
+enum ep_ll_words { EP_LL_SIGNALS, EP_LL_ACKS_0, EP_LL_ACKS_1, EP_LL_CLEANS, EP_LL_BARRIERS, EP_LL_WORDS };
 
 #define EP_LL_ALONE __attribute__((aligned(128)))
 
@@ -59,6 +60,7 @@ struct ep_ll_state {
 	uint64_t cleans; /* mask cleans this rank knows of */
 	uint32_t looking[EP_LL_WORDS]; /* locks: held while reading words that the net writes */
 	uint32_t ended;		       /* not reset: number of the last counted launch that has ended */
+	uint64_t barriers;	       /* number of the last; begins anew with every clean, of which all ranks know */
 	uint64_t broken; /* with masks: the failed word of this launch; the one in the control page may be another's */
 };
 EP_SIZE_IS(ep_ll_state, 896);
@@ -147,6 +149,7 @@ enum ep_ll_mask_op {
 	EP_LL_MASK_CLEAN,
 	EP_LL_MASK_JUMP,  /* before a dispatch: catch up with a clean that this rank missed */
 	EP_LL_MASK_CHECK, /* before a combine: a rank that is behind has nothing to combine */
+	EP_LL_BARRIER,
 };
 
 #define EP_LL_MASK_BITS 16384u /* ranks per launch of query and update */
@@ -203,9 +206,14 @@ EP_BOTH uint64_t ep_ll_jump_at(uint32_t nranks, uint32_t source)
 	return ep_ll_clean_at(nranks, nranks + source);
 }
 
+EP_BOTH uint64_t ep_ll_barrier_at(uint32_t nranks, uint32_t source)
+{
+	return ep_ll_clean_at(nranks, 2 * nranks + source);
+}
+
 EP_BOTH uint64_t ep_ll_control_size(uint32_t nranks)
 {
-	return ep_ll_clean_at(nranks, 2 * nranks);
+	return ep_ll_clean_at(nranks, 3 * nranks);
 }
 
 /* far page: 16 words to a line of 128 bytes, since a GPU reads it by lines across PCIe. Words of one kind begin a line.
@@ -238,6 +246,8 @@ EP_BOTH uint32_t ep_ll_words_of(uint32_t nranks, uint64_t at)
 {
 	uint64_t line = at / EP_LL_LINE;
 
+	if (at >= ep_ll_barrier_at(nranks, 0))
+		return EP_LL_BARRIERS;
 	return line < 3ull * nranks ? (uint32_t)(line / nranks) : EP_LL_CLEANS;
 }
 

@@ -9,6 +9,9 @@
  *
  *   R1 epoch -> number of the clean, in a peer's page	pairs with A1, the peer's wait
  *   R2 epoch -> number of the jump			pairs with A2, in the ranks that were left out
+ *
+ * A barrier is the same without an agreement:
+ *   R3 what the stream did before -> number of the barrier	pairs with A3, the peer's wait
  */
 #include "kernels/ll/ll.h"
 
@@ -118,11 +121,50 @@ GX_DEV void ll_mask_jump(struct ll *ll, uint32_t dispatch)
 	gx_op_report(&ll->op, EP_KERR_BEHIND, ll->op.rank, EP_KPHASE_START);
 }
 
+#define LL_BARRIER_BITS 32u /* barriers from a clean to the next */
+
+/* One lane each. With masks, a rank that does not come is masked. */
+GX_DEV void ll_barrier_wait(struct ll *ll, uint32_t rank, uint64_t number)
+{
+	uint64_t at = ep_ll_barrier_at(ll->op.nranks, rank == LL_NOBODY ? 0 : rank), deadline = ll->op.limit.deadline;
+	uint32_t masks = ll_is(ll, EP_LL_MASK), result;
+
+	result = ll->op.far ? ll_wait_far(ll->a, at, number, rank, deadline, masks)
+			    : ll_wait_near(ll, at, number, rank, deadline); /* A3 */
+	if (result == GX_ARRIVED)
+		return;
+	if (masks)
+		ll_missed(ll, rank, result, EP_KPHASE_RECV);
+	else
+		gx_op_fail_wait(&ll->op, result, rank, rank, EP_KPHASE_RECV);
+}
+
+GX_DEV void ll_barrier(struct ll *ll)
+{
+	uint32_t n = ll->op.nranks, rank = ll->op.rank;
+	uint64_t first = ll->a->state->cleans << LL_BARRIER_BITS, last = ll->a->state->barriers;
+	uint64_t number = (last > first ? last : first) + 1;
+
+	for (uint32_t r0 = gx_warp() * GX_WARP; r0 < n; r0 += gx_threads()) {
+		uint32_t r = r0 + gx_lane(), told = r < n && !ll_off(ll, r);
+
+		ll_tell(ll, told ? r : LL_NOBODY, ep_ll_barrier_at(n, rank), number); /* R3 */
+	}
+	for (uint32_t r0 = gx_warp() * GX_WARP; r0 < n; r0 += gx_threads()) {
+		uint32_t r = r0 + gx_lane(), waits = r < n && !ll_off(ll, r);
+
+		ll_barrier_wait(ll, waits ? r : LL_NOBODY, number);
+	}
+	gx_syncthreads(); /* all threads have read the last number */
+	if (gx_tid() == 0)
+		ll->a->state->barriers = number;
+}
+
 GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 {
 	struct ll ll;
 
-	ll_begin(&ll, &m.ll, EP_KIND_MASK, m.ll.far.ring ? &m.ll.far : NULL);
+	ll_begin(&ll, &m.ll, m.op == EP_LL_BARRIER ? EP_KIND_BARRIER : EP_KIND_MASK, m.ll.far.ring ? &m.ll.far : NULL);
 	ll_begun(&ll);
 	if (m.op == EP_LL_MASK_QUERY)
 		ll_mask_query(&ll, &m);
@@ -130,6 +172,8 @@ GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 		ll_mask_update(&ll, &m);
 	else if (m.op == EP_LL_MASK_CLEAN)
 		ll_mask_clean(&ll);
+	else if (m.op == EP_LL_BARRIER)
+		ll_barrier(&ll);
 	else if (gx_tid() == 0)
 		ll_mask_jump(&ll, m.op == EP_LL_MASK_JUMP);
 	gx_syncthreads();

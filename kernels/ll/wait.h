@@ -151,10 +151,11 @@ GX_DEV void ll_raise(const struct ll *ll, uint32_t flag)
 GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
 {
 	uint32_t n = a->shape.nranks, *lock = &a->state->looking[words], taken = 0;
-	uint64_t at =
-		words == EP_LL_CLEANS ? ep_ll_clean_at(n, 0) + EP_LL_CLEAN_NUMBER : (uint64_t)words * n * EP_LL_LINE;
+	uint64_t at = words == EP_LL_BARRIERS ? ep_ll_barrier_at(n, 0)
+		      : words == EP_LL_CLEANS ? ep_ll_clean_at(n, 0) + EP_LL_CLEAN_NUMBER
+					      : (uint64_t)words * n * EP_LL_LINE;
 	const uint64_t *from = (const uint64_t *)(a->far.control + ep_ll_far_at(n, at));
-	uint64_t step = words == EP_LL_CLEANS ? 2 : 1;
+	uint64_t step = words >= EP_LL_CLEANS ? 2 : 1;
 
 	if (gx_lane() == 0)
 		taken = gx_ld_relaxed_u32(lock) == 0 && gx_dev_cas_acquire_u32(lock, 0, 1) == 0;

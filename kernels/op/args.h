@@ -28,7 +28,15 @@ enum ep_kernel_phase {
 	EP_KPHASE_RECV, /* waiting for rank's rows, or reading them */
 };
 
-enum ep_kernel_kind { EP_KIND_NONE, EP_KIND_DISPATCH, EP_KIND_COMBINE, EP_KIND_MASK, EP_KIND_ROWSIG, EP_KIND_UPDATE };
+enum ep_kernel_kind {
+	EP_KIND_NONE,
+	EP_KIND_DISPATCH,
+	EP_KIND_COMBINE,
+	EP_KIND_MASK,
+	EP_KIND_ROWSIG,
+	EP_KIND_UPDATE,
+	EP_KIND_BARRIER,
+};
 
 /* Pinned, one per group: the first failure is kept. The kernel writes code last (release). */
 struct ep_kernel_report {

@@ -43,6 +43,7 @@ struct ep_algo {
 	/* Lets kernels report again, after ncclEpErrorClear. */
 	int (*clear)(struct ncclEpGroup *group);
 	int (*mask)(struct ncclEpGroup *group, const struct ep_mask *mask, void *stream);
+	int (*barrier)(struct ncclEpGroup *group, void *stream);
 
 	/* The last operation of which something came from the rank, as this rank sees it; of this rank itself: the last
 	 * that has ended. -ENOENT: nothing here tells. Waits for no kernel. */

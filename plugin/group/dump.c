@@ -29,7 +29,8 @@ static const char *report_kind(uint32_t kind)
 	static const char *const names[] = { [EP_KIND_DISPATCH] = "dispatch",
 					     [EP_KIND_COMBINE] = "combine",
 					     [EP_KIND_MASK] = "mask",
-					     [EP_KIND_UPDATE] = "update" };
+					     [EP_KIND_UPDATE] = "update",
+					     [EP_KIND_BARRIER] = "barrier" };
 
 	return kind < sizeof(names) / sizeof(names[0]) && names[kind] ? names[kind] : "operation";
 }

@@ -27,7 +27,7 @@ static const char *kind_name(uint32_t kind)
 {
 	static const char *const names[] = {
 		[EP_KIND_NONE] = "operation", [EP_KIND_DISPATCH] = "dispatch", [EP_KIND_COMBINE] = "combine",
-		[EP_KIND_MASK] = "mask call", [EP_KIND_UPDATE] = "update",
+		[EP_KIND_MASK] = "mask call", [EP_KIND_UPDATE] = "update",     [EP_KIND_BARRIER] = "barrier",
 	};
 
 	return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "operation";

@@ -54,7 +54,7 @@ static bool expert_major(const struct ncclEpHandle *handle)
 static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 {
 	const struct ncclEpGroup *group = handle->group;
-	const struct ep_window *win = group->payload.win[group->payload.count - 1];
+	const struct ep_window *win = group->payload.count ? group->payload.win[group->payload.count - 1] : NULL;
 	struct ep_page_words *page = ep_page_device(&group->page);
 	const struct ep_ht *ht = group->algo_state;
 
@@ -66,7 +66,7 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 		.abort = &page->abort,
 		.mine = group->control.peer[group->rank],
 		.control = (uint8_t *const *)group->control.peer_dev,
-		.window = (uint8_t *const *)win->peer_dev,
+		.window = win ? (uint8_t *const *)win->peer_dev : NULL,
 		.near = (struct ep_ht_line *const *)((uint8_t *)group->state.ptr + ep_ht_near_at(group)),
 		.lines = (struct ep_ht_line *)((uint8_t *)group->state.ptr + ep_ht_lines_at(group)),
 		.reach = ep_reach_device(ep_ht_reach(group)),
@@ -77,7 +77,7 @@ static void args_group(const struct ncclEpHandle *handle, struct ep_ht_args *a)
 	};
 	for (int r = 0; r < group->nranks && r < (int)EP_HT_HERE; r++) {
 		a->control_here[r] = group->control.peer[r];
-		a->window_here[r] = win->peer[r];
+		a->window_here[r] = win ? win->peer[r] : NULL;
 		a->near_here[r] = ht->near[r];
 	}
 	ep_ht_across_args(group, &a->across);
@@ -221,6 +221,32 @@ static int ht_update(struct ncclEpHandle *handle, const struct ep_update *update
 	a.flags |= update->topk_idx->datatype == ncclInt32 ? EP_HT_IDX32 : 0;
 	a.call_key = KEY(EP_K_ht_update, handle->args.layout, a.topk, a.shape.alignment);
 	return launch(handle, EP_K_ht_update, &a, stream);
+}
+
+/* Of no handle: a routing of nothing. */
+static int ht_barrier(struct ncclEpGroup *group, void *stream)
+{
+	const struct ncclEpHandle none = { .group = group,
+					   .args = { .layout = NCCL_EP_LAYOUT_FLAT, .alignment = 1, .room = 1 } };
+	struct ep_launch_need need = { .kernel = EP_K_ht_barrier, .blocks = 1 };
+	struct ep_launch l = { .kernel = group->link ? EP_K_ht_far_barrier : EP_K_ht_barrier, .stream = stream };
+	struct ep_launch_plan plan;
+	struct ep_ht_args a;
+	int rc;
+
+	args_group(&none, &a);
+	a.routed = a.mine; /* never read */
+	a.flags |= group->payload.count ? 0 : EP_HT_BARE;
+	a.call_key = KEY(EP_K_ht_barrier);
+	need.block_bytes = ep_ht_table_bytes(a.shape.nranks);
+	if ((rc = ep_launch_plan(group, &need, &plan)))
+		return rc;
+	l.args = &a;
+	l.args_size = sizeof(a);
+	l.grid = plan.grid;
+	l.block = plan.block;
+	l.shared = need.block_bytes;
+	return ep_launch_run(group, &l, &a.counted);
 }
 
 static int heights_check(const ncclEpDispatchOutputs_t *out, uint64_t rows)
@@ -390,6 +416,7 @@ const struct ep_algo ep_ht_algo = {
 	.abandon = ep_ht_abandon,
 	.clear = ep_ht_clear,
 	.mask = ep_algo_no_mask,
+	.barrier = ht_barrier,
 	.heard = ep_ht_heard,
 	.mem_size = ep_ht_mem_size,
 	.need = ep_ht_need,

@@ -265,6 +265,7 @@ const struct ep_algo ep_ll_algo = {
 	.abandon = ep_algo_no_state,
 	.clear = ep_ll_clear,
 	.mask = ep_ll_mask,
+	.barrier = ep_ll_barrier,
 	.heard = ep_ll_heard,
 	.mem_size = ep_ll_mem_size,
 	.need = ep_ll_need,

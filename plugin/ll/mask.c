@@ -90,3 +90,11 @@ int ep_ll_mask(struct ncclEpGroup *group, const struct ep_mask *mask, void *stre
 	rc = run(group, &m, stream);
 	return rc ? rc : clean_arrives(group, stream);
 }
+
+int ep_ll_barrier(struct ncclEpGroup *group, void *stream)
+{
+	struct ep_ll_mask_args m;
+
+	mask_args(group, EP_LL_BARRIER, &m);
+	return run(group, &m, stream);
+}

@@ -13,4 +13,6 @@ int ep_ll_mask_catch_up(struct ncclEpGroup *group, bool dispatch, void *stream);
 /* Of struct ep_algo. */
 int ep_ll_mask(struct ncclEpGroup *group, const struct ep_mask *mask, void *stream);
 
+int ep_ll_barrier(struct ncclEpGroup *group, void *stream);
+
 #endif

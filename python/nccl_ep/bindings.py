@@ -21,7 +21,7 @@ __all__ = ['AllocConfig', 'CombineConfig', 'CombineInputs', 'CombineOutputs', 'C
            'DispatchInputs', 'DispatchOutputs', 'FunctionNotFoundError', 'GroupConfig', 'HandleConfig', 'LayoutInfo',
            'NCCLEpError', 'NetCounts', 'NetTimes', 'ReachCounts', 'Tensor', 'TensorAllocConfig', 'WaitStats',
            'anyep_version', 'check_status', 'combine', 'complete', 'create_group', 'create_handle', 'dispatch', 'error_clear',
-           'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_all_gather', 'group_destroy',
+           'get_async_error', 'get_last_error', 'get_library_path', 'get_version', 'group_all_gather', 'group_barrier', 'group_destroy',
            'group_dump', 'group_net_counts', 'group_net_times', 'group_nodes', 'group_reach_counts', 'group_window_bytes',
            'handle_bias', 'handle_destroy', 'handle_mem_size', 'handle_scales', 'handle_sms', 'handle_sources', 'handle_wait_stats',
            'host_stream_create', 'host_stream_destroy', 'host_stream_synchronize', 'init_handle', 'mask_clean', 'mask_query',
@@ -51,6 +51,7 @@ PROTOTYPES: dict[str, Sequence[Any]] = {
     'anyEpGetLastError': (c_char_p,),
     'anyEpGroupWindowBytes': (c_int, _P, POINTER(c_size_t)),
     'anyEpGroupAllGather': (c_int, _P, _P, _P, c_size_t),
+    'anyEpGroupBarrier': (c_int, _P, _P),
     'anyEpGroupDump': (c_int, _P, c_char_p),
     'anyEpGroupNetCounts': (c_int, _P, POINTER(NetCounts)),
     'anyEpGroupNetTimes': (c_int, _P, POINTER(NetTimes)),
@@ -215,6 +216,10 @@ def _filled(name: str, group: int, kind: type[_structs.Native]) -> Any:
     out = kind.made()
     _call(name, group, byref(out))
     return out
+
+
+def group_barrier(group: int, stream: int) -> None:
+    _call('anyEpGroupBarrier', group, stream)
 
 
 def group_dump(group: int, why: str) -> None:

@@ -201,6 +201,11 @@ class Group:
         """Waits for what ended operations have sent. For measurements: the first call switches the clocks on."""
         return _result(NetTimes, bindings.group_net_times(self._live('get net times')))
 
+    def barrier(self, stream: Any = None) -> None:
+        """Collective, on the stream: what follows runs after everything that all ranks put in theirs before. Masked ranks are
+        not waited for."""
+        bindings.group_barrier(self._live('wait at a barrier'), stream_ptr(stream))
+
     def dump(self, why: str) -> None:
         """Writes what this rank is doing to NCCL_EP_DUMP_DIR, from any thread; ep_info --dump joins the ranks' files."""
         bindings.group_dump(self._live('dump'), why)

@@ -65,6 +65,7 @@ static int groups(struct rank *me)
 	GONE(anyEpGroupNetCounts(group, &counts), "group");
 	GONE(anyEpGroupNetTimes(group, &times), "group");
 	GONE(anyEpGroupReachCounts(group, &reach), "group");
+	GONE(anyEpGroupBarrier(group, NULL), "group");
 	GONE(anyEpGroupAllGather(group, mask, mask, sizeof(mask)), "group");
 	/* An address that never was one, and another kind of object. */
 	GONE(ncclEpGroupDestroy((ncclEpGroup_t)(uintptr_t)0x1001), "group");

@@ -128,6 +128,11 @@ def ht_flat(me, crossed=False):
     group = group_of(me, ep.Algorithm.HIGH_THROUGHPUT, max_recv_tokens_per_rank=capacity, num_topk=TOPK)
     for seed, counts in enumerate(((TMAX, 4), (3, 0), (0, 0))):
         ht_flat_round(me, group, everyone_of(me, counts, seed), capacity)
+        group.barrier()
+    stream = ep.HostStream()
+    group.barrier(stream)
+    stream.synchronize()
+    stream.destroy()
     reach = group.reach_counts()
     assert crossed or reach.direct + reach.staged > 0, reach
     same('rows went to other nodes', reach.crossedDispatch > 0 and reach.crossedCombine > 0, crossed)
