@@ -118,7 +118,7 @@ machine_start() {
 	quick='quiet loglevel=4 panic=-1 oops=panic mitigations=off audit=0 apparmor=0 cryptomgr.notests'
 	here=$(dirname "${BASH_SOURCE[0]}")
 	(cd "$here" && echo init | cpio -o -H newc --quiet | gzip -1) | cat "$kernel/modules.gz" - >"$job/initrd"
-	setpriv --pdeathsig KILL "$emulator" -M "$board" "${fast[@]}" -smp 2 -m "${VM_MEMORY:-512}" \
+	setpriv --pdeathsig KILL "$emulator" -M "$board" "${fast[@]}" -smp 2 -m "${VM_MEMORY:-1024}" \
 		-nodefaults -no-user-config -display none -no-reboot -serial stdio \
 		-kernel "$kernel/linux" -initrd "$job/initrd" -append "console=$serial $quick" \
 		-fsdev "$(share files / ,readonly=on)" -device virtio-9p-pci,fsdev=files,mount_tag=files \

@@ -25,7 +25,7 @@ usage() {
 	  --full            every row, on every available kernel
 	  --setup WORDS     of test/vm/setup.sh, joined by commas (two)
 	  --seconds N       time limit of the program (300)
-	BUILD names the build folder (build), VM_MEMORY the guest's MiB (512). NCCL_*, UCCL_*
+	BUILD names the build folder (build), VM_MEMORY the guest's MiB (1024). NCCL_*, UCCL_*
 	and FI_* variables are passed to the program. Exit status 77: no virtual machine available.
 	TEXT
 }
