@@ -28,6 +28,8 @@ enum ep_ll_flag {
 	EP_LL_MASK = 1 << 7,	   /* a silent rank is masked instead of an error */
 	EP_LL_COLUMNS = 1 << 8,	  /* out_scales, 32 bits each, is by columns; in the window scales are with their row */
 	EP_LL_EXPONENTS = 1 << 9, /* with EP_LL_COLUMNS: of four scales their exponents, in one word */
+	/* What ll_dispatch and ll_combine cannot; the kernels _any can all. */
+	EP_LL_RARE = EP_LL_MASK | EP_LL_COLUMNS | EP_LL_EXPONENTS,
 };
 
 /*

@@ -211,10 +211,10 @@ GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
 	}
 }
 
-GX_DEV void ll_combine_run(const struct ep_ll_args *a, const struct ep_far *far, uint8_t *shared)
+GX_DEV void ll_combine_run(const struct ep_ll_args *a, const struct ep_far *far, uint32_t lacks, uint8_t *shared)
 {
 	struct ll ll;
-	uint32_t go = ll_open(&ll, a, EP_KIND_COMBINE, far, shared);
+	uint32_t go = ll_open(&ll, a, EP_KIND_COMBINE, far, lacks, shared);
 
 	if (go && (a->flags & EP_LL_SEND))
 		ll_return(&ll);
@@ -229,17 +229,24 @@ GX_DEV void ll_combine_run(const struct ep_ll_args *a, const struct ep_far *far,
 	ll_close(&ll);
 }
 
-/* Two kernels, as for dispatch. */
+/* Three kernels, as for dispatch. */
 GX_KERNEL(ll_combine)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_combine_run(&a, NULL, shared);
+	ll_combine_run(&a, NULL, EP_LL_RARE, shared);
+}
+
+GX_KERNEL(ll_combine_any)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_combine_run(&a, NULL, 0, shared);
 }
 
 GX_KERNEL(ll_combine_far)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_combine_run(&a, &a.far, shared);
+	ll_combine_run(&a, &a.far, 0, shared);
 }

@@ -350,8 +350,9 @@ GX_DEV void ll_write_counts(struct ll *ll)
 		uint32_t n[LL_LOOK];
 
 		for (uint32_t u = 0; u < LL_LOOK; u++)
-			n[u] = i0 + u * GX_WARP < s->experts ? gx_ld_relaxed_u32(&ll->expert_rows[i0 + u * GX_WARP])
-							     : 0;
+			n[u] = ll_told(ll, (i0 + u * GX_WARP) / s->per_rank)
+				       ? gx_ld_relaxed_u32(&ll->expert_rows[i0 + u * GX_WARP])
+				       : 0;
 		for (uint32_t u = 0; u < LL_LOOK && i0 + u * GX_WARP < s->experts; u++) {
 			uint32_t i = i0 + u * GX_WARP, peer = i / s->per_rank;
 
@@ -429,10 +430,10 @@ GX_DEV void ll_publish(struct ll *ll)
 		a->handle->rows = gx_ld_relaxed_u32(&a->state->listed);
 }
 
-GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far, uint8_t *shared)
+GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far, uint32_t lacks, uint8_t *shared)
 {
 	struct ll ll;
-	uint32_t go = ll_open(&ll, a, EP_KIND_DISPATCH, far, shared);
+	uint32_t go = ll_open(&ll, a, EP_KIND_DISPATCH, far, lacks, shared);
 
 	if (go && (a->flags & EP_LL_SEND))
 		ll_send(&ll);
@@ -450,18 +451,25 @@ GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far
 	ll_close(&ll);
 }
 
-/* Two kernels, so that a group without far ranks does not pay for the code that handles them (0.7 us of 15.5 in a
- * dispatch, 1.2 of 12.8 in a combine). */
+/* Three kernels. One without far ranks has none of the code for them (0.7 us of 15.5 in a dispatch, 1.2 of 12.8 in a
+ * combine, as every block runs it once), and the one that most launches need has only theirs. */
 GX_KERNEL(ll_dispatch)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_dispatch_run(&a, NULL, shared);
+	ll_dispatch_run(&a, NULL, EP_LL_RARE, shared);
+}
+
+GX_KERNEL(ll_dispatch_any)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_dispatch_run(&a, NULL, 0, shared);
 }
 
 GX_KERNEL(ll_dispatch_far)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_dispatch_run(&a, &a.far, shared);
+	ll_dispatch_run(&a, &a.far, 0, shared);
 }

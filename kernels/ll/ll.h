@@ -102,9 +102,10 @@ GX_DEV uint32_t ll_pick(const struct ep_ll_state *state)
 	return state->used[1] < state->used[0];
 }
 
-GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far)
+GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far, uint32_t lacks)
 {
 	ll->a = a;
+	ll->lacks = lacks;
 	ll_arrays(ll);
 	ll->direct = (a->flags & (EP_LL_SEND | EP_LL_RECV)) == (EP_LL_SEND | EP_LL_RECV);
 	ll->op.rank = a->shape.rank;
@@ -142,9 +143,9 @@ GX_DEV void ll_ended(const struct ll *ll)
 
 /* All threads. 0: this launch must do nothing. The state is stable: the last block to leave advances it. */
 GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far,
-			uint8_t *shared)
+			uint32_t lacks, uint8_t *shared)
 {
-	ll_begin(ll, a, kind, far);
+	ll_begin(ll, a, kind, far, lacks);
 	/* These loads and the first tickets are independent: all are issued before the first result is used. */
 	ll->failed = gx_lane() == 0 ? gx_ld_relaxed_u64(ll->op.limit.failed) : 0;
 	ll->ticket = gx_warp() == 0 && ll_is(ll, EP_LL_SEND) ? gx_op_take(&a->state->send_ticket) : 0;

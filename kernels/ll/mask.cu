@@ -164,7 +164,8 @@ GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 {
 	struct ll ll;
 
-	ll_begin(&ll, &m.ll, m.op == EP_LL_BARRIER ? EP_KIND_BARRIER : EP_KIND_MASK, m.ll.far.ring ? &m.ll.far : NULL);
+	ll_begin(&ll, &m.ll, m.op == EP_LL_BARRIER ? EP_KIND_BARRIER : EP_KIND_MASK, m.ll.far.ring ? &m.ll.far : NULL,
+		 0);
 	ll_begun(&ll);
 	if (m.op == EP_LL_MASK_QUERY)
 		ll_mask_query(&ll, &m);

@@ -20,6 +20,7 @@ struct ll_route {
 struct ll {
 	struct gx_op op;
 	const struct ep_ll_args *a;
+	uint32_t lacks; /* flags that no launch of this kernel has: a constant, so that it has none of their code */
 	uint32_t buffer;
 	uint32_t direct;  /* own rows bypass the window: the operation is one launch, not two halves */
 	uint64_t before;  /* the epoch whose acks free the buffer; 0: never used */
@@ -39,7 +40,7 @@ struct ll {
 
 GX_DEV uint32_t ll_is(const struct ll *ll, uint32_t flag)
 {
-	return (ll->a->flags & flag) != 0;
+	return (ll->a->flags & ~ll->lacks & flag) != 0;
 }
 
 /* ---- addresses ---- */

@@ -19,6 +19,8 @@ static const struct {
 	[EP_K_rowsig] = { 8, 16384, EP_SMS_ANY },
 	[EP_K_ll_dispatch] = { 8, 24576, EP_SMS_DISPATCH },
 	[EP_K_ll_combine] = { 16, 8192, EP_SMS_COMBINE },
+	[EP_K_ll_dispatch_any] = { 8, 24576, EP_SMS_DISPATCH },
+	[EP_K_ll_combine_any] = { 16, 8192, EP_SMS_COMBINE },
 	[EP_K_ll_dispatch_far] = { 8, 24576, EP_SMS_DISPATCH },
 	[EP_K_ll_combine_far] = { 16, 8192, EP_SMS_COMBINE },
 	[EP_K_ll_mask] = { 8, 0, EP_SMS_ANY },
@@ -137,6 +139,8 @@ const char *ep_launch_name(int kernel)
 	static const char *const names[EP_KERNELS] = {
 		[EP_K_ll_dispatch] = "dispatch",
 		[EP_K_ll_combine] = "combine",
+		[EP_K_ll_dispatch_any] = "dispatch",
+		[EP_K_ll_combine_any] = "combine",
 		[EP_K_ll_dispatch_far] = "dispatch",
 		[EP_K_ll_combine_far] = "combine",
 		[EP_K_ll_mask] = "mask",

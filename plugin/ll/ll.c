@@ -72,6 +72,8 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, unsigned s
 		return rc;
 	if (group->link)
 		l.kernel = dispatch ? EP_K_ll_dispatch_far : EP_K_ll_combine_far;
+	else if (a->flags & EP_LL_RARE)
+		l.kernel = dispatch ? EP_K_ll_dispatch_any : EP_K_ll_combine_any;
 	l.grid = plan.grid;
 	l.block = plan.block;
 	l.shared = ep_ll_shared_bytes(a, plan.block / group->dev->warp);
