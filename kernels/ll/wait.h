@@ -228,21 +228,22 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 /*
  * One thread. Another rank that has not signalled the operation either, or rank if there is none. A far rank is
  * preferred: behind a cut link all ranks are silent, and a near one may be silent because it waits for them. off NULL:
- * includes masked ranks.
+ * includes masked ranks, if they have signalled operation since or a later one.
  */
 GX_SLOW uint32_t ll_also_silent(const struct ep_ll_args *a, const struct ep_far *far, const uint32_t *off,
-				uint64_t epoch, uint32_t rank)
+				uint64_t since, uint64_t epoch, uint32_t rank)
 {
 	uint32_t found = rank;
 
 	for (uint32_t r = 0; r < a->shape.nranks; r++) {
 		uint32_t afar = far && !a->control[r];
 		const uint8_t *page = afar ? far->control : a->mine;
-		uint64_t at = ep_ll_signal_at(r);
+		uint64_t at = ep_ll_signal_at(r), last;
 
 		at = afar ? ep_ll_far_at(a->shape.nranks, at) : at;
-		if (r == rank || r == a->shape.rank || (off && gx_ld_relaxed_u32(&off[r]) != 0) ||
-		    gx_ld_relaxed_u64((const uint64_t *)(page + at)) >= epoch)
+		last = gx_ld_relaxed_u64((const uint64_t *)(page + at));
+		if (r == rank || r == a->shape.rank || (off && gx_ld_relaxed_u32(&off[r]) != 0) || last >= epoch ||
+		    last < since)
 			continue;
 		if (afar)
 			return r;
@@ -251,21 +252,25 @@ GX_SLOW uint32_t ll_also_silent(const struct ep_ll_args *a, const struct ep_far 
 	return found;
 }
 
+#define LL_LATELY 64u /* operations */
+
 /*
  * With masks, at the deadline: whether to extend it by half a timeout. A dying rank may have signalled only some peers.
  * A rank that missed its signal waits until its deadline, and all others then wait for that rank too: it misses one
- * rank, they miss two. So a rank that misses several extends its deadline once, and by then the delayed rank signals. A
- * cut link silences several ranks at once, all of them far, and then every rank misses several: so the wait for a near
- * rank is extended once more while far ranks are silent, masked or not.
+ * rank, they miss two. So a rank that misses several extends its deadline once, and by then the delayed rank signals.
+ * One that was masked lately counts: whoever masked it by other evidence, such as a NIC's error, misses only the rank
+ * that is delayed by it. A cut link silences several ranks at once, all of them far, and then every rank misses
+ * several: so the wait for a near rank is extended once more while far ranks are silent, masked or not.
  */
 GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase, uint32_t again)
 {
+	uint64_t epoch = ll->op.epoch, lately = epoch > LL_LATELY ? epoch - LL_LATELY : 0;
+
 	if (!ll_is(ll, EP_LL_MASK) || result != GX_TIMED_OUT || phase != EP_KPHASE_RECV || ll->op.kind == EP_KIND_MASK)
 		return 0;
-	if (again == 0 && ll_also_silent(ll->a, ll->op.far, ll->off, ll->op.epoch, rank) != rank)
+	if (again == 0 && ll_also_silent(ll->a, ll->op.far, NULL, lately, epoch, rank) != rank)
 		return 1;
-	return again < 2 && !ll_far(ll, rank) &&
-	       ll_far(ll, ll_also_silent(ll->a, ll->op.far, NULL, ll->op.epoch, rank));
+	return again < 2 && !ll_far(ll, rank) && ll_far(ll, ll_also_silent(ll->a, ll->op.far, NULL, 0, epoch, rank));
 }
 
 /* One thread, after a wait that ended without the word: masks the rank (with masks), or the operation has failed. A
@@ -279,7 +284,7 @@ GX_DEV void ll_missed(const struct ll *ll, uint32_t rank, uint32_t result, uint3
 		ll_raise(ll, EP_ASYNC_TIMEOUT);
 		return;
 	}
-	other = result == GX_TIMED_OUT ? ll_also_silent(ll->a, ll->op.far, ll->off, ll->op.epoch, rank) : rank;
+	other = result == GX_TIMED_OUT ? ll_also_silent(ll->a, ll->op.far, ll->off, 0, ll->op.epoch, rank) : rank;
 	gx_op_fail_wait(&ll->op, result, rank, other, phase);
 }
 
