@@ -94,13 +94,14 @@ GX_DEV struct ht_flow ht_flow_of(const struct ht *ht, uint32_t flow)
 	return f;
 }
 
-/* After ht_begin, in kernels for several nodes. */
+/* After ht_begin, in kernels for several nodes; ht_across_begin does it. */
 GX_DEV void ht_across_begun(const struct ht *ht)
 {
 	if (gx_block() == 0 && gx_tid() == 0) /* engines spin from here to ht_across_end */
 		gx_st_relaxed_u32(&ht->a->across.far.open->begun, ht->a->state->opens + 1);
 }
 
+/* The same, where rows are moved. */
 GX_DEV void ht_across_begin(struct ht *ht)
 {
 	const struct ep_ht_args *a = ht->a;

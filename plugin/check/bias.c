@@ -8,12 +8,7 @@
 #define FN "anyEpHandleBias"
 
 static const char *const names[EP_BIASES_MAX] = { "bias[0]", "bias[1]" };
-/* clang-format off */
-#define ROW(t) \
-	{ .tensor = t, .need = EP_REQUIRED, .ndim = 2, .alike = EP_ALIKE_TOKENS, .dtypes = EP_DT_TOKEN, \
-	  .dim = { EP_D_T, EP_D_H } }
-/* clang-format on */
-static const struct ep_slot slots[EP_BIASES_MAX] = { ROW(0), ROW(1) };
+static const struct ep_slot slots[EP_BIASES_MAX] = { EP_BIAS_SLOT(0, EP_REQUIRED), EP_BIAS_SLOT(1, EP_REQUIRED) };
 
 int ep_check_bias(const struct ncclEpHandle *handle, const ncclEpTensor_t *const *bias, int count)
 {

@@ -33,9 +33,6 @@ static const char *const names[BIAS_END] = {
 #define TOKENS(t, n, ...) \
 	{ .tensor = t, .need = EP_REQUIRED, .ndim = n, .alike = EP_ALIKE_TOKENS, .dtypes = EP_DT_TOKEN, \
 	  .dim = { __VA_ARGS__ } }
-#define BIAS_ROW(t) \
-	{ .tensor = t, .need = EP_OPTIONAL, .ndim = 2, .alike = EP_ALIKE_TOKENS, .dtypes = EP_DT_TOKEN, \
-	  .dim = { EP_D_T, EP_D_H } }
 #define F32(t, n, ...) { .tensor = t, .need = EP_REQUIRED, .ndim = n, .dtypes = EP_DT_F32, .dim = { __VA_ARGS__ } }
 #define NONE(t) { .tensor = t, .need = EP_FORBIDDEN }
 #define SKIP(t) { .tensor = t, .need = EP_IGNORED }
@@ -68,7 +65,8 @@ static const struct table {
 };
 
 /* Of every HT combine. */
-static const struct ep_slot biases[EP_BIASES_MAX] = { BIAS_ROW(BIAS), BIAS_ROW(BIAS + 1) };
+static const struct ep_slot biases[EP_BIASES_MAX] = { EP_BIAS_SLOT(BIAS, EP_OPTIONAL),
+						      EP_BIAS_SLOT(BIAS + 1, EP_OPTIONAL) };
 /* clang-format on */
 
 static int config_check(const struct ep_group_cfg *group, const ncclEpCombineConfig_t *cfg)

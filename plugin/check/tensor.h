@@ -48,6 +48,13 @@ struct ep_slot {
 	uint8_t dim[3]; /* enum ep_sym */
 };
 
+/* A bias of HT combine. */
+/* clang-format off */
+#define EP_BIAS_SLOT(t, needed) \
+	{ .tensor = t, .need = needed, .ndim = 2, .alike = EP_ALIKE_TOKENS, .dtypes = EP_DT_TOKEN, \
+	  .dim = { EP_D_T, EP_D_H } }
+/* clang-format on */
+
 struct ep_sym_value {
 	bool known;
 	size_t value;	  /* for EP_D_N: the least */

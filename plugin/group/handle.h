@@ -13,7 +13,7 @@
 /* LL has two buffers, and a send half keeps one until ncclEpComplete. */
 #define EP_STAGED_MAX 2
 /* Tensors that a combine may add. */
-#define EP_BIASES_MAX 2
+#define EP_BIASES_MAX ((int)EP_HT_BIASES)
 
 /*
  * One routing and what belongs to it. The host side holds only what an API call decides; everything that may change
