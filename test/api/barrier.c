@@ -2,7 +2,8 @@
 /*
  * anyEpGroupBarrier, HT and LL: what a rank has done before its call is seen by every other after its own, between
  * operations whose data is checked; on a stream the call returns although nobody else has come; a rank that never calls
- * is named by the others in time, or masked; a rank that makes another call fails all. Exit status 0 or 1.
+ * is named by the others in time, or masked; a rank that makes another call fails all. On a GPU also in a graph that is
+ * replayed. Exit status 0 or 1.
  */
 #include <getopt.h>
 #include <stdio.h>
@@ -64,6 +65,21 @@ static int both_sync(struct both *b)
 	return b->job->low ? rig_sync(&b->ll) : ht_sync(&b->ht);
 }
 
+static struct shim *shim_of(struct both *b)
+{
+	return b->job->low ? &b->ll.shim : &b->ht.shim;
+}
+
+/* Of a call that was to fail: on a GPU it only launches, and the next call tells. */
+static ncclResult_t outcome(struct both *b, ncclResult_t got)
+{
+	if (got != ncclSuccess || !shim_is_gpu(shim_of(b)))
+		return got;
+	if (both_sync(b))
+		return ncclSystemError;
+	return b->job->low ? barrier(b) : ncclEpComplete(b->ht.handle[0].handle, NULL, b->ht.shim.stream);
+}
+
 static int both_close(struct both *b, bool parted)
 {
 	if (b->job->low) {
@@ -87,8 +103,20 @@ static int operations(struct both *b, int round)
 	return ht_script(&b->ht, scripts[round / 4 % 2 ? 2 : 1]);
 }
 
+/* graph: of a barrier; NULL: a call. */
+static int barrier_run(struct both *b, void *graph, int round)
+{
+	struct shim *shim = shim_of(b);
+
+	if (graph)
+		return shim->ops->graph_launch(shim, graph) ? seat_fail(b->seat, "%s", shim->text) : 0;
+	if (barrier(b) != ncclSuccess)
+		return seat_fail(b->seat, "round %d: %s", round, anyEpGetLastError());
+	return 0;
+}
+
 /* One rank is late; another, on a stream, has made its call before the others have. */
-static int meet(struct both *b, struct board *board, int round)
+static int meet(struct both *b, struct board *board, int round, void *graph)
 {
 	int rank = seat_rank(b->seat), first = b->job->stream && round == 1;
 
@@ -97,8 +125,8 @@ static int meet(struct both *b, struct board *board, int round)
 	atomic_store(&board->came[rank], round);
 	if (first && rank != 0 && seat_meet(b->seat, &board->met, RANKS))
 		return -1;
-	if (barrier(b) != ncclSuccess)
-		return seat_fail(b->seat, "round %d: %s", round, anyEpGetLastError());
+	if (barrier_run(b, graph, round))
+		return -1;
 	if (first && rank == 0 && seat_meet(b->seat, &board->met, RANKS))
 		return -1;
 	if (both_sync(b))
@@ -109,9 +137,22 @@ static int meet(struct both *b, struct board *board, int round)
 	return 0;
 }
 
+static int capture(struct both *b, void **graph)
+{
+	struct shim *shim = shim_of(b);
+
+	if (shim->ops->capture_begin(shim))
+		return seat_fail(b->seat, "%s", shim->text);
+	if (barrier(b) != ncclSuccess)
+		return seat_fail(b->seat, "captured: %s", anyEpGetLastError());
+	return shim->ops->capture_end(shim, graph) ? seat_fail(b->seat, "%s", shim->text) : 0;
+}
+
+/* On a GPU, in the second half of the rounds, calls and replays of a graph take turns. */
 static int order_job(struct seat *seat, const void *arg)
 {
 	struct both *b = malloc(sizeof(*b));
+	void *graph = NULL;
 	int rc;
 
 	if (!b)
@@ -119,8 +160,13 @@ static int order_job(struct seat *seat, const void *arg)
 	rc = both_open(b, seat, arg);
 	if (!rc && !b->job->low)
 		rc = ht_script(&b->ht, "UA");
-	for (int round = 1; !rc && round <= ROUNDS; round++)
-		rc = operations(b, round) || meet(b, seat_board(seat), round);
+	for (int round = 1; !rc && round <= ROUNDS; round++) {
+		if (round == ROUNDS / 2 && shim_is_gpu(shim_of(b)))
+			rc = capture(b, &graph);
+		rc = rc || operations(b, round) || meet(b, seat_board(seat), round, round % 3 ? graph : NULL);
+	}
+	if (graph)
+		shim_of(b)->ops->graph_destroy(shim_of(b), graph);
 	rc = both_close(b, false);
 	free(b);
 	return rc;
@@ -138,7 +184,7 @@ static int lost_job(struct seat *seat, const void *arg)
 	rc = both_open(b, seat, arg) || seat_barrier(seat);
 	start = world_now();
 	if (!rc && seat_rank(seat) != LOST) {
-		ncclResult_t got = barrier(b);
+		ncclResult_t got = outcome(b, barrier(b));
 		const char *text = got == ncclSuccess ? "" : anyEpGetLastError();
 
 		if (got != ncclTimeout && got != ncclRemoteError)
@@ -169,6 +215,8 @@ static int masked_job(struct seat *seat, const void *arg)
 
 		if (barrier(b) != ncclSuccess)
 			rc = seat_fail(seat, "%s", anyEpGetLastError());
+		else if (both_sync(b))
+			rc = -1;
 		else if (i == 1 && world_now() - start > TIMEOUT / 2)
 			rc = seat_fail(seat, "waited %.1f s for a masked rank", world_now() - start);
 		else if (ncclEpGetAsyncError(b->ll.group, &flag) != ncclSuccess || flag != ANYEP_ASYNC_TIMEOUT)
@@ -195,6 +243,7 @@ static int unlike_job(struct seat *seat, const void *arg)
 	if (!rc) {
 		ncclResult_t got = seat_rank(seat) == LOST ? ht_call(&b->ht, 0, HT_UPDATE, false) : barrier(b);
 
+		got = outcome(b, got);
 		if (got != ncclInvalidUsage && got != ncclRemoteError)
 			seat_fail(seat, "returned %s (%s)", ncclGetErrorString(got), anyEpGetLastError());
 		else if (world_now() - start > AT_ONCE)
@@ -213,24 +262,30 @@ static int early_job(struct seat *seat, const void *arg)
 	struct board *board = seat_board(seat);
 	ncclComm_t comm = seat_comm(seat);
 	ncclEpGroup_t group = NULL;
+	struct shim shim;
 
 	(void)arg;
 	config.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
 	config.num_experts = RANKS;
 	config.max_dispatch_tokens_per_rank = 8;
 	config.max_token_bytes = 256;
-	if (!comm || ncclEpCreateGroup(&group, comm, &config) != ncclSuccess)
+	if (!comm || shim_open(&shim, comm, false))
+		return seat_fail(seat, "no device");
+	if (ncclEpCreateGroup(&group, comm, &config) != ncclSuccess)
 		return seat_fail(seat, "%s", anyEpGetLastError());
 	for (int round = 1; round <= ROUNDS; round++) {
 		if (round % RANKS == seat_rank(seat))
 			usleep(3000);
 		atomic_store(&board->came[seat_rank(seat)], round);
-		if (anyEpGroupBarrier(group, NULL) != ncclSuccess)
+		if (anyEpGroupBarrier(group, shim.stream) != ncclSuccess)
 			return seat_fail(seat, "round %d: %s", round, anyEpGetLastError());
+		if (shim.ops->sync(&shim, LATE))
+			return seat_fail(seat, "round %d: %s", round, shim.text);
 		for (int r = 0; r < RANKS; r++)
 			if (atomic_load(&board->came[r]) < round)
 				return seat_fail(seat, "round %d: went on before rank %d came", round, r);
 	}
+	shim_close(&shim);
 	return ncclEpGroupDestroy(group) == ncclSuccess ? 0 : seat_fail(seat, "%s", anyEpGetLastError());
 }
 

@@ -75,6 +75,10 @@ rows=(
 	'll-nodes|ll-nodes-graph-mps|300|mps|t_ll_staged -g -N 2 -G 100 -k unordered'
 	'll|destroy-running|120|plain|t_destroy_running'
 	'll-procs|destroy-running-mps|120|mps|t_destroy_running -g'
+	'threads|barrier|120|plain|t_barrier'
+	'threads|barrier-nodes|120|plain|t_barrier -N 2'
+	'procs|barrier-mps|120|mps|t_barrier -g'
+	'procs|barrier-nodes-mps|120|mps|t_barrier -g -N 1 -k unordered'
 	'ht|ht-matrix|300|plain|t_ht_matrix -f @ht/ht_cells_2.txt'
 	'ht|ht-overflow|120|plain|t_ht_overflow'
 	'ht|ht-groups|120|plain|t_ht_groups -n 1000'
@@ -343,7 +347,8 @@ for arg; do
 done
 [ ${#wanted[@]} -gt 0 ] || wanted=("${default[@]}")
 for w in "${wanted[@]}"; do
-	printf '%s\n' "${rows[@]}" | grep -qE "^($w\||[^|]*\|$w\|)" || { say "no shard or test named $w"; usage >&2; exit 2; }
+	# No pipe: grep -q leaves early, and pipefail would then report the writer.
+	grep -qE "^($w\||[^|]*\|$w\|)" <<<"$(printf '%s\n' "${rows[@]}")" || { say "no shard or test named $w"; usage >&2; exit 2; }
 done
 
 if [ $build_first = 1 ] && [ "${wanted[*]}" != cpu ]; then configure_and_build; fi

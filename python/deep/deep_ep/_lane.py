@@ -54,7 +54,7 @@ class _Copy:
 
     def __init__(self, numbers: torch.Tensor):
         self._numbers, self._version = numbers, numbers._version
-        self._host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        self._host = torch.empty(numbers.shape, dtype=numbers.dtype, device='cpu', pin_memory=True)
         self._event = torch.cuda.Event()
         self._host.copy_(numbers, non_blocking=True)
         self._event.record()
