@@ -13,8 +13,6 @@ static const size_t args_sizes[EP_KERNELS] = {
 #undef EP_KERNEL
 };
 
-#define PRIORITY_HIGHEST (-1000) /* the driver takes the nearest that it has */
-
 static int launch_check(const struct ep_cuda_dev *dev, const struct ep_launch *l)
 {
 	const struct ep_cuda_kernel *k;
@@ -130,11 +128,6 @@ int ep_cuda_sync(struct ep_dev *base, void *stream, uint64_t deadline_ns)
 	return rc;
 }
 
-/*
- * Of the highest priority: streams of one priority share CUDA_DEVICE_MAX_CONNECTIONS queues, and a kernel waits for
- * what is queued before it. The streams of 16 ranks in a process fill all 32, and what a rank's kernel waits for must
- * not be queued behind it.
- */
 int ep_cuda_stream_create(struct ep_dev *base, void **out)
 {
 	struct CUstream_st *stream;
@@ -143,8 +136,7 @@ int ep_cuda_stream_create(struct ep_dev *base, void **out)
 
 	if (rc)
 		return rc;
-	rc = EP_CU(cuStreamCreateWithPriority, (&stream, EP_CU_STREAM_NON_BLOCKING, PRIORITY_HIGHEST), "on GPU %d",
-		   base->ordinal);
+	rc = EP_CU(cuStreamCreate, (&stream, EP_CU_STREAM_NON_BLOCKING), "on GPU %d", base->ordinal);
 	if (!rc)
 		*out = stream;
 	ep_cuda_leave(&scope);

@@ -39,7 +39,6 @@ EP_CU_SYM(true, cuLaunchKernel,
 	   unsigned shared, struct CUstream_st *stream, void **params, void **extra))
 
 EP_CU_SYM(true, cuStreamCreate, (struct CUstream_st **out, unsigned flags))
-EP_CU_SYM(true, cuStreamCreateWithPriority, (struct CUstream_st **out, unsigned flags, int priority))
 EP_CU_SYM(true, cuStreamDestroy_v2, (struct CUstream_st *stream))
 EP_CU_SYM(true, cuStreamQuery, (struct CUstream_st *stream))
 EP_CU_SYM(true, cuStreamIsCapturing, (struct CUstream_st *stream, unsigned *status))
