@@ -4,8 +4,8 @@
  * accessed, and to the windows of those that cannot, which then copy it themselves.
  *
  * Roles, all by ticket: meta (ids and weights of the rows, always through the window), work (a warp per token), take
- * (meta to the caller's tensors, padding, counters), copy (rows that came through the window). The first warp of a
- * block starts with meta and take while the others move rows: both are bound by latency and need no bandwidth.
+ * (meta to the caller's tensors, padding, counters), copy (rows that came through the window). The first warps of
+ * a block start with meta and take while the others move rows: both are bound by latency and need no bandwidth.
  */
 #include "kernels/ht/dispatch_across.h"
 
@@ -228,15 +228,21 @@ GX_DEV void ht_copy(struct ht *ht)
 	gx_bulk_drain(&ht->bulk);
 }
 
+/* Warps of a block that begin with meta: the fewer ranks, the shorter it takes to move the rows that hide it. */
+GX_DEV uint32_t ht_early(const struct ep_ht_args *a)
+{
+	return a->shape.nranks < 4 ? 4 / a->shape.nranks : 1;
+}
+
 GX_DEV void ht_dispatch_run(const struct ep_ht_args *a, const struct ep_far *far, uint8_t *shared)
 {
 	struct ht ht;
-	uint32_t go, forward = (a->flags & EP_HT_BACKWARD) == 0;
+	uint32_t go, forward = (a->flags & EP_HT_BACKWARD) == 0, early = gx_warp() < ht_early(a);
 
 	ht_begin(&ht, a, EP_KIND_DISPATCH, far, a->topk ? a->topk : a->handle->topk, shared);
 	if (far)
 		ht_across_begin(&ht);
-	if (!far && gx_warp() != 0)
+	if (!far && !early)
 		ht_send_ahead(&ht);
 	go = ht_open(&ht);
 	if (!far && !go)
@@ -244,11 +250,11 @@ GX_DEV void ht_dispatch_run(const struct ep_ht_args *a, const struct ep_far *far
 	if (go && far) {
 		ht_dispatch_across(&ht);
 	} else if (go) {
-		if (gx_warp() == 0 && forward)
+		if (early && forward)
 			ht_send_meta(&ht);
-		if (gx_warp() == 0 && gx_warps() > 1)
+		if (early && gx_warps() > ht_early(a))
 			ht_take_all(&ht);
-		if (gx_warp() == 0)
+		if (early)
 			ht.ticket = gx_op_take(&a->state->ticket[HT_WORK]);
 		ht_send(&ht);
 		if (forward)
