@@ -172,87 +172,89 @@ static int order_job(struct seat *seat, const void *arg)
 	return rc;
 }
 
-static int lost_job(struct seat *seat, const void *arg)
+/* One rank does something else, or nothing, and the group ends without the others' consent. */
+static int parted(struct seat *seat, const void *arg, void (*scene)(struct both *b))
 {
 	struct both *b = malloc(sizeof(*b));
 	struct board *board = seat_board(seat);
-	double start;
 	int rc;
 
 	if (!b)
 		return seat_fail(seat, "out of memory");
-	rc = both_open(b, seat, arg) || seat_barrier(seat);
-	start = world_now();
-	if (!rc && seat_rank(seat) != LOST) {
-		ncclResult_t got = outcome(b, barrier(b));
-		const char *text = got == ncclSuccess ? "" : anyEpGetLastError();
-
-		if (got != ncclTimeout && got != ncclRemoteError)
-			seat_fail(seat, "returned %s (%s)", ncclGetErrorString(got), text);
-		else if (!strstr(text, "rank 2"))
-			seat_fail(seat, "\"%s\" does not name rank %d", text, LOST);
-		else if (world_now() - start > TIMEOUT + LATE)
-			seat_fail(seat, "error after %.1f s", world_now() - start);
-	}
-	seat_meet(seat, &board->met, RANKS);
-	rc = both_close(b, true);
-	free(b);
-	return rc;
-}
-
-/* The first masks the rank that does not come, the second does not wait for it. */
-static int masked_job(struct seat *seat, const void *arg)
-{
-	struct both *b = malloc(sizeof(*b));
-	struct board *board = seat_board(seat);
-	int rc, flag = 0;
-
-	if (!b)
-		return seat_fail(seat, "out of memory");
-	rc = both_open(b, seat, arg) || seat_barrier(seat);
-	for (int i = 0; !rc && seat_rank(seat) != LOST && i < 2; i++) {
-		double start = world_now();
-
-		if (barrier(b) != ncclSuccess)
-			rc = seat_fail(seat, "%s", anyEpGetLastError());
-		else if (both_sync(b))
-			rc = -1;
-		else if (i == 1 && world_now() - start > TIMEOUT / 2)
-			rc = seat_fail(seat, "waited %.1f s for a masked rank", world_now() - start);
-		else if (ncclEpGetAsyncError(b->ll.group, &flag) != ncclSuccess || flag != ANYEP_ASYNC_TIMEOUT)
-			rc = seat_fail(seat, "ncclEpGetAsyncError gives %d", flag);
-	}
-	seat_meet(seat, &board->met, RANKS);
-	rc = both_close(b, true);
-	free(b);
-	return rc;
-}
-
-/* HT: an update of one rank is no barrier of the others. */
-static int unlike_job(struct seat *seat, const void *arg)
-{
-	struct both *b = malloc(sizeof(*b));
-	struct board *board = seat_board(seat);
-	double start;
-	int rc;
-
-	if (!b)
-		return seat_fail(seat, "out of memory");
-	rc = both_open(b, seat, arg) || ht_script(&b->ht, "UA UA") || ht_round(&b->ht, 0) || seat_barrier(seat);
-	start = world_now();
-	if (!rc) {
-		ncclResult_t got = seat_rank(seat) == LOST ? ht_call(&b->ht, 0, HT_UPDATE, false) : barrier(b);
-
-		got = outcome(b, got);
-		if (got != ncclInvalidUsage && got != ncclRemoteError)
-			seat_fail(seat, "returned %s (%s)", ncclGetErrorString(got), anyEpGetLastError());
-		else if (world_now() - start > AT_ONCE)
-			seat_fail(seat, "error after %.1f s", world_now() - start);
-	}
+	if (!both_open(b, seat, arg) && !seat_barrier(seat))
+		scene(b);
 	seat_meet(seat, &board->met, RANKS); /* a rank that ends its group at once may take the news with it */
 	rc = both_close(b, true);
 	free(b);
 	return rc;
+}
+
+static void lost_scene(struct both *b)
+{
+	double start = world_now();
+	ncclResult_t got;
+	const char *text;
+
+	if (seat_rank(b->seat) == LOST)
+		return;
+	got = outcome(b, barrier(b));
+	text = got == ncclSuccess ? "" : anyEpGetLastError();
+	if (got != ncclTimeout && got != ncclRemoteError)
+		seat_fail(b->seat, "returned %s (%s)", ncclGetErrorString(got), text);
+	else if (!strstr(text, "rank 2"))
+		seat_fail(b->seat, "\"%s\" does not name rank %d", text, LOST);
+	else if (world_now() - start > TIMEOUT + LATE)
+		seat_fail(b->seat, "error after %.1f s", world_now() - start);
+}
+
+static int lost_job(struct seat *seat, const void *arg)
+{
+	return parted(seat, arg, lost_scene);
+}
+
+/* The first masks the rank that does not come, the second does not wait for it. */
+static void masked_scene(struct both *b)
+{
+	int rc = 0, flag = 0;
+
+	for (int i = 0; !rc && seat_rank(b->seat) != LOST && i < 2; i++) {
+		double start = world_now();
+
+		if (barrier(b) != ncclSuccess)
+			rc = seat_fail(b->seat, "%s", anyEpGetLastError());
+		else if (both_sync(b))
+			rc = -1;
+		else if (i == 1 && world_now() - start > TIMEOUT / 2)
+			rc = seat_fail(b->seat, "waited %.1f s for a masked rank", world_now() - start);
+		else if (ncclEpGetAsyncError(b->ll.group, &flag) != ncclSuccess || flag != ANYEP_ASYNC_TIMEOUT)
+			rc = seat_fail(b->seat, "ncclEpGetAsyncError gives %d", flag);
+	}
+}
+
+static int masked_job(struct seat *seat, const void *arg)
+{
+	return parted(seat, arg, masked_scene);
+}
+
+/* HT: an update of one rank is no barrier of the others. */
+static void unlike_scene(struct both *b)
+{
+	ncclResult_t got;
+	double start;
+
+	if (ht_script(&b->ht, "UA UA") || ht_round(&b->ht, 0) || seat_barrier(b->seat))
+		return;
+	start = world_now();
+	got = outcome(b, seat_rank(b->seat) == LOST ? ht_call(&b->ht, 0, HT_UPDATE, false) : barrier(b));
+	if (got != ncclInvalidUsage && got != ncclRemoteError)
+		seat_fail(b->seat, "returned %s (%s)", ncclGetErrorString(got), anyEpGetLastError());
+	else if (world_now() - start > AT_ONCE)
+		seat_fail(b->seat, "error after %.1f s", world_now() - start);
+}
+
+static int unlike_job(struct seat *seat, const void *arg)
+{
+	return parted(seat, arg, unlike_scene);
 }
 
 /* HT: before the first handle, when there is no window yet. */
