@@ -165,11 +165,17 @@ GX_DEV int gx_bulk_fits_(const struct gx_bulk *bulk, const void *dst, uint32_t f
 	return bulk->staged && (((uintptr_t)dst | from | n) & 15) == 0;
 }
 
+/* What the engine cannot move. Called: a dozen copies of it would be half of a kernel's code. */
+GX_SLOW void gx_bulk_odd_(void *dst, const void *src, uint32_t n)
+{
+	gx_row_copy(dst, src, n);
+}
+
 GX_DEV void gx_bulk_store(struct gx_bulk *bulk, void *dst, uint32_t from, uint32_t n)
 {
 	gx_bulk_await_(bulk);
 	if (!gx_bulk_fits_(bulk, dst, from, n)) {
-		gx_row_copy(dst, bulk->src + from, n);
+		gx_bulk_odd_(dst, bulk->src + from, n);
 		return;
 	}
 	if (gx_lane() == 0)
@@ -185,7 +191,7 @@ GX_DEV void gx_bulk_scatter(struct gx_bulk *bulk, uint8_t *const *dst, uint32_t 
 			gx_bulk_issue_(bulk, dst[i] + at, 0, n);
 	for (uint32_t i = 0; i < count; i++)
 		if (dst[i] && !gx_bulk_fits_(bulk, dst[i] + at, 0, n))
-			gx_row_copy(dst[i] + at, bulk->src, n);
+			gx_bulk_odd_(dst[i] + at, bulk->src, n);
 	bulk->used = 1;
 }
 

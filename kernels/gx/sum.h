@@ -94,7 +94,8 @@ union sum_vector {
 	uint32_t w[4];
 };
 
-/* Adds the 16 bytes of one term. */
+/* Adds the 16 bytes of one term. This and sum_pack in as few instructions as the device allows: with more, a combine on
+ * few multiprocessors is bound by them and not by memory. */
 GX_DEV void sum_add(float *acc, gx_u4 v, float w, uint32_t dtype)
 {
 	union sum_vector u;
@@ -104,8 +105,8 @@ GX_DEV void sum_add(float *acc, gx_u4 v, float w, uint32_t dtype)
 		if (dtype == EP_NUM_F32) {
 			acc[i] = gx_fma(num_f32(u.w[i]), w, acc[i]);
 		} else if (dtype == EP_NUM_F16) {
-			acc[2 * i] = gx_fma(num_from_f16(u.w[i] & 0xffffu), w, acc[2 * i]);
-			acc[2 * i + 1] = gx_fma(num_from_f16(u.w[i] >> 16), w, acc[2 * i + 1]);
+			acc[2 * i] = gx_fma(gx_from_f16(u.w[i] & 0xffffu), w, acc[2 * i]);
+			acc[2 * i + 1] = gx_fma(gx_from_f16(u.w[i] >> 16), w, acc[2 * i + 1]);
 		} else {
 			acc[2 * i] = gx_fma(num_f32(u.w[i] << 16), w, acc[2 * i]);
 			acc[2 * i + 1] = gx_fma(num_f32(u.w[i] & 0xffff0000u), w, acc[2 * i + 1]);
@@ -113,7 +114,7 @@ GX_DEV void sum_add(float *acc, gx_u4 v, float w, uint32_t dtype)
 	}
 }
 
-GX_DEV gx_u4 sum_round(const float *acc, uint32_t dtype)
+GX_DEV gx_u4 sum_pack(const float *acc, uint32_t dtype)
 {
 	union sum_vector u;
 
@@ -121,9 +122,9 @@ GX_DEV gx_u4 sum_round(const float *acc, uint32_t dtype)
 		if (dtype == EP_NUM_F32)
 			u.w[i] = num_bits(acc[i]);
 		else if (dtype == EP_NUM_F16)
-			u.w[i] = num_to_f16(acc[2 * i]) | num_to_f16(acc[2 * i + 1]) << 16;
+			u.w[i] = gx_pack_f16(acc[2 * i], acc[2 * i + 1]);
 		else
-			u.w[i] = num_to_bf16(acc[2 * i]) | num_to_bf16(acc[2 * i + 1]) << 16;
+			u.w[i] = gx_pack_bf16(acc[2 * i], acc[2 * i + 1]);
 	}
 	return u.v;
 }
@@ -148,12 +149,11 @@ GX_DEV void sum_vectors(const struct sum *s, uint32_t dtype)
 				if (t[j])
 					sum_add(acc, v[j], s->weight[k + j], dtype);
 		}
-		gx_st_u4(s->out + (uint64_t)i * 16, sum_round(acc, dtype));
+		gx_st_u4(s->out + (uint64_t)i * 16, sum_pack(acc, dtype));
 	}
 }
 
-/* sum_add without a weight, and sum_round, in as few instructions as the device allows: with more, a combine on few
- * multiprocessors is bound by them and not by memory. */
+/* sum_add without a weight. */
 GX_DEV void sum_add_plain(float *acc, gx_u4 v, uint32_t dtype)
 {
 	union sum_vector u;
@@ -170,21 +170,6 @@ GX_DEV void sum_add_plain(float *acc, gx_u4 v, uint32_t dtype)
 			acc[2 * i + 1] = acc[2 * i + 1] + num_f32(u.w[i] & 0xffff0000u);
 		}
 	}
-}
-
-GX_DEV gx_u4 sum_pack(const float *acc, uint32_t dtype)
-{
-	union sum_vector u;
-
-	for (uint32_t i = 0; i < 4; i++) {
-		if (dtype == EP_NUM_F32)
-			u.w[i] = num_bits(acc[i]);
-		else if (dtype == EP_NUM_F16)
-			u.w[i] = gx_pack_f16(acc[2 * i], acc[2 * i + 1]);
-		else
-			u.w[i] = gx_pack_bf16(acc[2 * i], acc[2 * i + 1]);
-	}
-	return u.v;
 }
 
 #define SUM_WIDE 4u  /* vectors at a time */

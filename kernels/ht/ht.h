@@ -197,8 +197,11 @@ GX_DEV struct gx_limit ht_limit_later(const struct ht *ht, uint32_t quarters)
 GX_DEV uint32_t ht_wait(const struct ht *ht, const uint64_t *word, uint64_t value, uint32_t rank, uint32_t phase)
 {
 	struct gx_limit limit = ht_limit_later(ht, ht->op.far && phase == EP_KPHASE_RECV ? 2 : 0);
-	uint32_t result = (uint32_t)gx_wait(word, value, &limit);
+	uint32_t result;
 
+	if (gx_ballot(word != NULL) == 0)
+		return 1; /* without fetching the wait's code */
+	result = (uint32_t)gx_wait(word, value, &limit);
 	if (result == GX_ARRIVED)
 		return 1;
 	gx_op_fail_wait(&ht->op, result, rank, rank, phase);

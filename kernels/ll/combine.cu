@@ -16,21 +16,24 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	const struct ep_ll_args *a = ll->a;
 	const uint8_t *src = a->in + (uint64_t)row * a->row_bytes;
 	uint64_t to = ll_slot_at(ll, ll_there(ll, home), slot), from = to;
-	uint32_t room = gx_bulk_room(&ll->bulk), ok, far = ll_far(ll, home);
+	uint32_t room = gx_bulk_room(&ll->bulk), ok, far = ll_far(ll, home), seen = ll_seen_free(ll, home);
 	struct far_cmd put = { LL_NOBODY, GX_NO_RING, { { 0, 0 } } };
 	uint8_t *dst;
 
 	ok = gx_lane() == 0 && !ll_off(ll, home);
-	ok = ll_wait_free(ll, ok ? home : LL_NOBODY) && ok;
+	if (!seen)
+		ok = ll_wait_free(ll, ok ? home : LL_NOBODY) && ok;
 	if (!gx_shfl_u32(ok, 0))
 		return;
+	ll->freed |= ll_free_bit(home);
 	if (far)
 		from = (uint64_t)gx_op_ticket(&ll->rank_rows[home]) * a->row_pitch;
 	if (far)
 		put = ll_put(ll, gx_lane() == 0 ? home : LL_NOBODY, to, from, a->row_pitch);
 	dst = far ? ll_out(ll, home) + from : a->window[home] + ll->buffer * a->buffer_bytes + to;
 	gx_syncwarp();
-	gx_fence_proxy(); /* A4 */
+	if (!seen)
+		gx_fence_proxy(); /* A4 */
 	for (uint32_t at = 0; at < a->row_bytes; at += room) {
 		uint32_t n = a->row_bytes - at < room ? a->row_bytes - at : room;
 
@@ -61,7 +64,7 @@ GX_DEV void ll_return(struct ll *ll)
 {
 	const struct ep_ll_args *a = ll->a;
 	uint32_t rows = a->handle->rows, own = ll->direct ? 0 : a->tokens * a->shape.topk;
-	uint32_t items = rows + own + 1, item;
+	uint32_t items = rows + own + 1, item, n = 0;
 
 	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= items)
 		return;
@@ -69,7 +72,7 @@ GX_DEV void ll_return(struct ll *ll)
 		ll->ticket = gx_op_take(&a->state->send_ticket);
 	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
 		return;
-	while ((item = gx_shfl_u32(ll->ticket, 0)) < items) {
+	for (; (item = gx_shfl_u32(ll->ticket, 0)) < items; n++) {
 		if (item < rows) {
 			const struct ep_ll_entry *e = &ll->a->list[item];
 
@@ -80,9 +83,10 @@ GX_DEV void ll_return(struct ll *ll)
 			ll_return_row(ll, (uint32_t)ll->a->home_row[at], a->shape.rank,
 				      a->shape.masked ? ll->a->sent_slot[at] : at);
 		}
-		if (ll_finished(ll, items))
-			ll_signal(ll);
+		ll_next(ll);
 	}
+	if (ll_finished(ll, n, items))
+		ll_signal(ll);
 }
 
 /* ---- receive ---- */

@@ -41,6 +41,7 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	struct ll_route *w = &ll->route;
+	uint32_t reused = 0;
 
 	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
 		int32_t id = ll_expert(ll, token, k);
@@ -60,6 +61,7 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 		}
 		/* An own row that goes directly to the output needs no buffer. */
 		needs = new_peer && !(ll->direct && (uint32_t)peer == s->rank);
+		reused |= gx_ballot((int)needs) != 0;
 		if (!ll_wait_free(ll, needs ? (uint32_t)peer : LL_NOBODY))
 			new_peer = 0;
 		if (!has)
@@ -68,7 +70,8 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 		w->pos[k] = new_id ? (int32_t)gx_dev_add_relaxed_u32(ll_counter(ll, id, peer), 1) : -1;
 	}
 	gx_syncwarp();
-	gx_fence_proxy(); /* A4: the token's row goes over rows that peers have read */
+	if (reused)
+		gx_fence_proxy(); /* A4: the token's row goes over rows that peers have read */
 }
 
 /* The token's slot on the rank of k, and how many of its experts there precede k; -1: nothing is sent there. */
@@ -386,7 +389,7 @@ GX_DEV void ll_send_counts(struct ll *ll)
 
 GX_DEV void ll_send(struct ll *ll)
 {
-	uint32_t items = ll->a->tokens + 1, item; /* one more: a rank without tokens signals too */
+	uint32_t items = ll->a->tokens + 1, item, n = 0; /* one more: a rank without tokens signals too */
 
 	/* Tokens spread over blocks before a block takes a second one. */
 	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= items)
@@ -395,12 +398,13 @@ GX_DEV void ll_send(struct ll *ll)
 		ll->ticket = gx_op_take(&ll->a->state->send_ticket);
 	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
 		return;
-	while ((item = gx_shfl_u32(ll->ticket, 0)) < items) {
+	for (; (item = gx_shfl_u32(ll->ticket, 0)) < items; n++) {
 		if (item < ll->a->tokens)
 			ll_send_token(ll, item);
-		if (ll_finished(ll, items))
-			ll_send_counts(ll);
+		ll_next(ll);
 	}
+	if (ll_finished(ll, n, items))
+		ll_send_counts(ll);
 }
 
 /* ---- end ---- */

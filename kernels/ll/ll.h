@@ -76,21 +76,6 @@ GX_DEV uint32_t ll_wait_word(const struct ll *ll, const uint32_t *word)
 
 /* ---- beginning and end ---- */
 
-GX_DEV void ll_arrays(struct ll *ll)
-{
-	const struct ep_ll_shape *s = &ll->a->shape;
-
-	ll->rank_rows = (uint32_t *)(ll->a->state + 1);
-	ll->src_ticket = ll->rank_rows + s->nranks;
-	ll->src_claim = ll->src_ticket + s->nranks;
-	ll->src_ready = ll->src_claim + s->nranks;
-	ll->expert_rows = ll->src_ready + s->nranks;
-	ll->fill = ll->expert_rows + s->experts;
-	ll->base = ll->fill + s->per_rank;
-	ll->off = ll->base + (uint64_t)s->nranks * s->per_rank;
-	ll->src_rows = ll->off + s->nranks;
-}
-
 /* The least recently used free buffer; 2 when staged operations hold both. Not by parity of the epoch: two handles in a
  * legal order could then wait for each other. */
 GX_DEV uint32_t ll_pick(const struct ep_ll_state *state)
@@ -100,31 +85,6 @@ GX_DEV uint32_t ll_pick(const struct ep_ll_state *state)
 	if (state->busy[1] != 0)
 		return 0;
 	return state->used[1] < state->used[0];
-}
-
-GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far, uint32_t lacks)
-{
-	ll->a = a;
-	ll->lacks = lacks;
-	ll_arrays(ll);
-	ll->direct = (a->flags & (EP_LL_SEND | EP_LL_RECV)) == (EP_LL_SEND | EP_LL_RECV);
-	ll->op.rank = a->shape.rank;
-	ll->op.nranks = a->shape.nranks;
-	ll->op.kind = kind;
-	ll->op.report = a->report;
-	ll->op.errors = &a->state->errors;
-	ll->op.control = a->control;
-	ll->op.far = far;
-	ll->op.failed_at = ep_ll_failed_at(a->shape.nranks);
-	ll->op.failed_afar = ep_ll_far_at(a->shape.nranks, ll->op.failed_at);
-	ll->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
-	ll->op.limit.abort = a->abort;
-	ll->op.limit.gone = NULL;
-	/* With masks the failure of another rank does not end this launch: it is masked when it is waited for. */
-	ll->op.broken = ll_is(ll, EP_LL_MASK) ? &a->state->broken : NULL;
-	ll->op.limit.failed = ll->op.broken ? ll->op.broken : ll_own(ll, ll->op.failed_at);
-	ll->op.limit.afar = far ? (const uint64_t *)(a->far.control + ll->op.failed_afar) : NULL;
-	ll->op.epoch = a->state->epoch;
 }
 
 /* All threads. Engines spin from here to ll_ended. */
@@ -155,6 +115,7 @@ GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind
 	ll->op.epoch = ll_is(ll, EP_LL_SEND) ? a->state->epoch + 1 : a->handle->epoch;
 	ll->buffer = ll_is(ll, EP_LL_SEND) ? ll_pick(a->state) : a->handle->buffer;
 	ll->before = ll->buffer < 2 ? a->state->used[ll->buffer] : 0;
+	ll->freed = 0;
 	ll->implied = far && ll->buffer < 2 && a->state->implied[ll->buffer] != 0;
 	ll_begun(ll);
 	gx_bulk_open(&ll->bulk, shared, a->stage);
@@ -311,19 +272,27 @@ GX_DEV void ll_close(struct ll *ll)
 	gx_op_end(ll->a->counted, &state->ended);
 }
 
-/* Whether this warp finished the last item (R1, A1). All lanes; the warp's rows are drained first. The next ticket is
- * taken during the drain, not earlier: it would keep a row from an idle warp. */
-GX_DEV uint32_t ll_finished(struct ll *ll, uint32_t items)
+/* All lanes: whether this warp's n items were the last of all (R1, A1); its rows are drained first. Once per warp, when
+ * it finds no more work: a drain per row would leave the copy engine mostly idle. */
+GX_DEV uint32_t ll_finished(struct ll *ll, uint32_t n, uint32_t items)
 {
 	uint32_t done = 0;
 
-	ll->ticket = gx_op_take(&ll->a->state->send_ticket);
+	if (n == 0)
+		return 0;
 	gx_bulk_drain(&ll->bulk);
 	if (gx_lane() == 0)
-		done = gx_dev_add_acqrel_u32(&ll->a->state->send_done, 1) == items - 1;
+		done = gx_dev_add_acqrel_u32(&ll->a->state->send_done, n) == items - n;
 	done = gx_shfl_u32(done, 0);
 	gx_syncwarp();
 	return done;
+}
+
+/* All lanes, when an item's stores are on their way; not earlier: it would keep the next one from an idle warp. */
+GX_DEV void ll_next(struct ll *ll)
+{
+	gx_syncwarp(); /* the next item overwrites this one's route */
+	ll->ticket = gx_op_take(&ll->a->state->send_ticket);
 }
 
 #endif

@@ -130,11 +130,13 @@ GX_DEV void ll_barrier_wait(struct ll *ll, uint32_t rank, uint64_t number)
 	uint32_t masks = ll_is(ll, EP_LL_MASK), result;
 
 	result = ll->op.far ? ll_wait_far(ll->a, at, number, rank, deadline, masks)
-			    : ll_wait_near(ll, at, number, rank, deadline); /* A3 */
+			    : ll_wait_near(ll->a, rank == LL_NOBODY ? NULL : ll_own(ll, at), number, rank,
+					   deadline); /* A3 */
 	if (result == GX_ARRIVED)
 		return;
-	if (masks)
-		ll_missed(ll, rank, result, EP_KPHASE_RECV);
+	if (masks) /* not again: nobody waits for a rank that is late here */
+		ll_missed(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, EP_KPHASE_RECV, ll->op.far), rank, result,
+			  LL_AGAIN);
 	else
 		gx_op_fail_wait(&ll->op, result, rank, rank, EP_KPHASE_RECV);
 }

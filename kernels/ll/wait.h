@@ -25,6 +25,7 @@ struct ll {
 	uint32_t direct;  /* own rows bypass the window: the operation is one launch, not two halves */
 	uint64_t before;  /* the epoch whose acks free the buffer; 0: never used */
 	uint32_t implied; /* ... or, of far ranks, the signal after it */
+	uint64_t freed;	  /* the first 64 ranks whose buffer this warp has seen free, as bits */
 	uint64_t failed;  /* lane 0: the failed word when the launch began */
 	uint32_t ticket;  /* lane 0: the next row to send */
 	uint32_t token;	  /* combine, lane 0 of the last warp: the next token to sum */
@@ -122,6 +123,48 @@ GX_DEV int64_t ll_topk(const struct ep_ll_args *a, uint32_t token, uint32_t k)
 	if (a->flags & EP_LL_IDX32)
 		return ((const int32_t *)a->topk_idx)[i];
 	return ((const int64_t *)a->topk_idx)[i];
+}
+
+/* ---- the operation ---- */
+
+GX_DEV void ll_arrays(struct ll *ll)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+
+	ll->rank_rows = (uint32_t *)(ll->a->state + 1);
+	ll->src_ticket = ll->rank_rows + s->nranks;
+	ll->src_claim = ll->src_ticket + s->nranks;
+	ll->src_ready = ll->src_claim + s->nranks;
+	ll->expert_rows = ll->src_ready + s->nranks;
+	ll->fill = ll->expert_rows + s->experts;
+	ll->base = ll->fill + s->per_rank;
+	ll->off = ll->base + (uint64_t)s->nranks * s->per_rank;
+	ll->src_rows = ll->off + s->nranks;
+}
+
+GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far, uint32_t lacks)
+{
+	ll->a = a;
+	ll->lacks = lacks;
+	ll_arrays(ll);
+	ll->direct = (a->flags & (EP_LL_SEND | EP_LL_RECV)) == (EP_LL_SEND | EP_LL_RECV);
+	ll->op.rank = a->shape.rank;
+	ll->op.nranks = a->shape.nranks;
+	ll->op.kind = kind;
+	ll->op.report = a->report;
+	ll->op.errors = &a->state->errors;
+	ll->op.control = a->control;
+	ll->op.far = far;
+	ll->op.failed_at = ep_ll_failed_at(a->shape.nranks);
+	ll->op.failed_afar = ep_ll_far_at(a->shape.nranks, ll->op.failed_at);
+	ll->op.limit.deadline = gx_clock_ns() + a->timeout_ns;
+	ll->op.limit.abort = a->abort;
+	ll->op.limit.gone = NULL;
+	/* With masks the failure of another rank does not end this launch: it is masked when it is waited for. */
+	ll->op.broken = ll_is(ll, EP_LL_MASK) ? &a->state->broken : NULL;
+	ll->op.limit.failed = ll->op.broken ? ll->op.broken : ll_own(ll, ll->op.failed_at);
+	ll->op.limit.afar = far ? (const uint64_t *)(a->far.control + ll->op.failed_afar) : NULL;
+	ll->op.epoch = a->state->epoch;
 }
 
 /* ---- waits ---- */
@@ -253,6 +296,7 @@ GX_SLOW uint32_t ll_also_silent(const struct ep_ll_args *a, const struct ep_far 
 }
 
 #define LL_LATELY 64u /* operations */
+#define LL_AGAIN 2u   /* times that a wait is extended at most */
 
 /*
  * With masks, at the deadline: whether to extend it by half a timeout. A dying rank may have signalled only some peers.
@@ -270,36 +314,51 @@ GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, ui
 		return 0;
 	if (again == 0 && ll_also_silent(ll->a, ll->op.far, NULL, lately, epoch, rank) != rank)
 		return 1;
-	return again < 2 && !ll_far(ll, rank) && ll_far(ll, ll_also_silent(ll->a, ll->op.far, NULL, 0, epoch, rank));
+	return again < LL_AGAIN && !ll_far(ll, rank) &&
+	       ll_far(ll, ll_also_silent(ll->a, ll->op.far, NULL, 0, epoch, rank));
 }
 
-/* One thread, after a wait that ended without the word: masks the rank (with masks), or the operation has failed. A
- * launch that has failed masks nobody: its waits end early, and say nothing of the rank. */
-GX_DEV void ll_missed(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase)
-{
-	uint32_t other;
+/* Of a wait in an operation; far: the group has far ranks. */
+#define LL_WAIT(kind, phase, far) ((kind) | (phase) << 8 | (uint32_t)((far) != NULL) << 16)
 
-	if (ll_is(ll, EP_LL_MASK) && result != GX_ABORTED && gx_ld_relaxed_u64(&ll->a->state->broken) == 0) {
-		gx_st_relaxed_u32(&ll->off[rank], 1);
-		ll_raise(ll, EP_ASYNC_TIMEOUT);
-		return;
+/*
+ * One thread, after a wait that ended without the word. 1: waits again. Else the rank is masked (with masks), or the
+ * operation has failed. A launch that has failed masks nobody: its waits end early, and say nothing of the rank. Makes
+ * its own struct ll: it is called, because a dozen copies of all this would be a third of a kernel's code.
+ */
+GX_SLOW uint32_t ll_missed(const struct ep_ll_args *a, uint64_t epoch, uint32_t wait, uint32_t rank, uint32_t result,
+			   uint32_t again)
+{
+	uint32_t phase = wait >> 8 & 0xff, other;
+	struct ll ll;
+
+	ll_begin(&ll, a, wait & 0xff, wait >> 16 ? &a->far : NULL, 0);
+	ll.op.epoch = epoch;
+	if (ll_again(&ll, rank, result, phase, again))
+		return 1;
+	if (ll_is(&ll, EP_LL_MASK) && result != GX_ABORTED && gx_ld_relaxed_u64(&a->state->broken) == 0) {
+		gx_st_relaxed_u32(&ll.off[rank], 1);
+		ll_raise(&ll, EP_ASYNC_TIMEOUT);
+		return 0;
 	}
-	other = result == GX_TIMED_OUT ? ll_also_silent(ll->a, ll->op.far, ll->off, 0, ll->op.epoch, rank) : rank;
-	gx_op_fail_wait(&ll->op, result, rank, other, phase);
+	other = result == GX_TIMED_OUT ? ll_also_silent(a, ll.op.far, ll.off, 0, epoch, rank) : rank;
+	gx_op_fail_wait(&ll.op, result, rank, other, phase);
+	return 0;
 }
 
-/* All lanes, each for a near rank of its own. */
-GX_DEV uint32_t ll_wait_near(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint64_t deadline)
+/* All lanes, each for a word of its own, or NULL. */
+GX_SLOW uint32_t ll_wait_near(const struct ep_ll_args *a, const uint64_t *word, uint64_t value, uint32_t rank,
+			      uint64_t deadline)
 {
-	struct gx_limit limit = ll->op.limit;
+	struct gx_limit limit = { deadline, a->abort, NULL, NULL, NULL };
 
-	limit.deadline = deadline;
-	if (ll_is(ll, EP_LL_MASK)) {
-		limit.afar = limit.failed; /* of this launch, and as rarely as gone */
-		limit.failed = NULL;
-		limit.gone = rank != LL_NOBODY ? &ll->a->gone[rank] : NULL;
+	if (a->flags & EP_LL_MASK) { /* of this launch, and as rarely as gone */
+		limit.afar = &a->state->broken;
+		limit.gone = word ? &a->gone[rank] : NULL;
+	} else {
+		limit.failed = (const uint64_t *)(a->mine + ep_ll_failed_at(a->shape.nranks));
 	}
-	return (uint32_t)gx_wait(rank != LL_NOBODY ? ll_own(ll, at) : NULL, value, &limit);
+	return (uint32_t)gx_wait(word, value, &limit);
 }
 
 /*
@@ -311,25 +370,25 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 	uint64_t deadline = ll->op.limit.deadline;
 	uint32_t ok = 1;
 
-	for (uint32_t again = 0;; again++) {
+	for (uint32_t again = 0; gx_ballot(rank != LL_NOBODY) != 0; again++) {
+		const uint64_t *word = rank != LL_NOBODY ? ll_own(ll, at) : NULL;
 		uint32_t result;
 
 		if (ll->op.far)
 			result = ll_wait_far(ll->a, at, value, rank, deadline, ll_is(ll, EP_LL_MASK));
 		else
-			result = ll_wait_near(ll, at, value, rank, deadline);
+			result = ll_wait_near(ll->a, word, value, rank, deadline);
 		if (result == GX_ARRIVED) {
 			rank = LL_NOBODY;
-		} else if (ll_again(ll, rank, result, phase, again)) {
+		} else if (ll_missed(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, phase, ll->op.far), rank, result,
+				     again)) {
 			deadline += ll->a->timeout_ns / 2;
 		} else {
-			ll_missed(ll, rank, result, phase);
 			rank = LL_NOBODY;
 			ok = 0;
 		}
-		if (gx_ballot(rank != LL_NOBODY) == 0)
-			return ok;
 	}
+	return ok;
 }
 
 /* All lanes, each for a word of its own, of groups with far ranks: whether all have come, as the last wait that looked
@@ -364,6 +423,17 @@ GX_DEV uint32_t ll_wait_free(const struct ll *ll, uint32_t peer)
 	if (ll->op.far && ll_shown(ll, at, value, far, peer != LL_NOBODY))
 		return 1;
 	return ll_wait(ll, at, value, peer, EP_KPHASE_SEND);
+}
+
+/* Whether the warp has waited for peer's buffer in this launch, and fenced what it writes there. */
+GX_DEV uint32_t ll_seen_free(const struct ll *ll, uint32_t peer)
+{
+	return peer < 64 && (ll->freed >> peer & 1) != 0;
+}
+
+GX_DEV uint64_t ll_free_bit(uint32_t peer)
+{
+	return peer < 64 ? (uint64_t)1 << peer : 0;
 }
 
 /* As ll_wait, A2. With masks, a source that is ahead may have continued without this rank, and its rows belong to a

@@ -54,7 +54,8 @@ static void set_up(void)
 	static uint8_t here; /* what near ranks' entries point to */
 
 	far_size = ep_ll_far_size(RANKS);
-	state = calloc(1, sizeof(*state));
+	a.shape.nranks = RANKS;
+	state = calloc(1, ep_ll_state_size(&a.shape));
 	far_page = aligned_alloc(EP_LL_FAR_LINE, far_size);
 	a.mine = calloc(1, ep_ll_control_size(RANKS));
 	if (!state || !far_page || !a.mine)
@@ -62,7 +63,6 @@ static void set_up(void)
 	memset(far_page, 0, far_size);
 	for (uint32_t r = 0; r < NEAR; r++)
 		control[r] = &here;
-	a.shape.nranks = RANKS;
 	a.state = state;
 	a.control = control;
 	a.far.control = far_page;
@@ -200,26 +200,21 @@ static void missing(void)
 
 struct masked {
 	uint64_t ns;
-	uint32_t far;  /* the group has far ranks */
-	uint32_t *off; /* [RANKS] */
+	uint32_t far; /* the group has far ranks */
 };
 
-static uint32_t errors, async[8];
+static uint32_t async[8], *off; /* off: [RANKS] */
 static struct ep_kernel_report report;
 static uint64_t gone[RANKS];
 
 static void masked_kernel(const void *args)
 {
 	const struct masked *m = args;
-	struct ll ll = { .a = &a, .off = m->off };
 	uint32_t rank = m->far ? LATE : 3;
+	struct ll ll;
 
-	ll.op = (struct gx_op){ .nranks = RANKS, .report = &report, .errors = &errors, .control = a.control };
-	ll.op.far = m->far ? &a.far : NULL;
-	ll.op.broken = &state->broken;
+	ll_begin(&ll, &a, EP_KIND_DISPATCH, m->far ? &a.far : NULL, 0);
 	ll.op.limit.deadline = gx_clock_ns() + m->ns;
-	ll.op.limit.abort = &abort_word;
-	ll.op.limit.failed = ll.op.broken;
 	ll.op.epoch = 99;
 	ll_wait(&ll, ep_ll_signal_at(rank), 99, gx_lane() == 0 ? rank : LL_NOBODY, EP_KPHASE_SEND);
 }
@@ -228,7 +223,7 @@ static void *break_later(void *word)
 {
 	usleep(30000);
 	if (word == &state->broken)
-		__atomic_store_n(&errors, 1, __ATOMIC_RELAXED); /* as gx_op_blame */
+		__atomic_store_n(&state->errors, 1, __ATOMIC_RELAXED); /* as gx_op_blame */
 	__atomic_store_n((uint64_t *)word, EP_FAILED_WORD(0, 1), __ATOMIC_RELEASE);
 	return NULL;
 }
@@ -239,8 +234,8 @@ static double masked_wait(struct masked *m, uint64_t *word)
 	uint64_t start = ep_now_ns();
 	pthread_t thread;
 
-	memset(m->off, 0, RANKS * sizeof(m->off[0]));
-	state->broken = errors = report.code = 0;
+	memset(off, 0, RANKS * sizeof(off[0]));
+	state->broken = state->errors = report.code = 0;
 	pthread_create(&thread, NULL, break_later, word);
 	CHECK(gx_host_launch(masked_kernel, m, 1, GX_WARP, 0) == 0, "launch");
 	start = ep_now_ns() - start;
@@ -250,15 +245,17 @@ static double masked_wait(struct masked *m, uint64_t *word)
 
 static void masked(void)
 {
-	static uint32_t off[RANKS];
 	uint64_t *page = (uint64_t *)(a.mine + ep_ll_failed_at(RANKS));
+	struct ll ll = { .a = &a };
 
+	ll_arrays(&ll);
+	off = ll.off;
 	a.flags = EP_LL_MASK;
 	a.async = async;
 	a.gone = gone;
 	a.report = &report;
 	for (uint32_t far = 0; far < 2; far++) {
-		struct masked m = { .ns = 20000000000, .far = far, .off = off };
+		struct masked m = { .ns = 20000000000, .far = far };
 		uint32_t rank = far ? LATE : 3;
 		double ms = masked_wait(&m, &state->broken);
 
