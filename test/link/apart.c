@@ -147,14 +147,14 @@ static int play_ll(struct seat *seat, const struct job *job)
 }
 
 /* Tensors are accessed in place once they are mapped, which is between two operations; threads by peer access. The
- * thread that maps them has its turn in the pauses. */
+ * threads that map them have their turns in the pauses; both ends rest up to 50 ms, several times. */
 static void play_direct(struct ht_rig *rig)
 {
 	anyEpReachCounts_t counts = ANYEP_REACH_COUNTS_INIT;
 
 	for (int i = 0; i < 40; i++) {
 		ht_script(rig, "UA DA CA");
-		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+		nanosleep(&(struct timespec){ .tv_nsec = i < 30 ? 10000000 : 100000000 }, NULL);
 	}
 	if (anyEpGroupReachCounts(rig->group, &counts) || !counts.direct)
 		seat_fail(rig->seat, "rank %d: %llu tensors in place, %llu staged, %llu mapped", seat_rank(rig->seat),
