@@ -260,20 +260,10 @@ GX_DEV void ht_tell_all(const struct ht *ht, uint64_t at)
 
 #define HT_TELL_ALL(ht, member) ht_tell_all(ht, offsetof(struct ep_ht_line, member))
 
-/* All lanes: whether this warp's n items were the last of all (R4, A4); its rows are drained first. Once per warp, when
- * it finds no more work: a drain per row would leave the copy engine mostly idle. */
+/* R4, A4. */
 GX_DEV uint32_t ht_finished(struct ht *ht, uint32_t which, uint32_t n, uint32_t items)
 {
-	uint32_t last = 0;
-
-	if (n == 0)
-		return 0;
-	gx_bulk_drain(&ht->bulk);
-	if (gx_lane() == 0)
-		last = gx_dev_add_acqrel_u32(&ht->a->state->finished[which], n) == items - n;
-	last = gx_shfl_u32(last, 0);
-	gx_syncwarp();
-	return last;
+	return gx_op_finished(&ht->bulk, &ht->a->state->finished[which], n, items);
 }
 
 GX_DEV uint32_t ht_take(struct ht *ht, uint32_t which)

@@ -272,20 +272,10 @@ GX_DEV void ll_close(struct ll *ll)
 	gx_op_end(ll->a->counted, &state->ended);
 }
 
-/* All lanes: whether this warp's n items were the last of all (R1, A1); its rows are drained first. Once per warp, when
- * it finds no more work: a drain per row would leave the copy engine mostly idle. */
+/* R1, A1. */
 GX_DEV uint32_t ll_finished(struct ll *ll, uint32_t n, uint32_t items)
 {
-	uint32_t done = 0;
-
-	if (n == 0)
-		return 0;
-	gx_bulk_drain(&ll->bulk);
-	if (gx_lane() == 0)
-		done = gx_dev_add_acqrel_u32(&ll->a->state->send_done, n) == items - n;
-	done = gx_shfl_u32(done, 0);
-	gx_syncwarp();
-	return done;
+	return gx_op_finished(&ll->bulk, &ll->a->state->send_done, n, items);
 }
 
 /* All lanes, when an item's stores are on their way; not earlier: it would keep the next one from an idle warp. */

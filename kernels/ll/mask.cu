@@ -134,7 +134,7 @@ GX_DEV void ll_barrier_wait(struct ll *ll, uint32_t rank, uint64_t number)
 					   deadline); /* A3 */
 	if (result == GX_ARRIVED)
 		return;
-	if (masks) /* not again: nobody waits for a rank that is late here */
+	if (masks) /* at once: a barrier's wait is not extended */
 		ll_missed(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, EP_KPHASE_RECV, ll->op.far), rank, result,
 			  LL_AGAIN);
 	else

@@ -172,6 +172,22 @@ GX_DEV uint32_t gx_op_ticket(uint32_t *counter)
 	return gx_shfl_u32(gx_op_take(counter), 0);
 }
 
+/* All lanes: whether this warp's n items were the last of all. R: its rows -> finished; pairs with A, the same counter.
+ * Once per warp, when it finds no more work: a drain per row would leave the copy engine mostly idle. */
+GX_DEV uint32_t gx_op_finished(struct gx_bulk *bulk, uint32_t *finished, uint32_t n, uint32_t items)
+{
+	uint32_t last = 0;
+
+	if (n == 0)
+		return 0;
+	gx_bulk_drain(bulk);
+	if (gx_lane() == 0)
+		last = gx_dev_add_acqrel_u32(finished, n) == items - n;
+	last = gx_shfl_u32(last, 0);
+	gx_syncwarp();
+	return last;
+}
+
 /* Whether this block is the last to leave. R: everything the block did -> left; pairs with A, the same counter. */
 GX_DEV int gx_op_leave(uint32_t *left)
 {
