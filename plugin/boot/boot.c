@@ -485,12 +485,27 @@ static bool hearsay(int err)
 	return err == EP_ETIMEOUT || err == EP_EREMOTE;
 }
 
+/* In a call with a deadline: a rank that stood still and is back has left the others no time, whatever they do next. */
+static int time_taken(struct ep_boot *b, char *why, size_t size)
+{
+	int rank = -1;
+
+	if (!b || b->pid != getpid())
+		return -ENOENT;
+	pthread_mutex_lock(&b->lock);
+	if (b->limit)
+		rank = ep_silence_past(b, b->limit - (uint64_t)b->timeout_ms * 1000000, why, size);
+	pthread_mutex_unlock(&b->lock);
+	return rank < 0 ? -ENOENT : 0;
+}
+
 int ep_boot_explain(struct ep_boot *b, int rc)
 {
 	char why[EP_WHY_MAX], last[512];
 	struct ep_blame blame;
 
-	if (!hearsay(-rc) || ep_boot_evidence(b, EP_EV_MISSING, &blame, why, sizeof(why)))
+	if (!hearsay(-rc) ||
+	    (ep_boot_evidence(b, EP_EV_MISSING, &blame, why, sizeof(why)) && time_taken(b, why, sizeof(why))))
 		return rc;
 	snprintf(last, sizeof(last), "%s", ep_last_error());
 	return strstr(last, why) ? rc : EP_FAIL(EP_BOOT, -rc, "%s: %s", why, last);

@@ -37,15 +37,26 @@ static void spread(struct ep_boot *b, uint32_t rank, const struct ep_conn *from)
 	pthread_cond_broadcast(&b->cond);
 }
 
-static void turn(struct ep_boot *b, uint32_t rank, bool silent, uint64_t since)
+static void silent_from(struct ep_boot *b, uint32_t rank, uint64_t since)
 {
 	struct ep_silence *s = &b->silence[rank];
 
-	if ((s->seq & 1) == silent)
+	if (s->seq & 1)
 		return;
 	*s = (struct ep_silence){ .seq = s->seq + 1, .since = since, .by = b->rank };
-	EP_INFO(EP_BOOT, silent ? "rank %u: rank %u does not answer pings" : "rank %u: rank %u answers again", b->rank,
-		rank);
+	EP_INFO(EP_BOOT, "rank %u: rank %u does not answer pings", b->rank, rank);
+	spread(b, rank, NULL);
+}
+
+static void answers(struct ep_boot *b, uint32_t rank)
+{
+	struct ep_silence *s = &b->silence[rank];
+
+	if (!(s->seq & 1))
+		return;
+	s->seq++;
+	s->until = ep_now_ns();
+	EP_INFO(EP_BOOT, "rank %u: rank %u answers again", b->rank, rank);
 	spread(b, rank, NULL);
 }
 
@@ -64,7 +75,7 @@ uint64_t ep_silence_tick(struct ep_boot *b, uint64_t now)
 			continue;
 		if (now >= due && waits) {
 			c->silent = true;
-			turn(b, c->peer, true, c->pinged);
+			silent_from(b, c->peer, c->pinged);
 			continue;
 		}
 		if (now >= due && !ep_loop_post(&b->loop, c, &ping, NULL)) {
@@ -81,7 +92,7 @@ void ep_silence_heard(struct ep_boot *b, struct ep_conn *c)
 	if (!c->silent)
 		return;
 	c->silent = false;
-	turn(b, c->peer, false, 0);
+	answers(b, c->peer);
 }
 
 int ep_silence_take(struct ep_boot *b, const struct ep_frame *f, struct ep_conn *from)
@@ -97,9 +108,10 @@ int ep_silence_take(struct ep_boot *b, const struct ep_frame *f, struct ep_conn 
 	s->seq = f->seq;
 	s->by = f->index;
 	s->since = f->total < now / 1000000 ? now - f->total * 1000000 : 0;
+	s->until = f->seq & 1 ? 0 : now;
 	spread(b, f->rank, from);
 	if (f->rank == b->rank) /* it stood still for a while, and is back */
-		turn(b, f->rank, false, 0);
+		answers(b, f->rank);
 	return 0;
 }
 
@@ -136,4 +148,24 @@ int ep_silence_find(const struct ep_boot *b, char *out, size_t size)
 		snprintf(out + at, size - at, " %s not answer (no reply to the pings of rank %u for %llu ms)",
 			 n > 1 ? "do" : "does", s->by, (unsigned long long)((ep_now_ns() - s->since) / 1000000));
 	return first;
+}
+
+int ep_silence_past(const struct ep_boot *b, uint64_t from, char *out, size_t size)
+{
+	uint64_t longest = 0;
+	int rank = -1;
+
+	for (uint32_t r = 0; r < b->nranks; r++) {
+		const struct ep_silence *s = &b->silence[r];
+
+		if (s->until <= from || s->until - s->since <= longest)
+			continue;
+		longest = s->until - s->since;
+		rank = (int)r;
+	}
+	if (rank >= 0)
+		snprintf(out, size, "rank %d did not answer the pings of rank %u for %llu ms, until %llu ms ago", rank,
+			 b->silence[rank].by, (unsigned long long)(longest / 1000000),
+			 (unsigned long long)((ep_now_ns() - b->silence[rank].until) / 1000000));
+	return rank;
 }

@@ -3,7 +3,8 @@
  * Which ranks stand still although their sockets are open (SIGSTOP, a hung host). Each end of an edge pings the other
  * when it has heard nothing for a quarter of the timeout; a neighbour that does not answer for another quarter is
  * silent, and all ranks are told: those that are not its neighbours may wait for it, or for blocks it should forward.
- * Silence fails nothing. It decides who is blamed when a wait times out, and is withdrawn when the rank answers.
+ * Silence fails nothing. It decides who is blamed when a wait times out, and is withdrawn when the rank answers; it is
+ * then told only where nobody else can be blamed for the time that is gone.
  */
 #ifndef EP_PLUGIN_BOOT_SILENCE_H
 #define EP_PLUGIN_BOOT_SILENCE_H
@@ -14,6 +15,7 @@
 struct ep_silence {
 	uint64_t seq;	/* odd: silent */
 	uint64_t since; /* when its neighbour sent the ping it did not answer */
+	uint64_t until; /* when the last one was withdrawn; 0: there was none */
 	uint32_t by;	/* the neighbour */
 };
 
@@ -27,5 +29,7 @@ int ep_silence_take(struct ep_boot *b, const struct ep_frame *f, struct ep_conn 
 void ep_silence_tell(struct ep_boot *b, struct ep_conn *c);
 /* The lowest silent rank, and in out "rank 0 and rank 3 do not answer (...)"; or -1. */
 int ep_silence_find(const struct ep_boot *b, char *out, size_t size);
+/* The rank that was silent longest of those that answer again since `from`, and in out how long; or -1. */
+int ep_silence_past(const struct ep_boot *b, uint64_t from, char *out, size_t size);
 
 #endif

@@ -121,6 +121,8 @@ int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, cons
 	/* Setting up a window frees pinned memory, which waits for kernels: nobody launches a kernel that waits for a
 	 * rank still setting up. */
 	rc = rc ? rc : ep_boot_barrier(group->boot);
+	if (rc)
+		rc = ep_group_explain(group, rc);
 	ep_boot_limit(group->boot, 0);
-	return rc ? ep_group_explain(group, rc) : 0;
+	return rc;
 }

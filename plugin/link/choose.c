@@ -370,6 +370,19 @@ static uint64_t connect_deadline(const struct choice *choice)
 	return choice->left || choice->rails > 1 ? earlier(limit, try_deadline(choice)) : limit;
 }
 
+static int connect_late(const struct ep_link *link, uint64_t start, uint64_t deadline)
+{
+	if (deadline <= start)
+		return EP_FAIL(EP_GROUP, EP_ETIMEOUT,
+			       "rank %d: the call's time was over before net %s could connect "
+			       "(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
+			       link->ctx.rank, link->net->name);
+	return EP_FAIL(EP_GROUP, EP_ETIMEOUT,
+		       "rank %d: net %s did not connect all ranks within %.1f s; check that they are on one network "
+		       "(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
+		       link->ctx.rank, link->net->name, (double)(deadline - start) / 1e9);
+}
+
 static int net_connect(struct choice *choice, const struct hello *all)
 {
 	struct ep_link *link = choice->link;
@@ -385,10 +398,7 @@ static int net_connect(struct choice *choice, const struct hello *all)
 	while (!(rc = link->net->ops.connect(link->listener, handles, nranks, link->ctx.rank, &link->comm)) &&
 	       !link->comm) {
 		if (ep_now_ns() > deadline) {
-			rc = EP_FAIL(EP_GROUP, EP_ETIMEOUT,
-				     "rank %d: net %s did not connect all ranks within %.1f s; check that they are on "
-				     "one network (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
-				     link->ctx.rank, link->net->name, (double)(deadline - start) / 1e9);
+			rc = connect_late(link, start, deadline);
 			break;
 		}
 		usleep(100);

@@ -101,6 +101,47 @@ Test(boot_stop, a_rank_that_answers_again_is_not_blamed)
 	ranks_free(all);
 }
 
+/* But a call that has then no time left names it, where nobody else is to blame. */
+static void robbed(struct rank *me)
+{
+	ep_boot_limit(me->boot, ep_deadline_ms(TIMEOUT_MS));
+	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
+	me->stage = 1;
+	if (me->rank == STOPPED)
+		UNTIL(me->all->stage == 1);
+	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
+	nap_ms(TIMEOUT_MS / 5); /* the news may take another way than the barrier */
+	ep_last_error_set("out of time");
+	rank_note(me, ep_boot_explain(me->boot, -EP_ETIMEOUT));
+	ep_boot_limit(me->boot, ep_deadline_ms(TIMEOUT_MS)); /* another call */
+	ep_last_error_set("out of time");
+	RANK_EXPECT(me, ep_boot_explain(me->boot, -EP_ETIMEOUT) && !strcmp(ep_last_error(), "out of time"));
+	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0); /* nobody leaves before */
+}
+
+Test(boot_stop, a_rank_that_took_the_time_is_named)
+{
+	struct ranks *all = ranks_new(5, robbed);
+
+	start(all);
+	for (int i = 0; i < all->n; i++)
+		cr_assert(UNTIL(all->rank[i].stage == 1));
+	rank_kill(&all->rank[STOPPED], SIGSTOP);
+	nap_ms(TIMEOUT_MS * 7 / 10);
+	rank_kill(&all->rank[STOPPED], SIGCONT);
+	all->stage = 1;
+	cr_expect_eq(ranks_reap(all, 0), 0);
+	for (int i = 0; i < all->n; i++) {
+		const struct rank *r = &all->rank[i];
+
+		cr_expect_eq(r->bad, 0);
+		cr_expect(r->rc == -EP_ETIMEOUT && !strncmp(r->why, "rank 0 did not answer the pings of rank ", 40) &&
+				  strstr(r->why, " ms ago: out of time"),
+			  "rank %d: %d, %s", i, r->rc, r->why);
+	}
+	ranks_free(all);
+}
+
 /* What is certain replaces what was only missed, also in a failure that was reported before. */
 static void dies_late(struct rank *me)
 {
