@@ -21,16 +21,23 @@ struct ep_window_ctx ep_group_window_ctx(struct ncclEpGroup *group)
 				       .like = group->control.peer ? &group->control : NULL };
 }
 
-/* A rank reaches another one way: a payload window must be mapped wherever the control page is. */
+/* A rank reaches another one way: a payload window must be mapped wherever the control page is. Where it is not, its
+ * owner may have left meanwhile, because of a third. */
 static int payload_mapped(const struct ncclEpGroup *group, const struct ep_window *win)
 {
-	for (int r = 0; r < group->nranks; r++)
-		if (group->control.peer[r] && !win->peer[r])
-			return EP_FAIL(EP_GROUP, EP_EDEVICE,
-				       "rank %d cannot map a window of %zu bytes of rank %d, though it maps its "
-				       "control page",
-				       group->rank, win->size, r);
-	return 0;
+	struct ep_blame blame;
+	char why[256];
+	int r = 0;
+
+	while (r < group->nranks && (!group->control.peer[r] || win->peer[r]))
+		r++;
+	if (r == group->nranks)
+		return 0;
+	if (!ep_boot_evidence(group->boot, EP_EV_MISSING, &blame, why, sizeof(why)))
+		return EP_FAIL(EP_GROUP, EP_EREMOTE, "%s: rank %d cannot map a window of rank %d", why, group->rank, r);
+	return EP_FAIL(EP_GROUP, EP_EDEVICE,
+		       "rank %d cannot map a window of %zu bytes of rank %d, though it maps its control page",
+		       group->rank, win->size, r);
 }
 
 int ep_group_payload_add(struct ncclEpGroup *group, size_t bytes)
