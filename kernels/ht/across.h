@@ -32,7 +32,7 @@ struct ht_step {
 /* The first row of a channel's step, by the step's number. Of the short ones there are as many of each size. */
 GX_DEV uint32_t ht_step_first(const struct ht *ht, uint32_t number)
 {
-	uint32_t ramp = ht->a->across.span.ramp, sizes = ht->x.sizes, size;
+	uint32_t ramp = ht->x.ramp, sizes = ht->x.sizes, size;
 
 	if (number >= ramp * sizes)
 		return (ramp << sizes) - ramp + (number - ramp * sizes) * ht->x.step_rows;
@@ -43,7 +43,7 @@ GX_DEV uint32_t ht_step_first(const struct ht *ht, uint32_t number)
 /* The number of the step that has a channel's row. */
 GX_DEV uint32_t ht_step_of(const struct ht *ht, uint32_t row)
 {
-	uint32_t ramp = ht->a->across.span.ramp, sizes = ht->x.sizes, size = 0, first = (ramp << sizes) - ramp;
+	uint32_t ramp = ht->x.ramp, sizes = ht->x.sizes, size = 0, first = (ramp << sizes) - ramp;
 
 	if (row >= first)
 		return ramp * sizes + (row - first) / ht->x.step_rows;
@@ -121,6 +121,7 @@ GX_DEV void ht_across_begin(struct ht *ht)
 	x->head = (uint32_t)ep_ht_row_head(in, x->entries, ht_is(ht, EP_HT_BACKWARD));
 	x->pitch = x->head + ht_pad(a->row_bytes) + (combine ? 0 : ht_pad(a->scale_bytes));
 	x->step_rows = (uint32_t)(a->across.step_bytes / x->pitch);
+	x->ramp = s->ramp[combine];
 	for (x->sizes = 0; x->sizes < EP_HT_SIZES && (1u << x->sizes) < x->step_rows; x->sizes++)
 		;
 	x->in = ht_flow_of(ht, in);

@@ -64,12 +64,11 @@ EP_SIZE_IS(ep_ht_peer, 8);
 
 /* The numbers of a group, the same on all ranks. */
 struct ep_ht_span {
-	uint32_t others; /* nodes but one; 0: all ranks map each other */
-	uint32_t most;	 /* clients of the rank that has most */
-	uint32_t wide;	 /* experts of the node that has most */
-	uint32_t steps;	 /* slots of a channel */
-	uint32_t ramp;	 /* short steps of each size */
-	uint32_t pad;
+	uint32_t others;  /* nodes but one; 0: all ranks map each other */
+	uint32_t most;	  /* clients of the rank that has most */
+	uint32_t wide;	  /* experts of the node that has most */
+	uint32_t steps;	  /* slots of a channel */
+	uint32_t ramp[2]; /* short steps of each size: of a dispatch, of a combine */
 };
 EP_SIZE_IS(ep_ht_span, 24);
 

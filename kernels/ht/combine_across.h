@@ -3,7 +3,8 @@
  * HT combine across nodes. Two kinds of work: sum a client's rows in this node and send the sums home, a step at a
  * time; and sum a token of this rank, when the sums of all its nodes have arrived. Tokens are taken in order, and so
  * are the steps of a channel: the lowest token that waits has its rows in the oldest steps, for which there is always
- * room.
+ * room. Half of a block's warps take tokens only when no steps are left to send: a warp that fills a step while it
+ * holds a token lets the token wait, and with it the slots of its rows.
  */
 #ifndef EP_KERNELS_HT_COMBINE_ACROSS_H
 #define EP_KERNELS_HT_COMBINE_ACROSS_H
@@ -179,15 +180,20 @@ GX_DEV uint32_t ht_home_some(struct ht *ht, struct ht_home *home, uint32_t *bad)
 /* All lanes: does one piece of work. */
 GX_DEV enum ht_found ht_combine_some(struct ht *ht, struct ht_home *home, uint32_t *bad)
 {
-	struct ht_step out = ht_step_take(ht, &ht->x.out);
+	uint32_t sends = gx_warp() < (gx_warps() + 1) / 2;
+	struct ht_step out = { HT_NO_MORE, 0 };
 
+	if (sends)
+		out = ht_step_take(ht, &ht->x.out);
 	if (ht_step_is(out)) {
 		ht_relay_step(ht, out);
 		home->loaded = 0;
 		return HT_DONE_SOME;
 	}
+	if (gx_warps() > 1 && out.channel != HT_NO_MORE)
+		return HT_NOTHING_YET;
 	if (ht_home_some(ht, home, bad)) {
-		if (gx_warp() == 0) /* as in a dispatch */
+		if (gx_warp() == gx_warps() - 1) /* as in a dispatch */
 			ht_look(ht, 1);
 		return HT_DONE_SOME;
 	}
@@ -212,7 +218,7 @@ GX_DEV void ht_combine_across(struct ht *ht)
 	struct ht_idle idle = { 0, 0 };
 	enum ht_found found;
 
-	if (gx_warp() == 0) /* as in a dispatch: which slots are free */
+	if (gx_warp() == gx_warps() - 1) /* as in a dispatch: which slots are free */
 		ht_look(ht, 1);
 	while (!bad && (found = ht_combine_some(ht, &home, &bad)) != HT_NOTHING_LEFT) {
 		enum gx_wait_result result;

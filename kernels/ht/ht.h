@@ -51,7 +51,7 @@ struct ht_across {
 	uint32_t *row;
 	uint32_t entries; /* the most of a row */
 	uint32_t head, pitch, step_rows;
-	uint32_t sizes; /* of short steps */
+	uint32_t ramp, sizes; /* short steps of each size, and how many sizes */
 	struct ht_flow in, out;
 };
 

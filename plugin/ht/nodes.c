@@ -18,8 +18,9 @@
  */
 static const struct {
 	uint32_t bytes, rows, slots;
-	uint32_t ramp; /* of all channels together */
-} steps_gpu = { 131072, 32, EP_HT_STEPS, 16 }, steps_cpu = { 262144, 64, 16, 1 };
+	uint32_t ramp
+		[2]; /* of all channels together: of a dispatch, of a combine, whose rows are sums and take longer */
+} steps_gpu = { 131072, 32, EP_HT_STEPS, { 16, 32 } }, steps_cpu = { 262144, 64, 16, { 1, 1 } };
 
 /* All ranks by node. */
 struct map {
@@ -142,12 +143,13 @@ void ep_ht_steps_find(const struct ncclEpGroup *group, struct ep_ht_nodes *out)
 
 	out->step_bytes = steps_cpu.bytes;
 	out->step_rows = steps_cpu.rows;
-	out->span.ramp = steps_cpu.ramp;
+	memcpy(out->span.ramp, steps_cpu.ramp, sizeof(out->span.ramp));
 	for (int r = 0; r < group->nranks; r++)
 		if (group->topo.rank[r].dev.kind != EP_DEV_HOST) {
 			out->step_bytes = steps_gpu.bytes;
 			out->step_rows = steps_gpu.rows;
-			out->span.ramp = (steps_gpu.ramp + others - 1) / others;
+			for (int i = 0; i < 2; i++)
+				out->span.ramp[i] = (steps_gpu.ramp[i] + others - 1) / others;
 			most = steps_gpu.slots;
 		}
 	while (out->step_bytes > STEP_MIN && (size_t)others * SLOTS_MIN * out->step_bytes > RINGS_BYTES)
@@ -158,7 +160,8 @@ void ep_ht_steps_find(const struct ncclEpGroup *group, struct ep_ht_nodes *out)
 	enough = group->cfg.max_dispatch / ep_ht_step_rows(out, group->cfg.max_token_bytes) + 1;
 	slots = slots < enough ? slots : enough;
 	out->span.steps = slots < SLOTS_MIN ? SLOTS_MIN : (uint32_t)slots;
-	out->span.ramp = ramp_fit(out->span.ramp, out->span.steps);
+	for (int i = 0; i < 2; i++)
+		out->span.ramp[i] = ramp_fit(out->span.ramp[i], out->span.steps);
 }
 
 static void span_find(const struct ncclEpGroup *group, const struct map *m, struct ep_ht_nodes *out)
