@@ -57,7 +57,8 @@ bool ep_boot_alive(struct ep_boot *boot, int rank);
  * stronger evidence: a socket may close a little later than a signal is missed.
  */
 int ep_boot_evidence(struct ep_boot *boot, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size);
-/* The same for a call that failed with rc and the last error: the message becomes "why: last error". Returns rc. */
+/* The same for a call that failed with rc and the last error: the message becomes "why: last error". Without evidence,
+ * and in a call with a deadline, why is who stood still during it and is back. Returns rc. */
 int ep_boot_explain(struct ep_boot *boot, int rc);
 
 /* Tells every rank that this one gives up; err and message are what they report. A timeout or another rank's failure is
