@@ -18,8 +18,8 @@
  */
 static const struct {
 	uint32_t bytes, rows, slots;
-	uint32_t ramp
-		[2]; /* of all channels together: of a dispatch, of a combine, whose rows are sums and take longer */
+	/* Of all channels together: of a dispatch, of a combine, whose rows are sums and take longer. */
+	uint32_t ramp[2];
 } steps_gpu = { 131072, 32, EP_HT_STEPS, { 16, 32 } }, steps_cpu = { 262144, 64, 16, { 1, 1 } };
 
 /* All ranks by node. */

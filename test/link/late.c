@@ -46,21 +46,7 @@ int __wrap_ep_net_try(const char *spec, struct ep_net **out, char why[EP_NET_WHY
 	return rc;
 }
 
-/* ---- the link ---- */
-
-static void rank_lost(void *arg, int rank, const char *why)
-{
-	(void)arg;
-	(void)rank;
-	(void)why;
-}
-
-static void net_failed(void *arg, int err, const char *why)
-{
-	(void)arg;
-	(void)err;
-	(void)why;
-}
+/* ---- the link, which never opens: it has nobody to report losses to ---- */
 
 static int late_job(struct seat *seat, const void *arg)
 {
@@ -78,9 +64,7 @@ static int late_job(struct seat *seat, const void *arg)
 					   .rank = group->rank,
 					   .nranks = group->nranks,
 					   .mapped = group->control.peer,
-					   .far_size = 4096,
-					   .rank_lost = rank_lost,
-					   .failed = net_failed };
+					   .far_size = 4096 };
 
 		apart = true;
 		ep_boot_limit(group->boot, job->left_ms ? ep_deadline_ms(job->left_ms) : ep_now_ns());
