@@ -64,9 +64,10 @@ EP_SIZE_IS(ep_nic_job, 64);
 /* Of a context. Between launches all that was taken is delivered. */
 struct ep_nic_state {
 	uint32_t taken;			 /* descriptors with a job */
-	uint32_t next;			 /* those that a worker has begun */
+	uint32_t next;			 /* all below are begun */
 	uint32_t closed;		 /* this launch takes no more */
 	uint32_t logged;		 /* records written */
+	uint32_t begun[EP_NIC_ENTRIES];	 /* index + 1: a worker has the job, or it needs none */
 	uint32_t copied[EP_NIC_ENTRIES]; /* index + 1: the job's bytes have been copied, or are in it */
 	uint32_t in[EP_NIC_PORTS];	 /* jobs to each port, */
 	uint32_t out[EP_NIC_PORTS];	 /* those that left the window */
@@ -74,7 +75,7 @@ struct ep_nic_state {
 	uint32_t fifo[EP_NIC_PORTS][EP_NIC_ENTRIES];
 	struct ep_nic_job job[EP_NIC_ENTRIES];
 };
-EP_SIZE_IS(ep_nic_state, 16 + EP_NIC_ENTRIES * 68 + EP_NIC_PORTS * (12 + EP_NIC_ENTRIES * 4));
+EP_SIZE_IS(ep_nic_state, 16 + EP_NIC_ENTRIES * 72 + EP_NIC_PORTS * (12 + EP_NIC_ENTRIES * 4));
 
 struct ep_nic_wire {
 	uint64_t free; /* gx_clock_ns from which it is free */

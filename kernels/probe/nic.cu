@@ -153,6 +153,7 @@ GX_DEV void nic_job_make(struct ep_nic_state *s, const struct ep_nic_desc *d, ui
 		return;
 	for (uint32_t w = 0; w < EP_NIC_SMALL / 8; w++)
 		job->word[w] = d->word[w];
+	gx_st_relaxed_u32(&s->begun[i % EP_NIC_ENTRIES], i + 1);  /* R1 */
 	gx_st_relaxed_u32(&s->copied[i % EP_NIC_ENTRIES], i + 1); /* R2 */
 }
 
@@ -251,49 +252,57 @@ GX_DEV void nic_copy(struct nic *n, struct ep_nic_job *job)
 	gx_bulk_drain(&n->bulk);
 }
 
-/* One lane: the next job of a context that nobody has begun; *job: its index. 0: none. */
-GX_DEV uint32_t nic_take(struct ep_nic_state *s, uint32_t *job)
+#define NIC_PASSED 2u
+
+/*
+ * All lanes: a job of a context that nobody has begun; *job: its index. 0: none; NIC_PASSED: none of those looked at,
+ * but there are more. Each lane looks at one, and each warp takes another: with a counter of those begun, a context had
+ * one taken per round trip, 1.2 million in a second.
+ */
+GX_DEV uint32_t nic_take(const struct nic *n, struct ep_nic_state *s, uint32_t *job)
 {
-	uint32_t mine = gx_ld_relaxed_u32(&s->next), got = 0;
+	uint32_t next = gx_shfl_u32(gx_ld_relaxed_u32(&s->next), 0), i = next + gx_lane(), was = 0, got = 0, first;
+	uint32_t there = (int32_t)(gx_ld_acquire_u32(&s->taken) - i) > 0; /* A1 */
+	uint64_t all, left;
 
-	while (!got && (int32_t)(gx_ld_acquire_u32(&s->taken) - mine) > 0) { /* A1 */
-		uint32_t now = gx_dev_cas_acquire_u32(&s->next, mine, mine + 1);
-
-		got = now == mine;
-		mine = got ? mine : now;
-	}
-	*job = mine;
-	return got;
+	if (there)
+		was = gx_ld_relaxed_u32(&s->begun[i % EP_NIC_ENTRIES]);
+	all = gx_ballot((int)there);
+	left = gx_ballot(there && (int32_t)(was - (i + 1)) < 0);
+	first = gx_popc(all & ~left & ~((all & ~left) + 1)); /* the oldest, all begun */
+	if (gx_lane() == 0 && first)
+		gx_dev_cas_acquire_u32(&s->next, next, next + first);
+	*job = 0;
+	if (left == 0)
+		return all != 0 ? NIC_PASSED : 0;
+	for (uint32_t skip = n->self % gx_popc(left); skip; skip--)
+		left &= left - 1;
+	first = gx_popc((left & (0 - left)) - 1);
+	if (gx_lane() == first)
+		got = gx_dev_cas_acquire_u32(&s->begun[i % EP_NIC_ENTRIES], was, i + 1) == was;
+	*job = gx_shfl_u32(i, first);
+	return gx_shfl_u32(got, first) ? 1 : NIC_PASSED;
 }
 
 /* All lanes: one job of the context, if it has any. */
 GX_DEV uint32_t nic_work(struct nic *n, uint32_t c)
 {
 	struct ep_nic_state *s = &n->a->state[c];
-	uint32_t closed = 0, mine = 0, has = 0;
+	uint32_t closed = gx_shfl_u32(gx_ld_acquire_u32(&s->closed), 0), mine, has; /* A5 */
 	struct ep_nic_job *job;
 
-	if (gx_lane() == 0) {
-		closed = gx_ld_acquire_u32(&s->closed); /* A5 */
-		has = nic_take(s, &mine);
-	}
-	closed = gx_shfl_u32(closed, 0);
-	mine = gx_shfl_u32(mine, 0);
-	has = gx_shfl_u32(has, 0);
+	has = nic_take(n, s, &mine);
 	gx_syncwarp();
-	if (!has)
-		return closed ? 0 : NIC_OPEN;
+	if (has != 1)
+		return has == NIC_PASSED ? NIC_OPEN | NIC_MOVED : closed ? 0 : NIC_OPEN;
 	job = &s->job[mine % EP_NIC_ENTRIES];
-	/* An inline put needs no copy, so it may be delivered, and its entry used again, before a worker comes by. */
-	if ((int32_t)(gx_ld_relaxed_u32(&s->copied[mine % EP_NIC_ENTRIES]) - (mine + 1)) < 0) {
-		if (job->bytes > EP_NIC_SMALL)
-			nic_copy(n, job);
-		else if (gx_lane() == 0)
-			nic_fetch(job);
-		gx_syncwarp();
-		if (gx_lane() == 0)
-			gx_dev_st_release_u32(&s->copied[mine % EP_NIC_ENTRIES], mine + 1); /* R3 */
-	}
+	if (job->bytes > EP_NIC_SMALL)
+		nic_copy(n, job);
+	else if (gx_lane() == 0)
+		nic_fetch(job);
+	gx_syncwarp();
+	if (gx_lane() == 0)
+		gx_dev_st_release_u32(&s->copied[mine % EP_NIC_ENTRIES], mine + 1); /* R3 */
 	gx_syncwarp();
 	return NIC_OPEN | NIC_MOVED;
 }
