@@ -53,8 +53,10 @@ struct ep_ll_state {
 	/* Zero between launches, like the arrays after this struct (ll_arrays): */
 	uint32_t send_ticket EP_LL_ALONE;
 	uint32_t send_done EP_LL_ALONE;
+	uint32_t send_far; /* the same of what goes to far ranks */
 	uint32_t recv_ticket EP_LL_ALONE;
 	uint32_t listed EP_LL_ALONE;
+	uint32_t listed_far;
 	uint32_t left EP_LL_ALONE;
 	uint32_t self_ready EP_LL_ALONE; /* fill[] holds this rank's own rows */
 	uint32_t errors;		 /* not reset: the first failure is kept */
@@ -81,8 +83,9 @@ struct ep_ll_handle {
 	uint64_t epoch;	 /* of the staged operation */
 	uint64_t staged; /* the handle's number while a send half waits for its receive half */
 	uint32_t buffer;
-	uint32_t rows; /* entries in the list */
-	uint32_t pad[2];
+	uint32_t rows;	   /* entries in the list, */
+	uint32_t far_rows; /* and at its end those of far ranks, the first last */
+	uint32_t pad;
 };
 EP_SIZE_IS(ep_ll_handle, 32);
 

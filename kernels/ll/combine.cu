@@ -48,33 +48,29 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	ll_push(ll, put);
 }
 
-GX_DEV void ll_signal(const struct ll *ll)
+GX_DEV void ll_signal(const struct ll *ll, uint32_t far)
 {
-	for (uint32_t r0 = 0; ll->op.far && r0 < ll->op.nranks; r0 += GX_WARP) {
+	for (uint32_t r0 = 0; far && r0 < ll->op.nranks; r0 += GX_WARP) {
 		uint32_t r = r0 + gx_lane();
 
-		ll_push(ll, ll_signal_far(ll, ll_told(ll, r) && ll_far(ll, r) ? r : LL_NOBODY));
+		ll_push(ll, ll_signal_far(ll, ll_told(ll, r, 1) ? r : LL_NOBODY));
 	}
-	ll_signal_near(ll);
+	if (!far)
+		ll_signal_near(ll);
 }
 
-/* Items: other ranks' rows by the list; then, in a staged operation, (token, k) of this rank, because own rows must not
- * stay in the caller's tensor; then one empty item, for a rank without rows. */
-GX_DEV void ll_return(struct ll *ll)
+/*
+ * Items of one part, from first on: far ranks' rows by the list; or near ones' rows and, in a staged operation, (token,
+ * k) of this rank, because own rows must not stay in the caller's tensor. Then an empty one, for a rank without rows.
+ */
+GX_DEV void ll_return_part(struct ll *ll, uint32_t far, uint32_t first, uint32_t rows, uint32_t own)
 {
 	const struct ep_ll_args *a = ll->a;
-	uint32_t rows = a->handle->rows, own = ll->direct ? 0 : a->tokens * a->shape.topk;
 	uint32_t items = rows + own + 1, item, n = 0;
 
-	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= items)
-		return;
-	if (gx_warp() != 0)
-		ll->ticket = gx_op_take(&a->state->send_ticket);
-	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
-		return;
-	for (; (item = gx_shfl_u32(ll->ticket, 0)) < items; n++) {
+	for (; (item = gx_shfl_u32(ll->ticket, 0) - first) < items; n++) {
 		if (item < rows) {
-			const struct ep_ll_entry *e = &ll->a->list[item];
+			const struct ep_ll_entry *e = ll_entry(ll, far, item);
 
 			ll_return_row(ll, e->row, e->home, e->slot);
 		} else if (item < rows + own && ll->a->home_row[item - rows] >= 0) {
@@ -85,8 +81,28 @@ GX_DEV void ll_return(struct ll *ll)
 		}
 		ll_next(ll);
 	}
-	if (ll_finished(ll, n, items))
-		ll_signal(ll);
+	if (ll_finished(ll, far, n, items))
+		ll_signal(ll, far);
+}
+
+/* Far ranks' rows first: they take longest, and near ones are written meanwhile. */
+GX_DEV void ll_return(struct ll *ll)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t rows = a->handle->rows, own = ll->direct ? 0 : a->tokens * a->shape.topk;
+	uint32_t far_rows = ll->op.far ? a->handle->far_rows : 0, first = ll->op.far ? far_rows + 1 : 0;
+
+	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= first + rows + own + 1)
+		return;
+	if (gx_warp() != 0)
+		ll->ticket = gx_op_take(&a->state->send_ticket);
+	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
+		return;
+	for (uint32_t far = ll->op.far != NULL;; far = 0) {
+		ll_return_part(ll, far, far ? 0 : first, far ? far_rows : rows, far ? 0 : own);
+		if (!far)
+			return;
+	}
 }
 
 /* ---- receive ---- */

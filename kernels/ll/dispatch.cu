@@ -37,7 +37,7 @@ GX_DEV uint32_t *ll_counter(struct ll *ll, int32_t id, int32_t peer)
 }
 
 /* Claims the rows of a token, one k per lane. A rank or expert that occurs twice is claimed at its first k only. */
-GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
+GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token, uint32_t far)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	struct ll_route *w = &ll->route;
@@ -53,7 +53,7 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token)
 	for (uint32_t k0 = 0; k0 < s->topk; k0 += GX_WARP) {
 		uint32_t k = k0 + gx_lane(), has = k < s->topk, needs;
 		int32_t id = has ? w->id[k] : -1, peer = has ? w->peer[k] : -1;
-		uint32_t new_id = id >= 0, new_peer = id >= 0;
+		uint32_t new_id = id >= 0 && (!ll->op.far || ll_far(ll, (uint32_t)peer) == far), new_peer = new_id;
 
 		for (uint32_t j = 0; has && j < k; j++) {
 			new_id = w->id[j] == id ? 0 : new_id;
@@ -92,7 +92,7 @@ GX_DEV int32_t ll_slot_of(const struct ll *ll, uint32_t k, uint32_t *ordinal)
 }
 
 /* The heads of the token's rows, expert-major: each k writes its entry, the first k of a rank the head. */
-GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token)
+GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token, uint32_t far)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const struct ll_route *w = &ll->route;
@@ -103,7 +103,8 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token)
 		int32_t slot, local;
 		struct ep_ll_row_head *head;
 
-		ll->a->home_row[at] = -1;
+		if (!far)
+			ll->a->home_row[at] = -1;
 		if (w->pos[k] < 0)
 			continue;
 		local = w->id[k] - w->peer[k] * (int32_t)s->per_rank;
@@ -131,7 +132,7 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token)
 	}
 }
 
-GX_DEV void ll_heads_rank(struct ll *ll, uint32_t token)
+GX_DEV void ll_heads_rank(struct ll *ll, uint32_t token, uint32_t far)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const struct ll_route *w = &ll->route;
@@ -141,7 +142,7 @@ GX_DEV void ll_heads_rank(struct ll *ll, uint32_t token)
 		uint64_t at = (uint64_t)token * s->topk + k;
 		struct ep_ll_row_head *head;
 
-		if (gx_lane() == 0)
+		if (gx_lane() == 0 && !far)
 			ll->a->home_row[at] = -1;
 		if (w->slot[k] < 0)
 			continue;
@@ -296,7 +297,8 @@ GX_DEV void ll_put_token(struct ll *ll)
 	gx_syncwarp();
 }
 
-GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
+/* Its rows for far ranks, or those for the others. */
+GX_DEV void ll_send_token(struct ll *ll, uint32_t token, uint32_t far)
 {
 	const struct ep_ll_args *a = ll->a;
 	const uint8_t *src = a->in + (uint64_t)token * a->in_bytes;
@@ -308,7 +310,7 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 	/* The routing's atomics and the row's load take about equally long and overlap. So do the heads and the
 	 * stores. */
 	gx_bulk_load_own(&ll->bulk, src, load < room ? load : room);
-	ll_claim_rows(ll, token);
+	ll_claim_rows(ll, token, far);
 	ll_aim(ll, head, a->out, a->row_bytes);
 	if (quantised) {
 		ll_send_quantised(ll, src, scales_at);
@@ -319,13 +321,13 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 			ll_send_row(ll, a->in_scales + (uint64_t)token * a->scale_bytes, a->scale_bytes, 0);
 		}
 	}
-	if (ll_is(ll, EP_LL_COLUMNS) && ll->direct)
+	if (ll_is(ll, EP_LL_COLUMNS) && ll->direct && !far)
 		ll_own_columns(ll, token);
 	if (ll_is(ll, EP_LL_RANK_MAJOR))
-		ll_heads_rank(ll, token);
+		ll_heads_rank(ll, token, far);
 	else
-		ll_heads_expert(ll, token);
-	if (ll->op.far)
+		ll_heads_expert(ll, token, far);
+	if (far)
 		ll_put_token(ll);
 }
 
@@ -333,7 +335,7 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token)
 GX_DEV void ll_signal_counts(struct ll *ll)
 {
 	for (uint32_t i0 = 0; i0 < 2 * ll->op.nranks; i0 += GX_WARP) {
-		uint32_t i = i0 + gx_lane(), r = i / 2, far = ll_told(ll, r) && ll_far(ll, r);
+		uint32_t i = i0 + gx_lane(), r = i / 2, far = ll_told(ll, r, 1);
 		struct far_cmd to = ll_signal_far(ll, far ? r : LL_NOBODY);
 
 		if (far && i % 2 == 0)
@@ -344,8 +346,8 @@ GX_DEV void ll_signal_counts(struct ll *ll)
 	}
 }
 
-/* Rows per expert of each rank, and in all, to the head of its area. */
-GX_DEV void ll_write_counts(struct ll *ll)
+/* Rows per expert of each rank of that part, and in all, to the head of its area. */
+GX_DEV void ll_write_counts(struct ll *ll, uint32_t far)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 
@@ -353,58 +355,73 @@ GX_DEV void ll_write_counts(struct ll *ll)
 		uint32_t n[LL_LOOK];
 
 		for (uint32_t u = 0; u < LL_LOOK; u++)
-			n[u] = ll_told(ll, (i0 + u * GX_WARP) / s->per_rank)
+			n[u] = ll_told(ll, (i0 + u * GX_WARP) / s->per_rank, far)
 				       ? gx_ld_relaxed_u32(&ll->expert_rows[i0 + u * GX_WARP])
 				       : 0;
 		for (uint32_t u = 0; u < LL_LOOK && i0 + u * GX_WARP < s->experts; u++) {
 			uint32_t i = i0 + u * GX_WARP, peer = i / s->per_rank;
 
-			if (ll_told(ll, peer))
+			if (ll_told(ll, peer, far))
 				((uint32_t *)ll_out(ll, peer))[4 + i - peer * s->per_rank] = n[u];
 		}
 	}
 	for (uint32_t r = gx_lane(); r < s->nranks; r += GX_WARP)
-		if (ll_told(ll, r))
+		if (ll_told(ll, r, far))
 			*(uint32_t *)ll_out(ll, r) = gx_ld_relaxed_u32(&ll->rank_rows[r]);
 	gx_syncwarp();
 }
 
-/* The counts, then the signals, by the warp that finished last. */
-GX_DEV void ll_send_counts(struct ll *ll)
+/* The counts, then the signals, by the warp that finished that part last. */
+GX_DEV void ll_send_counts(struct ll *ll, uint32_t far)
 {
 	/* A peer that gets no rows still gets a head, which must wait for its buffer too. */
 	for (uint32_t r0 = 0; r0 < ll->op.nranks; r0 += GX_WARP) {
 		uint32_t r = r0 + gx_lane();
 
-		ll_wait_free(ll, ll_told(ll, r) ? r : LL_NOBODY);
+		ll_wait_free(ll, ll_told(ll, r, far) ? r : LL_NOBODY);
 	}
 	gx_syncwarp();
-	ll_write_counts(ll);
-	if (ll->op.far)
+	ll_write_counts(ll, far);
+	if (far) {
 		ll_signal_counts(ll);
+		return;
+	}
 	ll_signal_near(ll);
 	if (gx_lane() == 0 && ll->direct && ll->op.nranks > 1)
 		gx_dev_add_acqrel_u32(&ll->a->state->self_ready, 1); /* R5 */
 }
 
+/* The items of one part, from first on: the tokens, and one more, since a rank without tokens signals too. */
+GX_DEV void ll_send_part(struct ll *ll, uint32_t far, uint32_t first)
+{
+	uint32_t items = ll->a->tokens + 1, item, n = 0;
+
+	for (; (item = gx_shfl_u32(ll->ticket, 0) - first) < items; n++) {
+		if (item < ll->a->tokens)
+			ll_send_token(ll, item, far);
+		ll_next(ll);
+	}
+	if (ll_finished(ll, far, n, items))
+		ll_send_counts(ll, far);
+}
+
+/* A token is read twice where there are far ranks: what goes to near ones would delay its puts. */
 GX_DEV void ll_send(struct ll *ll)
 {
-	uint32_t items = ll->a->tokens + 1, item, n = 0; /* one more: a rank without tokens signals too */
+	uint32_t first = ll->op.far ? ll->a->tokens + 1 : 0;
 
 	/* Tokens spread over blocks before a block takes a second one. */
-	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= items)
+	if (gx_warp() != 0 && gx_warp() * gx_blocks() > first + ll->a->tokens)
 		return;
 	if (gx_warp() != 0)
 		ll->ticket = gx_op_take(&ll->a->state->send_ticket);
 	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
 		return;
-	for (; (item = gx_shfl_u32(ll->ticket, 0)) < items; n++) {
-		if (item < ll->a->tokens)
-			ll_send_token(ll, item);
-		ll_next(ll);
+	for (uint32_t far = ll->op.far != NULL;; far = 0) {
+		ll_send_part(ll, far, far ? 0 : first);
+		if (!far)
+			return;
 	}
-	if (ll_finished(ll, n, items))
-		ll_send_counts(ll);
 }
 
 /* ---- end ---- */
@@ -430,8 +447,10 @@ GX_DEV void ll_publish(struct ll *ll)
 		     i += gx_threads())
 			a->out_idx[(uint64_t)r * s->tmax * s->topk + i] = -1;
 	}
-	if (gx_tid() == 0)
+	if (gx_tid() == 0) {
 		a->handle->rows = gx_ld_relaxed_u32(&a->state->listed);
+		a->handle->far_rows = gx_ld_relaxed_u32(&a->state->listed_far);
+	}
 }
 
 GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far, uint32_t lacks, uint8_t *shared)

@@ -4,7 +4,8 @@
  * layout, kernels/ll/wait.h the waits.
  *
  * Orderings, each with its partner (S: sender, D: destination):
- *   R1 a row written -> send_done	pairs with A1, the same counter: the last finisher is ordered after all rows
+ *   R1 a row written -> send_done, send_far	pairs with A1, the same counter: the last finisher is ordered after all
+ *					rows of that part
  *   R2 signal at D, after A1		pairs with A2, D's wait for S
  *   R3 all of a block -> left		pairs with A3: the last block to leave is ordered after all reads
  *   R4 ack at S, after A3		pairs with A4, S's wait before it writes this buffer again; where the ack is
@@ -194,7 +195,7 @@ GX_DEV void ll_end_send(struct ll *ll)
 	ll_clear(ll->expert_rows, a->shape.experts);
 	if (gx_tid() != 0)
 		return;
-	a->state->send_done = 0;
+	a->state->send_done = a->state->send_far = 0;
 	a->state->epoch = ll->op.epoch;
 	a->state->used[ll->buffer] = ll->op.epoch;
 	a->state->implied[ll->buffer] = ll_implies(ll);
@@ -225,24 +226,25 @@ GX_DEV void ll_end_recv(struct ll *ll)
 	ll_clear(ll->fill, a->shape.per_rank);
 	if (gx_tid() != 0)
 		return;
-	a->state->self_ready = a->state->listed = 0;
+	a->state->self_ready = a->state->listed = a->state->listed_far = 0;
 	if (!ll_is(ll, EP_LL_SEND)) {
 		a->state->busy[ll->buffer] = 0;
 		a->handle->staged = 0;
 	}
 }
 
-/* Whether the last finisher signals rank: direct rows need no signal. */
-GX_DEV uint32_t ll_told(const struct ll *ll, uint32_t rank)
+/* Whether the last finisher of that part signals rank: direct rows need no signal. */
+GX_DEV uint32_t ll_told(const struct ll *ll, uint32_t rank, uint32_t far)
 {
-	return rank < ll->op.nranks && !ll_off(ll, rank) && (rank != ll->op.rank || !ll->direct);
+	return rank < ll->op.nranks && !ll_off(ll, rank) && (rank != ll->op.rank || !ll->direct) &&
+	       (!ll->op.far || ll_far(ll, rank) == far);
 }
 
-/* The last finisher's warp: signals the ranks of this node, after all rows of this operation (A1, R2). */
+/* The last finisher's warp: signals the ranks of this node, after all rows for them (A1, R2). */
 GX_DEV void ll_signal_near(const struct ll *ll)
 {
 	for (uint32_t r = gx_lane(); r < ll->op.nranks; r += GX_WARP)
-		if (ll_told(ll, r) && !ll_far(ll, r))
+		if (ll_told(ll, r, 0))
 			gx_st_release_u64(ll_word(ll, r, ep_ll_signal_at(ll->op.rank)), ll->op.epoch);
 }
 
@@ -272,10 +274,10 @@ GX_DEV void ll_close(struct ll *ll)
 	gx_op_end(ll->a->counted, &state->ended);
 }
 
-/* R1, A1. */
-GX_DEV uint32_t ll_finished(struct ll *ll, uint32_t n, uint32_t items)
+/* R1, A1. Of the items for far ranks, or of the others. */
+GX_DEV uint32_t ll_finished(struct ll *ll, uint32_t far, uint32_t n, uint32_t items)
 {
-	return gx_op_finished(&ll->bulk, &ll->a->state->send_done, n, items);
+	return gx_op_finished(&ll->bulk, far ? &ll->a->state->send_far : &ll->a->state->send_done, n, items);
 }
 
 /* All lanes, when an item's stores are on their way; not earlier: it would keep the next one from an idle warp. */

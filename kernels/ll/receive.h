@@ -24,6 +24,14 @@ GX_DEV void ll_row_routing(struct ll *ll, const int32_t *id, const float *weight
 	}
 }
 
+/* One thread: room for n entries in the list, which near and far sources fill from its two ends; the first's number. */
+GX_DEV uint32_t ll_list(struct ll *ll, uint32_t source, uint32_t n)
+{
+	struct ep_ll_state *state = ll->a->state;
+
+	return gx_dev_add_relaxed_u32(ll_far(ll, source) ? &state->listed_far : &state->listed, n);
+}
+
 #define LL_MALFORMED 2u
 
 /* Where a source's rows start in each expert, and how many a far one has: by the first warp that sees its signal, so
@@ -89,7 +97,7 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 	if (n > s->fan || token >= s->tmax)
 		return 0;
 	if (gx_lane() == 0 && source != s->rank)
-		listed = gx_dev_add_relaxed_u32(&ll->a->state->listed, n);
+		listed = ll_list(ll, source, n);
 	listed = gx_shfl_u32(listed, 0);
 	for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
 		uint32_t e = ll_once(&entry[3 * i]), row = ll_once(&entry[3 * i + 1]);
@@ -104,7 +112,7 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 		if (source == s->rank) {
 			ll->a->home_row[at] = (int32_t)row;
 		} else if (listed + i < ep_ll_list_room(s)) {
-			struct ep_ll_entry *to = &ll->a->list[listed + i];
+			struct ep_ll_entry *to = ll_entry(ll, ll_far(ll, source), listed + i);
 
 			to->row = row;
 			to->home = source;
@@ -132,7 +140,7 @@ GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, con
 		if (source == s->rank) {
 			ll->a->home_row[at] = (int32_t)row;
 		} else {
-			struct ep_ll_entry *to = &ll->a->list[gx_dev_add_relaxed_u32(&ll->a->state->listed, 1)];
+			struct ep_ll_entry *to = ll_entry(ll, ll_far(ll, source), ll_list(ll, source, 1));
 
 			to->row = row;
 			to->home = source;
@@ -278,11 +286,12 @@ GX_DEV void ll_recv(struct ll *ll)
 		ll_count_waits(ll, ll->a->waited);
 	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
 		return;
-	/* Each warp starts at a different source: a late one does not delay them all. */
-	for (uint32_t i = 0; i < n; i++) {
+	/* Near sources first. Each warp starts at a different one: a late one does not delay them all. */
+	for (uint32_t i = 0; i < (ll->op.far ? 2 * n : n); i++) {
 		uint32_t source = (ll->op.rank + at + i) % n;
 
-		if ((source == ll->op.rank && ll->direct) || ll_off(ll, source))
+		if ((source == ll->op.rank && ll->direct) || ll_off(ll, source) ||
+		    (ll->op.far && ll_far(ll, source) != (i >= n)))
 			continue;
 		ll_recv_source(ll, source);
 	}

@@ -15,19 +15,21 @@ struct ll_held {
 /* The i-th of the rows of other ranks, then of (token, k) of this rank. 0: no row. */
 GX_DEV uint32_t ll_held_at(const struct ep_ll_args *a, uint64_t i, struct ll_held *out)
 {
-	uint32_t rows = a->handle->rows;
+	uint64_t rows = a->handle->rows, all = rows + a->handle->far_rows;
 	int32_t own;
 
-	if (i < rows) {
-		out->row = a->list[i].row;
-		out->home = a->list[i].home;
-		out->token = a->list[i].token;
+	if (i < all) {
+		const struct ep_ll_entry *e = &a->list[i < rows ? i : ep_ll_list_room(&a->shape) - 1 - (i - rows)];
+
+		out->row = e->row;
+		out->home = e->home;
+		out->token = e->token;
 		return 1;
 	}
-	own = a->home_row[i - rows];
+	own = a->home_row[i - all];
 	out->row = (uint32_t)own;
 	out->home = a->shape.rank;
-	out->token = (uint32_t)((i - rows) / a->shape.topk);
+	out->token = (uint32_t)((i - all) / a->shape.topk);
 	return own >= 0;
 }
 
@@ -45,7 +47,7 @@ GX_DEV void ll_sources_count(const struct ep_ll_source_args *m, const struct ll_
 GX_KERNEL(ll_sources)(GX_ARGS(struct ep_ll_source_args) m)
 {
 	const struct ep_ll_args *a = &m.ll;
-	uint64_t all = a->handle->rows + (uint64_t)a->tokens * a->shape.topk;
+	uint64_t all = a->handle->rows + (uint64_t)a->handle->far_rows + (uint64_t)a->tokens * a->shape.topk;
 	struct ll_held held;
 
 	for (uint64_t i = gx_tid(); i < (uint64_t)a->shape.per_rank * a->shape.nranks; i += gx_threads())

@@ -97,6 +97,12 @@ GX_DEV uint64_t ll_slot_at(const struct ll *ll, uint32_t area, uint32_t slot)
 	return (a->shape.masked ? (uint64_t)area * a->shape.tmax * a->shape.fan + slot : slot) * a->row_pitch;
 }
 
+/* The rows that other ranks get back: those of far ranks are listed from the end of the room. */
+GX_DEV struct ep_ll_entry *ll_entry(const struct ll *ll, uint32_t far, uint64_t i)
+{
+	return &ll->a->list[far ? ep_ll_list_room(&ll->a->shape) - 1 - i : i];
+}
+
 GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
 {
 	return (uint64_t *)(ll->a->control[rank] + at);
