@@ -44,8 +44,10 @@ struct check {
 static int gpus_count(void)
 {
 	int count = 0, status = 0;
-	pid_t child = fork();
+	pid_t child;
 
+	fflush(NULL); /* or the child may print it again */
+	child = fork();
 	if (!child) {
 		for (int k = 0; k < EP_DEV_KINDS; k++)
 			if (k != EP_DEV_HOST && !count && ep_dev_row((enum ep_dev_kind)k)->count(&count))

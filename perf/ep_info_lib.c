@@ -53,6 +53,7 @@ static void library_find(const char *name, const char *version_fn, struct found 
 	memset(out, 0, sizeof(*out));
 	if (pipe(fd))
 		return;
+	fflush(NULL); /* or the child may print it again */
 	child = fork();
 	if (!child) {
 		library_open(name, version_fn, out);

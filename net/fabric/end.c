@@ -17,7 +17,54 @@
 static struct {
 	pthread_mutex_t lock;
 	struct fab_comm *waiting;
+	struct kept *kept;
 } yard = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/*
+ * A page of a closed comm over shm, which writes a peer's bye to the page's address, registered or not: freed, it may
+ * be part of the heap by then (seen: a crash in malloc). So it is kept until all byes are there, and for ever if a peer
+ * died without one: one page. In the page's own words, where this rank's hellos were.
+ */
+struct kept {
+	struct kept *next;
+	int nranks, rank;
+};
+
+static struct fab_hello *kept_page(struct kept *k)
+{
+	return (struct fab_hello *)(void *)k - k->nranks;
+}
+
+static bool kept_needed(struct kept *k)
+{
+	const struct fab_hello *in = kept_page(k);
+
+	for (int r = 0; r < k->nranks; r++)
+		if (r != k->rank && !__atomic_load_n(&in[r].bye, __ATOMIC_RELAXED))
+			return true;
+	return false;
+}
+
+/* Instead of freeing it; frees those that are no longer needed. */
+static void page_keep(struct fab_hello *page, int nranks, int rank)
+{
+	struct kept *mine = (struct kept *)(void *)&page[nranks], **at = &yard.kept;
+
+	pthread_mutex_lock(&yard.lock);
+	*mine = (struct kept){ yard.kept, nranks, rank };
+	yard.kept = mine;
+	while (*at) {
+		struct kept *k = *at;
+
+		if (kept_needed(k)) {
+			at = &k->next;
+			continue;
+		}
+		*at = k->next;
+		free(kept_page(k));
+	}
+	pthread_mutex_unlock(&yard.lock);
+}
 
 void fab_comm_free(struct fab_comm *comm)
 {
@@ -25,9 +72,12 @@ void fab_comm_free(struct fab_comm *comm)
 	for (int i = 0; i < FAB_CONTEXTS; i++)
 		fab_ctx_close(comm->ctx[i]);
 	ep_watch_close(&comm->watch);
+	if (comm->keeps)
+		page_keep(comm->page, comm->base.nranks, comm->base.rank);
+	else
+		free(comm->page);
 	ep_base_comm_close(&comm->base);
 	free(comm->kin);
-	free(comm->page);
 	free(comm);
 }
 
@@ -87,7 +137,9 @@ static void bye_say(struct fab_comm *comm)
 			.size = sizeof(word),
 		};
 
-		if (r != comm->base.rank && !ep_base_is_lost(&comm->base, r) && !fab_peer_left(comm, r))
+		/* Over shm also to who has left: it keeps its page until then. */
+		if (r != comm->base.rank && !ep_base_is_lost(&comm->base, r) &&
+		    (comm->dev->profile->entangled || !fab_peer_left(comm, r)))
 			fab_iput(comm->ctx[0], &put, &request);
 	}
 	while (comm->ctx[0]->live && ep_now_ns() < end && !fab_progress(comm->ctx[0], NULL, 0, &n))
@@ -98,6 +150,7 @@ void fab_comm_end(struct fab_comm *comm)
 {
 	struct fab_comm *next;
 
+	comm->keeps = comm->dev->profile->entangled && comm->page;
 	if (comm->dev->profile->entangled && comm->kin_count)
 		comm = yard_enter(comm);
 	for (; comm; comm = next) {

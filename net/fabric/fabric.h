@@ -162,6 +162,7 @@ struct fab_comm {
 	uint64_t nonce, lost_ns;
 	uint64_t next_key;
 	struct fab_hello *page; /* in[nranks], out[nranks], and one for the bye word */
+	bool keeps;		/* the page outlives it, see end.c */
 	struct fab_mr *page_mr;
 	struct fab_ctx *ctx[FAB_CONTEXTS];
 };
