@@ -168,15 +168,22 @@ void net_see_loss(struct net_rank *me, int lost, int other)
 	EXPECT(me, me->net->ops.queryLastError(me->comm, other, &why) == 0);
 }
 
-void net_close_early(struct net_rank *me)
+void net_close(struct net_rank *me)
+{
+	const ncclEpNet_v1_t *ops = &me->net->ops;
+
+	EXPECT(me, ops->deregMr(me->comm, me->mr) == 0 && ops->destroyContext(me->ctx) == 0);
+	me->ctx = NULL; /* a meeting turns none */
+	EXPECT(me, ops->closeComm(me->comm) == 0);
+}
+
+void net_alone(struct net_rank *me)
 {
 	ncclEpNetMem_v1_t mem = { .ptr = me->mem, .size = me->test->bytes, .kind = NCCL_EP_NET_MEM_HOST, .fd = -1 };
 	uint8_t handle[NCCL_EP_NET_HANDLE_SIZE] = { 0 }, key[NCCL_EP_NET_KEY_SIZE];
 	const ncclEpNet_v1_t *ops = &me->net->ops;
 	void *listener = NULL, *comm = NULL;
 
-	EXPECT(me, ops->deregMr(me->comm, me->mr) == 0 && ops->destroyContext(me->ctx) == 0);
-	EXPECT(me, ops->closeComm(me->comm) == 0);
 	EXPECT(me, ops->listen(me->net->net, 0, 1, handle, &listener) == 0);
 	for (uint64_t end = ep_deadline_ms(NET_WAIT_MS); !comm && ep_now_ns() < end;)
 		EXPECT(me, ops->connect(listener, handle, 1, 0, &comm) == 0);
@@ -184,6 +191,12 @@ void net_close_early(struct net_rank *me)
 	me->comm = comm;
 	EXPECT(me, ops->createContext(comm, 0, &me->ctx) == 0);
 	EXPECT(me, ops->regMr(comm, &mem, key, &me->mr) == 0);
+}
+
+void net_close_early(struct net_rank *me)
+{
+	net_close(me);
+	net_alone(me);
 }
 
 static int memory_open(struct net_rank *me, int *fd)

@@ -63,7 +63,10 @@ int net_end(struct net_rank *me, void *request, net_take take, void *arg);
 int net_put_to(struct net_rank *me, int peer);
 /* Puts to the lost rank fail in the end, puts to the other never do. */
 void net_see_loss(struct net_rank *me, int lost, int other);
-/* Closes the comm while the others go on, and opens one of this rank alone, so that the rig has something to close. */
+/* Closes the comm while the others go on; and opens one of this rank alone, so that the rig has something to close. */
+void net_close(struct net_rank *me);
+void net_alone(struct net_rank *me);
+/* Both. */
 void net_close_early(struct net_rank *me);
 /* One call of progress. */
 void net_step(struct net_rank *me, net_take take, void *arg);
