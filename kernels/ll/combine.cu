@@ -102,6 +102,7 @@ GX_DEV void ll_return(struct ll *ll)
 		ll_return_part(ll, far, far ? 0 : first, far ? far_rows : rows, far ? 0 : own);
 		if (!far)
 			return;
+		gx_fence_proxy(); /* the end of the part has acquired */
 	}
 }
 

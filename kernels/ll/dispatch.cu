@@ -421,6 +421,7 @@ GX_DEV void ll_send(struct ll *ll)
 		ll_send_part(ll, far, far ? 0 : first);
 		if (!far)
 			return;
+		gx_fence_proxy(); /* the end of the part has acquired */
 	}
 }
 
