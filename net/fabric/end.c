@@ -27,7 +27,7 @@ static struct {
  */
 struct kept {
 	struct kept *next;
-	int nranks, rank;
+	int nranks;
 };
 
 static struct fab_hello *kept_page(struct kept *k)
@@ -40,18 +40,21 @@ static bool kept_needed(struct kept *k)
 	const struct fab_hello *in = kept_page(k);
 
 	for (int r = 0; r < k->nranks; r++)
-		if (r != k->rank && !__atomic_load_n(&in[r].bye, __ATOMIC_RELAXED))
+		if (!__atomic_load_n(&in[r].bye, __ATOMIC_RELAXED))
 			return true;
 	return false;
 }
 
 /* Instead of freeing it; frees those that are no longer needed. */
-static void page_keep(struct fab_hello *page, int nranks, int rank)
+static void page_keep(const struct fab_comm *comm)
 {
-	struct kept *mine = (struct kept *)(void *)&page[nranks], **at = &yard.kept;
+	struct kept *mine = (struct kept *)(void *)&comm->page[comm->base.nranks], **at = &yard.kept;
 
+	for (int r = 0; r < comm->base.nranks; r++)
+		if (r == comm->base.rank || ep_base_is_absent(&comm->base, r)) /* these say none */
+			comm->page[r].bye = 1;
 	pthread_mutex_lock(&yard.lock);
-	*mine = (struct kept){ yard.kept, nranks, rank };
+	*mine = (struct kept){ yard.kept, comm->base.nranks };
 	yard.kept = mine;
 	while (*at) {
 		struct kept *k = *at;
@@ -73,7 +76,7 @@ void fab_comm_free(struct fab_comm *comm)
 		fab_ctx_close(comm->ctx[i]);
 	ep_watch_close(&comm->watch);
 	if (comm->keeps)
-		page_keep(comm->page, comm->base.nranks, comm->base.rank);
+		page_keep(comm);
 	else
 		free(comm->page);
 	ep_base_comm_close(&comm->base);
