@@ -22,13 +22,22 @@ GX_DEV int32_t ht_checked(const struct ht *ht, int64_t id)
 	return -1;
 }
 
+/* The rank of an expert: by a multiplication, which is one too high at most; a division is many instructions. */
+GX_DEV uint32_t ht_rank_of(const struct ht *ht, uint32_t expert)
+{
+	uint32_t rank = (uint32_t)(expert * ht->share >> 32);
+
+	return rank - (rank * ht->a->shape.per_rank > expert);
+}
+
 /* A batch of tokens in the warp's shared memory, [tokens][topk] each. */
 struct ht_sort {
 	int32_t *id;	    /* as given */
 	int32_t *kept;	    /* the id at its last k, else -1 */
+	uint32_t *row;	    /* in its place, once ordered: earlier tokens of the piece for that expert */
 	int32_t *expert;    /* the kept ones, ascending; -1: no more */
 	uint32_t *position; /* their k */
-	uint32_t *row;	    /* earlier tokens of the piece for that expert */
+	uint32_t *first;    /* where the first expert of the same rank is */
 	/* At the first expert of a rank: its bin, then the piece's earlier tokens for that rank; else EP_HT_NONE. */
 	uint32_t *flat;
 	/* At the first expert of another node: its bin, then the piece's earlier tokens for that node; else
@@ -50,20 +59,59 @@ GX_DEV void ht_load_ids(struct ht *ht, uint64_t at, uint32_t n, const struct ht_
 	gx_syncwarp();
 }
 
+/* Entries of the batch that a lane handles together: every step is a chain of reads of shared memory. */
+#define HT_LANE 2u
+#define HT_BINS 3u /* of an entry: its expert's, and at the first expert of a rank or node that one's */
+
+/* The k of a lane's entries, which are GX_WARP apart, without a division for each. */
+struct ht_ks {
+	uint32_t k, step, topk;
+};
+
+GX_DEV struct ht_ks ht_ks_begin(const struct ht *ht)
+{
+	struct ht_ks s = { gx_lane() % ht->topk, GX_WARP % ht->topk, ht->topk };
+
+	return s;
+}
+
+GX_DEV uint32_t ht_ks_next(struct ht_ks *s)
+{
+	uint32_t k = s->k, next = k + s->step;
+
+	s->k = next < s->topk ? next : next - s->topk;
+	return k;
+}
+
 /* Lanes by (token, k): an expert that occurs twice counts at its last k. */
 GX_DEV void ht_keep(struct ht *ht, uint32_t n, const struct ht_sort *w)
 {
-	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
-		int32_t kept = w->id[m];
-		uint32_t end = m - m % ht->topk + ht->topk;
+	struct ht_ks ks = ht_ks_begin(ht);
 
-		for (uint32_t j = m + 1; j < end; j++)
-			kept = w->id[j] == kept ? -1 : kept;
-		w->kept[m] = kept;
-		w->expert[m] = -1;
-		w->flat[m] = EP_HT_NONE;
-		if (ht->op.far)
-			w->node[m] = EP_HT_NONE;
+	GX_ROLL
+	for (uint32_t m = gx_lane(); m < n; m += GX_WARP * HT_LANE) {
+		int32_t kept[HT_LANE];
+		uint32_t left[HT_LANE];
+
+		for (uint32_t u = 0; u < HT_LANE; u++) {
+			left[u] = m + u * GX_WARP < n ? ht->topk - ht_ks_next(&ks) : 0;
+			kept[u] = left[u] ? w->id[m + u * GX_WARP] : -1;
+		}
+		GX_ROLL
+		for (uint32_t j = 1; j < ht->topk; j++)
+			for (uint32_t u = 0; u < HT_LANE; u++) {
+				uint32_t later = j < left[u]; /* loaded in any case: no branch */
+
+				later &= w->id[m + (later ? u * GX_WARP + j : 0)] == kept[u];
+				kept[u] = later ? -1 : kept[u];
+			}
+		for (uint32_t u = 0; u < HT_LANE && m + u * GX_WARP < n; u++) {
+			w->kept[m + u * GX_WARP] = kept[u];
+			w->expert[m + u * GX_WARP] = -1;
+			w->flat[m + u * GX_WARP] = EP_HT_NONE;
+			if (ht->op.far)
+				w->node[m + u * GX_WARP] = EP_HT_NONE;
+		}
 	}
 	gx_syncwarp();
 }
@@ -73,66 +121,106 @@ GX_DEV uint32_t ht_node_bin(const struct ht *ht, const int32_t *kept, uint32_t k
 {
 	const struct ep_ht_shape *s = &ht->a->shape;
 	const uint32_t *where = ht->a->across.where;
-	uint32_t node = where[(uint32_t)kept[k] / s->per_rank];
+	uint32_t node = where[ht_rank_of(ht, (uint32_t)kept[k])];
 
 	if (node == EP_HT_OWN)
 		return EP_HT_NONE;
 	for (uint32_t j = 0; j < ht->topk; j++)
-		if (kept[j] >= 0 && kept[j] < kept[k] && where[(uint32_t)kept[j] / s->per_rank] == node)
+		if (kept[j] >= 0 && kept[j] < kept[k] && where[ht_rank_of(ht, (uint32_t)kept[j])] == node)
 			return EP_HT_NONE;
 	return s->experts + s->nranks + node;
 }
 
+/* An entry with a kept expert, m: its rank; k; how many of the token's experts precede it, and how many of lower ranks
+ * do. */
+struct ht_entry {
+	uint32_t rank, k, before, lower;
+};
+
+GX_DEV void ht_order_one(struct ht *ht, const struct ht_sort *w, uint32_t m, const struct ht_entry *e)
+{
+	uint32_t token = m - e->k, to = token + e->before;
+
+	w->expert[to] = w->kept[m];
+	w->position[to] = e->k;
+	w->first[to] = token + e->lower;
+	if (e->before == e->lower)
+		w->flat[to] = ht->a->shape.experts + e->rank;
+	if (ht->op.far)
+		w->node[to] = ht_node_bin(ht, w->kept + token, e->k);
+}
+
 GX_DEV void ht_order(struct ht *ht, uint32_t n, const struct ht_sort *w)
 {
-	int32_t per_rank = (int32_t)ht->a->shape.per_rank;
+	struct ht_ks ks = ht_ks_begin(ht);
 
-	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
-		int32_t mine = w->kept[m], rank_first = mine - mine % per_rank;
-		uint32_t k = m % ht->topk, to = m - k, first = 1;
-		const int32_t *kept = w->kept + to;
+	GX_ROLL
+	for (uint32_t m = gx_lane(); m < n; m += GX_WARP * HT_LANE) {
+		/* Unsigned, -1 is above all experts: it counts for none. */
+		uint32_t mine[HT_LANE], rank_first[HT_LANE];
+		struct ht_entry e[HT_LANE];
 
-		if (mine < 0)
-			continue;
-		for (uint32_t j = 0; j < ht->topk; j++) {
-			uint32_t before = kept[j] >= 0 && kept[j] < mine;
-
-			to += before;
-			first = before && kept[j] >= rank_first ? 0 : first;
+		for (uint32_t u = 0; u < HT_LANE; u++) {
+			mine[u] = m + u * GX_WARP < n ? (uint32_t)w->kept[m + u * GX_WARP] : UINT32_MAX;
+			e[u].rank = ht_rank_of(ht, mine[u]);
+			rank_first[u] = e[u].rank * ht->a->shape.per_rank;
+			e[u].k = m + u * GX_WARP < n ? ht_ks_next(&ks) : m + u * GX_WARP;
+			e[u].before = e[u].lower = 0;
 		}
-		w->expert[to] = mine;
-		w->position[to] = k;
-		if (first)
-			w->flat[to] = ht->a->shape.experts + (uint32_t)(mine / per_rank);
-		if (ht->op.far)
-			w->node[to] = ht_node_bin(ht, kept, k);
+		GX_ROLL
+		for (uint32_t j = 0; j < ht->topk; j++)
+			for (uint32_t u = 0; u < HT_LANE; u++) {
+				uint32_t other = (uint32_t)w->kept[m + u * GX_WARP - e[u].k + j];
+
+				e[u].before += other < mine[u];
+				e[u].lower += other < rank_first[u];
+			}
+		for (uint32_t u = 0; u < HT_LANE; u++)
+			if (mine[u] != UINT32_MAX)
+				ht_order_one(ht, w, m + u * GX_WARP, &e[u]);
 	}
 	gx_syncwarp();
 }
 
-/* The only step that goes token by token. hist: this piece's counts. A token's bins are distinct: no lanes collide. */
+/* The counts of a lane's bins before this token: one more each. */
+GX_DEV void ht_tally_one(const struct ht_sort *w, uint32_t m, const uint32_t *bin, uint32_t *hist)
+{
+	uint32_t *to[HT_BINS] = { w->row + m, w->flat + m, w->node + m };
+	uint32_t n[HT_BINS];
+
+	for (uint32_t i = 0; i < HT_BINS; i++)
+		n[i] = bin[i] != EP_HT_NONE ? hist[bin[i]] : 0;
+	for (uint32_t i = 0; i < HT_BINS; i++)
+		if (bin[i] != EP_HT_NONE) {
+			hist[bin[i]] = n[i] + 1;
+			*to[i] = n[i];
+		}
+	gx_syncwarp();
+}
+
+/* The only step that goes token by token, and in a token by the warp's width. hist: this piece's counts. A token's bins
+ * are distinct: no lanes collide. */
 GX_DEV void ht_tally(struct ht *ht, uint32_t n, const struct ht_sort *w, uint32_t *hist)
 {
-	for (uint32_t to = 0; to < n; to += ht->topk) {
-		for (uint32_t m = to + gx_lane(); m < to + ht->topk; m += GX_WARP) {
-			int32_t e = w->expert[m];
-			uint32_t bin = w->flat[m];
+	uint32_t token = 0, first = 0;
 
-			if (e >= 0) {
-				w->row[m] = hist[e];
-				hist[e] = w->row[m] + 1;
-			}
-			if (bin != EP_HT_NONE) {
-				w->flat[m] = hist[bin];
-				hist[bin] = w->flat[m] + 1;
-			}
-			if (ht->op.far && w->node[m] != EP_HT_NONE) {
-				bin = w->node[m];
-				w->node[m] = hist[bin];
-				hist[bin] = w->node[m] + 1;
-			}
+	GX_ROLL
+	while (token < n) {
+		uint32_t m[HT_LANE], bin[HT_LANE][HT_BINS];
+
+		for (uint32_t u = 0; u < HT_LANE; u++) {
+			uint32_t has = token < n && first + gx_lane() < ht->topk;
+
+			m[u] = token + first + gx_lane();
+			bin[u][0] = has ? (uint32_t)w->expert[m[u]] : EP_HT_NONE; /* -1 is EP_HT_NONE */
+			bin[u][1] = has ? w->flat[m[u]] : EP_HT_NONE;
+			bin[u][2] = has && ht->op.far ? w->node[m[u]] : EP_HT_NONE;
+			first += GX_WARP;
+			token += first < ht->topk ? 0 : ht->topk;
+			first = first < ht->topk ? first : 0;
 		}
-		gx_syncwarp();
+		for (uint32_t u = 0; u < HT_LANE; u++)
+			ht_tally_one(w, m[u], bin[u], hist);
 	}
 }
 
@@ -141,18 +229,14 @@ GX_DEV void ht_keep_routing(struct ht *ht, uint64_t at, uint32_t n, const struct
 {
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
 
+	GX_ROLL
 	for (uint32_t m = gx_lane(); m < n; m += GX_WARP) {
-		uint32_t first = m, flat = EP_HT_NONE;
+		uint32_t some = w->expert[m] >= 0, flat = some ? w->flat[w->first[m]] : EP_HT_NONE;
 
-		if (w->expert[m] >= 0) {
-			while (w->flat[first] == EP_HT_NONE) /* the first of the rank precedes it */
-				first--;
-			flat = w->flat[first];
-		}
 		ht->given[at + m] = w->id[m];
 		ht->expert[at + m] = w->expert[m];
-		ht->position[at + m] = w->expert[m] >= 0 ? w->position[m] : 0;
-		ht->row[at + m] = w->expert[m] < 0 ? EP_HT_NONE : expert_major ? w->row[m] : flat;
+		ht->position[at + m] = some ? w->position[m] : 0;
+		ht->row[at + m] = some && expert_major ? w->row[m] : flat;
 		if (expert_major)
 			ht->flat[at + m] = flat;
 		if (ht->op.far)
@@ -173,27 +257,41 @@ GX_DEV struct ht_sort ht_sort_at(const struct ht *ht)
 
 	w.id = (int32_t *)ht->list.dst;
 	w.kept = w.id + n;
+	w.row = (uint32_t *)w.kept;
 	w.expert = w.kept + n;
 	w.position = (uint32_t *)(w.expert + n);
-	w.row = w.position + n;
-	w.flat = w.row + n;
+	w.first = w.position + n;
+	w.flat = w.first + n;
 	w.node = w.flat + n;
 	return w;
 }
 
-/* Counts are in the warp's shared memory if they fit: in global memory each step is a round trip to the L2 cache. */
-GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
+GX_DEV void ht_clear(uint32_t *hist, uint64_t bins)
 {
-	const struct ep_ht_args *a = ht->a;
-	uint64_t bins = a->shape.bins, used = ep_ht_sort_bytes(ht->topk);
-	uint32_t *out = ht->chunk + chunk * bins, end = ht_chunk_first(ht, chunk + 1), batch = ep_ht_batch(ht->topk);
-	uint32_t *hist = a->lane_bytes > used ? (uint32_t *)((uint8_t *)ht->list.dst + used) : out;
-	struct ht_sort sort = ht_sort_at(ht);
-
 	GX_ROLL
 	for (uint64_t i = gx_lane(); i < bins; i += GX_WARP)
 		hist[i] = 0;
 	gx_syncwarp();
+}
+
+/* The warp's counts in shared memory, if they fit: in global memory each step is a round trip to the L2 cache. All 0
+ * between pieces. */
+GX_DEV uint32_t *ht_hist(const struct ht *ht)
+{
+	uint64_t used = ep_ht_sort_bytes(ht->topk);
+
+	return ht->a->lane_bytes > used ? (uint32_t *)((uint8_t *)ht->list.dst + used) : NULL;
+}
+
+GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
+{
+	uint64_t bins = ht->a->shape.bins;
+	uint32_t end = ht_chunk_first(ht, chunk + 1), batch = ep_ht_batch(ht->topk);
+	uint32_t *out = ht->chunk + chunk * bins, *near = ht_hist(ht);
+	struct ht_sort sort = ht_sort_at(ht);
+
+	if (!near)
+		ht_clear(out, bins);
 	for (uint32_t t = ht_chunk_first(ht, chunk); t < end; t += batch) {
 		uint64_t at = (uint64_t)t * ht->topk;
 		uint32_t n = (end - t < batch ? end - t : batch) * ht->topk;
@@ -201,11 +299,17 @@ GX_DEV void ht_count_chunk(struct ht *ht, uint32_t chunk)
 		ht_load_ids(ht, at, n, &sort);
 		ht_keep(ht, n, &sort);
 		ht_order(ht, n, &sort);
-		ht_tally(ht, n, &sort, hist);
+		if (near)
+			ht_tally(ht, n, &sort, near); /* known to be shared memory */
+		else
+			ht_tally(ht, n, &sort, out);
 		ht_keep_routing(ht, at, n, &sort);
 	}
-	for (uint64_t i = gx_lane(); hist != out && i < bins; i += GX_WARP)
-		out[i] = hist[i];
+	GX_ROLL
+	for (uint64_t i = gx_lane(); near && i < bins; i += GX_WARP) {
+		out[i] = near[i];
+		near[i] = 0;
+	}
 	gx_syncwarp();
 }
 
@@ -217,6 +321,8 @@ GX_DEV uint32_t ht_count(struct ht *ht)
 
 	if (gx_tid() == 0)
 		mine = 0;
+	if (ht_hist(ht))
+		ht_clear(ht_hist(ht), ht->a->shape.bins); /* while the ticket comes */
 	gx_syncthreads();
 	while ((chunk = gx_shfl_u32(next, 0)) < EP_HT_CHUNKS) {
 		next = gx_op_take(&ht->a->state->ticket[HT_WORK]);

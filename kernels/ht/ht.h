@@ -68,6 +68,7 @@ struct ht {
 	uint32_t *row;	    /* its row on the expert's rank, or EP_HT_NONE */
 	uint32_t *flat;	    /* expert-major: the flat row, at each expert */
 	struct ht_across x; /* of a group across nodes */
+	uint64_t share;	    /* Update: 2^32 / experts of a rank, rounded up */
 	uint32_t ticket;    /* of the next token, in lane 0 */
 	uint32_t ahead;	    /* that token's row and routing are being loaded */
 	/* of the reach table, in the opener: its version, and the last version whose mappings this launch may use */

@@ -16,10 +16,10 @@
 
 #define HT_SCAN 32u /* loads in flight */
 
-/* Counts by piece become prefix sums over the earlier pieces; total[]: of all pieces. */
+/* Counts by piece become prefix sums over the earlier pieces, of the bins that place rows; total[]: of all pieces. */
 GX_DEV void ht_scan_chunks(struct ht *ht)
 {
-	uint64_t bins = ht->a->shape.bins;
+	uint64_t bins = ht->a->shape.bins, first = ht_is(ht, EP_HT_EXPERT_MAJOR) ? 0 : ht->a->shape.experts;
 
 	for (uint64_t bin = gx_tid(); bin < bins; bin += gx_threads()) {
 		uint32_t sum = 0;
@@ -31,7 +31,8 @@ GX_DEV void ht_scan_chunks(struct ht *ht)
 			for (uint32_t i = 0; i < HT_SCAN; i++)
 				v[i] = ht->chunk[(c + i) * bins + bin];
 			for (uint32_t i = 0; i < HT_SCAN; i++) {
-				ht->chunk[(c + i) * bins + bin] = sum;
+				if (bin >= first)
+					ht->chunk[(c + i) * bins + bin] = sum;
 				sum += v[i];
 			}
 		}
@@ -302,33 +303,33 @@ GX_DEV void ht_conclude(struct ht *ht, uint64_t total)
 
 /* ---- place ---- */
 
+#define HT_PLACE 4u /* entries of a lane, all loads in flight together */
+
 /* Entries of a piece, starting at at; before[]: tokens of earlier pieces by bin. */
 GX_DEV void ht_place_entries(struct ht *ht, uint64_t at, uint64_t end, const uint32_t *before)
 {
-	const struct ep_ht_args *a = ht->a;
-	const struct ep_ht_shape *s = &a->shape;
+	const struct ep_ht_shape *s = &ht->a->shape;
 	uint32_t expert_major = ht_is(ht, EP_HT_EXPERT_MAJOR);
-	int32_t e[HT_BATCH];
-	uint32_t row[HT_BATCH];
+	uint32_t e[HT_PLACE], row[HT_PLACE], flat[HT_PLACE]; /* e: -1, no expert, is EP_HT_NONE */
 
-	for (uint32_t u = 0; u < HT_BATCH; u++) {
-		e[u] = at + u * GX_WARP < end ? ht->expert[at + u * GX_WARP] : -1;
-		row[u] = e[u] >= 0 ? ht->row[at + u * GX_WARP] : 0;
+	for (uint32_t u = 0; u < HT_PLACE; u++) {
+		e[u] = at + u * GX_WARP < end ? (uint32_t)ht->expert[at + u * GX_WARP] : EP_HT_NONE;
+		row[u] = e[u] != EP_HT_NONE ? ht->row[at + u * GX_WARP] : 0;
+		flat[u] = e[u] != EP_HT_NONE && expert_major ? ht->flat[at + u * GX_WARP] : 0;
 	}
-	for (uint32_t u = 0; u < HT_BATCH; u++) {
-		uint32_t bin = expert_major ? (uint32_t)e[u] : s->experts + (uint32_t)e[u] / s->per_rank;
-		uint64_t to = e[u] >= 0 ? (uint64_t)row[u] + ht->base[bin] + before[bin] : 0;
+	for (uint32_t u = 0; u < HT_PLACE; u++) {
+		uint32_t rank_bin = s->experts + ht_rank_of(ht, e[u]), bin = expert_major ? e[u] : rank_bin;
+		uint64_t to = e[u] != EP_HT_NONE ? (uint64_t)row[u] + ht->base[bin] + before[bin] : 0;
 
 		row[u] = to < s->capacity ? (uint32_t)to : EP_HT_NONE;
+		flat[u] += e[u] != EP_HT_NONE && expert_major ? ht->base[rank_bin] + before[rank_bin] : 0;
 	}
-	for (uint32_t u = 0; u < HT_BATCH; u++) {
-		uint32_t bin = s->experts + (uint32_t)e[u] / s->per_rank;
-
-		if (e[u] < 0)
+	for (uint32_t u = 0; u < HT_PLACE; u++) {
+		if (e[u] == EP_HT_NONE)
 			continue;
 		ht->row[at + u * GX_WARP] = row[u];
 		if (expert_major)
-			ht->flat[at + u * GX_WARP] += ht->base[bin] + before[bin];
+			ht->flat[at + u * GX_WARP] = flat[u];
 	}
 }
 
@@ -342,7 +343,7 @@ GX_DEV void ht_place_crossing(struct ht *ht, uint64_t at, uint64_t end, const ui
 
 		if (earlier == EP_HT_NONE)
 			continue;
-		node = ht->a->across.where[(uint32_t)ht->expert[at] / s->per_rank];
+		node = ht->a->across.where[ht_rank_of(ht, (uint32_t)ht->expert[at])];
 		earlier += before[s->experts + s->nranks + node];
 		ht->x.cross[at] = earlier;
 		ht->x.tokens[(uint64_t)node * s->tmax + earlier] = (uint32_t)(at / ht->topk);
@@ -358,7 +359,7 @@ GX_DEV void ht_place_chunk(struct ht *ht, uint32_t chunk)
 
 	if (ht->op.far)
 		ht_place_crossing(ht, at, end, before);
-	for (; at < end; at += GX_WARP * HT_BATCH)
+	for (; at < end; at += GX_WARP * HT_PLACE)
 		ht_place_entries(ht, at, end, before);
 }
 
@@ -368,6 +369,7 @@ GX_DEV void ht_update_run(const struct ep_ht_args *a, const struct ep_far *far, 
 	struct ht ht;
 
 	ht_begin(&ht, a, EP_KIND_UPDATE, far, a->topk, shared);
+	ht.share = (uint64_t)(UINT32_MAX / a->shape.per_rank) + 1;
 	if (far)
 		ht_across_begin(&ht);
 	if (ht_count(&ht)) {
