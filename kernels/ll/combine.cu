@@ -70,7 +70,7 @@ GX_DEV void ll_return_part(struct ll *ll, uint32_t far, uint32_t first, uint32_t
 
 	for (; (item = gx_shfl_u32(ll->ticket, 0) - first) < items; n++) {
 		if (item < rows) {
-			const struct ep_ll_entry *e = ll_entry(ll, far, item);
+			const struct ep_ll_entry *e = ll_entry(ll->a, far, item);
 
 			ll_return_row(ll, e->row, e->home, e->slot);
 		} else if (item < rows + own && ll->a->home_row[item - rows] >= 0) {
@@ -113,21 +113,17 @@ GX_DEV uint32_t ll_term_rank(struct ll *ll, uint32_t token, uint32_t k, uint32_t
 {
 	const struct ep_ll_args *a = ll->a;
 	const struct ep_ll_shape *s = &a->shape;
-	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), first = k, peer;
-	int64_t id = ll_topk(a, token, k);
+	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), first = k, width = rank_major ? s->per_rank : 1;
+	int64_t id = ll_topk(a, token, k), low = id; /* of the ids with the same row */
+	uint32_t peer = (uint32_t)id / s->per_rank;
 
 	*at = 0;
+	if (rank_major)
+		low = (int64_t)peer * s->per_rank;
+	for (uint32_t j = 0; j < s->topk; j++) /* as often for all lanes, without a branch */
+		first = ((uint64_t)ll_topk(a, token, j) - (uint64_t)low < width) & (j < first) ? j : first;
 	if (id < 0 || id >= (int64_t)s->experts)
 		return LL_NOBODY;
-	peer = (uint32_t)id / s->per_rank;
-	for (uint32_t j = 0; j < first; j++) {
-		int64_t other = ll_topk(a, token, j);
-		uint32_t same =
-			rank_major ? other >= 0 && other < (int64_t)s->experts && (uint32_t)other / s->per_rank == peer
-				   : other == id;
-
-		first = same ? j : first;
-	}
 	/* A rank adds its sum once; an expert that occurs twice adds its one row with both weights. */
 	if (rank_major && first != k)
 		return LL_NOBODY;

@@ -136,7 +136,7 @@ GX_DEV void ll_barrier_wait(struct ll *ll, uint32_t rank, uint64_t number)
 		return;
 	if (masks) /* at once: a barrier's wait is not extended */
 		ll_missed(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, EP_KPHASE_RECV, ll->op.far), rank, result,
-			  LL_AGAIN);
+			  LL_EIGHTHS);
 	else
 		gx_op_fail_wait(&ll->op, result, rank, rank, EP_KPHASE_RECV);
 }

@@ -112,7 +112,7 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 		if (source == s->rank) {
 			ll->a->home_row[at] = (int32_t)row;
 		} else if (listed + i < ep_ll_list_room(s)) {
-			struct ep_ll_entry *to = ll_entry(ll, ll_far(ll, source), listed + i);
+			struct ep_ll_entry *to = ll_entry(ll->a, ll_far(ll, source), listed + i);
 
 			to->row = row;
 			to->home = source;
@@ -140,7 +140,7 @@ GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, con
 		if (source == s->rank) {
 			ll->a->home_row[at] = (int32_t)row;
 		} else {
-			struct ep_ll_entry *to = ll_entry(ll, ll_far(ll, source), ll_list(ll, source, 1));
+			struct ep_ll_entry *to = ll_entry(ll->a, ll_far(ll, source), ll_list(ll, source, 1));
 
 			to->row = row;
 			to->home = source;

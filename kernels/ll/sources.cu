@@ -19,7 +19,7 @@ GX_DEV uint32_t ll_held_at(const struct ep_ll_args *a, uint64_t i, struct ll_hel
 	int32_t own;
 
 	if (i < all) {
-		const struct ep_ll_entry *e = &a->list[i < rows ? i : ep_ll_list_room(&a->shape) - 1 - (i - rows)];
+		const struct ep_ll_entry *e = ll_entry(a, i >= rows, i < rows ? i : i - rows);
 
 		out->row = e->row;
 		out->home = e->home;

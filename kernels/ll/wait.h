@@ -98,9 +98,9 @@ GX_DEV uint64_t ll_slot_at(const struct ll *ll, uint32_t area, uint32_t slot)
 }
 
 /* The rows that other ranks get back: those of far ranks are listed from the end of the room. */
-GX_DEV struct ep_ll_entry *ll_entry(const struct ll *ll, uint32_t far, uint64_t i)
+GX_DEV struct ep_ll_entry *ll_entry(const struct ep_ll_args *a, uint32_t far, uint64_t i)
 {
-	return &ll->a->list[far ? ep_ll_list_room(&ll->a->shape) - 1 - i : i];
+	return &a->list[far ? ep_ll_list_room(&a->shape) - 1 - i : i];
 }
 
 GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
@@ -274,27 +274,26 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 	return result;
 }
 
+enum ll_who { LL_UNMASKED, LL_MASKED, LL_ANYONE };
+
 /*
- * One thread. Another rank that has not signalled the operation either, or rank if there is none. A far rank is
- * preferred: behind a cut link all ranks are silent, and a near one may be silent because it waits for them. off NULL:
- * includes masked ranks, if they have signalled operation since or a later one.
+ * One thread. Another rank that has not signalled the operation either, but one since or a later one; or rank if there
+ * is none. A far rank is preferred: behind a cut link all ranks are silent, and a near one may be silent because it
+ * waits for them.
  */
-GX_SLOW uint32_t ll_also_silent(const struct ep_ll_args *a, const struct ep_far *far, const uint32_t *off,
-				uint64_t since, uint64_t epoch, uint32_t rank)
+GX_SLOW uint32_t ll_also_silent(const struct ll *ll, enum ll_who who, uint64_t since, uint32_t rank)
 {
+	const struct ep_ll_args *a = ll->a;
 	uint32_t found = rank;
 
 	for (uint32_t r = 0; r < a->shape.nranks; r++) {
-		uint32_t afar = far && !a->control[r];
-		const uint8_t *page = afar ? far->control : a->mine;
-		uint64_t at = ep_ll_signal_at(r), last;
+		uint32_t masked = gx_ld_relaxed_u32(&ll->off[r]) != 0;
+		uint64_t last = gx_ld_relaxed_u64(ll_from(ll, r, ep_ll_signal_at(r)));
 
-		at = afar ? ep_ll_far_at(a->shape.nranks, at) : at;
-		last = gx_ld_relaxed_u64((const uint64_t *)(page + at));
-		if (r == rank || r == a->shape.rank || (off && gx_ld_relaxed_u32(&off[r]) != 0) || last >= epoch ||
-		    last < since)
+		if (r == rank || r == a->shape.rank || last >= ll->op.epoch || last < since ||
+		    (who != LL_ANYONE && masked != (who == LL_MASKED)))
 			continue;
-		if (afar)
+		if (ll_far(ll, r))
 			return r;
 		found = found == rank ? r : found;
 	}
@@ -302,54 +301,61 @@ GX_SLOW uint32_t ll_also_silent(const struct ep_ll_args *a, const struct ep_far 
 }
 
 #define LL_LATELY 64u /* operations */
-#define LL_AGAIN 2u   /* times that a wait is extended at most */
+#define LL_EIGHTHS 8u /* of a timeout, by which a wait is extended at most */
 
 /*
- * With masks, at the deadline: whether to extend it by half a timeout. A dying rank may have signalled only some peers.
- * A rank that missed its signal waits until its deadline, and all others then wait for that rank too: it misses one
- * rank, they miss two. So a rank that misses several extends its deadline once, and by then the delayed rank signals.
- * One that was masked lately counts: whoever masked it by other evidence, such as a NIC's error, misses only the rank
- * that is delayed by it. A cut link silences several ranks at once, all of them far, and then every rank misses
- * several: so the wait for a near rank is extended once more while far ranks are silent, masked or not.
+ * With masks, at the deadline: by how many eighths of a timeout it is extended in all, at most one timeout.
+ *
+ * A dying rank may have signalled only some peers. A rank that missed its signal waits until its deadline, and all
+ * others then wait for that rank too: it misses one rank, they miss two. So a rank that misses several waits longer,
+ * and meanwhile the delayed rank signals. Whoever has masked the dying rank before, by other evidence such as a NIC's
+ * error or because it once was late for some ranks only, misses just the rank that is delayed by it: so a masked rank
+ * counts too, an old one for less, since all ranks may have masked that one. A cut link silences several ranks at once,
+ * all of them far, and then every rank misses several: so the wait for a near rank is extended once more while far
+ * ranks are silent, masked or not.
  */
-GX_DEV uint32_t ll_again(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase, uint32_t again)
+GX_DEV uint32_t ll_eighths(const struct ll *ll, uint32_t rank, uint32_t result, uint32_t phase)
 {
-	uint64_t epoch = ll->op.epoch, lately = epoch > LL_LATELY ? epoch - LL_LATELY : 0;
+	uint64_t lately = ll->op.epoch > LL_LATELY ? ll->op.epoch - LL_LATELY : 0;
+	uint32_t n = 0;
 
 	if (!ll_is(ll, EP_LL_MASK) || result != GX_TIMED_OUT || phase != EP_KPHASE_RECV || ll->op.kind == EP_KIND_MASK)
 		return 0;
-	if (again == 0 && ll_also_silent(ll->a, ll->op.far, NULL, lately, epoch, rank) != rank)
-		return 1;
-	return again < LL_AGAIN && !ll_far(ll, rank) &&
-	       ll_far(ll, ll_also_silent(ll->a, ll->op.far, NULL, 0, epoch, rank));
+	n += ll_also_silent(ll, LL_UNMASKED, 0, rank) != rank ? 3 : 0;
+	n += ll_also_silent(ll, LL_MASKED, lately, rank) != rank ? 1 : 0;
+	n += ll_also_silent(ll, LL_MASKED, 0, rank) != rank ? 1 : 0;
+	n += !ll_far(ll, rank) && ll_far(ll, ll_also_silent(ll, LL_ANYONE, 0, rank)) ? 3 : 0;
+	return n;
 }
 
 /* Of a wait in an operation; far: the group has far ranks. */
 #define LL_WAIT(kind, phase, far) ((kind) | (phase) << 8 | (uint32_t)((far) != NULL) << 16)
 
 /*
- * One thread, after a wait that ended without the word. 1: waits again. Else the rank is masked (with masks), or the
- * operation has failed. A launch that has failed masks nobody: its waits end early, and say nothing of the rank. Makes
- * its own struct ll: it is called, because a dozen copies of all this would be a third of a kernel's code.
+ * One thread, after a wait that ended without the word, extended by so many eighths before. Returns by how many it is
+ * to be extended in all, if that is more. Else the rank is masked (with masks), or the operation has failed. A launch
+ * that has failed masks nobody: its waits end early, and say nothing of the rank. Makes its own struct ll: it is
+ * called, because a dozen copies of all this would be a third of a kernel's code.
  */
 GX_SLOW uint32_t ll_missed(const struct ep_ll_args *a, uint64_t epoch, uint32_t wait, uint32_t rank, uint32_t result,
-			   uint32_t again)
+			   uint32_t before)
 {
-	uint32_t phase = wait >> 8 & 0xff, other;
+	uint32_t phase = wait >> 8 & 0xff, eighths, other;
 	struct ll ll;
 
 	ll_begin(&ll, a, wait & 0xff, wait >> 16 ? &a->far : NULL, 0);
 	ll.op.epoch = epoch;
-	if (ll_again(&ll, rank, result, phase, again))
-		return 1;
+	eighths = ll_eighths(&ll, rank, result, phase);
+	if (eighths > before)
+		return eighths;
 	if (ll_is(&ll, EP_LL_MASK) && result != GX_ABORTED && gx_ld_relaxed_u64(&a->state->broken) == 0) {
 		gx_st_relaxed_u32(&ll.off[rank], 1);
 		ll_raise(&ll, EP_ASYNC_TIMEOUT);
-		return 0;
+		return before;
 	}
-	other = result == GX_TIMED_OUT ? ll_also_silent(a, ll.op.far, ll.off, 0, epoch, rank) : rank;
+	other = result == GX_TIMED_OUT ? ll_also_silent(&ll, LL_UNMASKED, 0, rank) : rank;
 	gx_op_fail_wait(&ll.op, result, rank, other, phase);
-	return 0;
+	return before;
 }
 
 /* All lanes, each for a word of its own, or NULL. */
@@ -374,11 +380,11 @@ GX_SLOW uint32_t ll_wait_near(const struct ep_ll_args *a, const uint64_t *word, 
 GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint32_t phase)
 {
 	uint64_t deadline = ll->op.limit.deadline;
-	uint32_t ok = 1;
+	uint32_t ok = 1, eighths = 0;
 
-	for (uint32_t again = 0; gx_ballot(rank != LL_NOBODY) != 0; again++) {
+	while (gx_ballot(rank != LL_NOBODY) != 0) {
 		const uint64_t *word = rank != LL_NOBODY ? ll_own(ll, at) : NULL;
-		uint32_t result;
+		uint32_t result, before = eighths;
 
 		if (ll->op.far)
 			result = ll_wait_far(ll->a, at, value, rank, deadline, ll_is(ll, EP_LL_MASK));
@@ -386,10 +392,11 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 			result = ll_wait_near(ll->a, word, value, rank, deadline);
 		if (result == GX_ARRIVED) {
 			rank = LL_NOBODY;
-		} else if (ll_missed(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, phase, ll->op.far), rank, result,
-				     again)) {
-			deadline += ll->a->timeout_ns / 2;
-		} else {
+			continue;
+		}
+		eighths = ll_missed(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, phase, ll->op.far), rank, result, before);
+		deadline += ll->a->timeout_ns / 8 * (eighths - before);
+		if (eighths == before) {
 			rank = LL_NOBODY;
 			ok = 0;
 		}

@@ -287,6 +287,49 @@ close:
 	return rig_tell(&rig);
 }
 
+/* The operation that the victim no longer makes, which only rank 0 waits for: it begins to do so a little later. */
+static int split_operation(struct rig *rig, const struct job *job)
+{
+	if (rig_dispatch(rig, 0, true))
+		return -1;
+	if (seat_rank(rig->seat) == 0)
+		usleep((unsigned)(0.06e6 * job->timeout));
+	return rig_complete(rig, 0) || rig_combine(rig, 0, false);
+}
+
+/* Ranks 1 and 2 have masked the victim, and it them, long ago; rank 0 has not. When it falls silent, rank 0 masks it at
+ * the deadline, and the others, who wait for rank 0 meanwhile, must not mask that. */
+static int split_job(struct seat *seat, const void *arg)
+{
+	const struct job *job = arg;
+	struct meet *meet = seat_board(seat);
+	int rank = seat_rank(seat), mask[RANKS] = { 1, rank != VICTIM, rank != VICTIM, rank == 0 || rank == VICTIM };
+	struct rig rig;
+
+	if (rig_open(&rig, seat, &job->cfg) || rig_script(&rig, "DA CA") || rig_load(&rig, 0) || rig_update(&rig, 0) ||
+	    seat_barrier(seat))
+		goto close;
+	is_answer(&rig, "ncclEpMaskUpdate", ncclSuccess, ncclEpMaskUpdate(rig.group, mask, rig.shim.stream));
+	if (rig_sync(&rig) || seat_barrier(seat))
+		goto close;
+	for (int i = 0; i < LOOSE; i++)
+		if (rig_dispatch(&rig, 0, false) || rig_combine(&rig, 0, false))
+			goto fail;
+	if (rank != VICTIM) {
+		if (split_operation(&rig, job))
+			goto fail;
+		rig.active[VICTIM] = false;
+		rig_check_mask(&rig);
+	}
+	seat_meet(seat, &meet->all[0], RANKS);
+	goto close;
+fail:
+	seat_fail(seat, "%s", anyEpGetLastError());
+close:
+	rig_close(&rig);
+	return rig_tell(&rig);
+}
+
 /* ---- without masks ---- */
 
 static void is_lost(struct rig *rig, struct meet *meet, ncclResult_t got, const char *message)
@@ -411,6 +454,7 @@ static void run_layout(struct run *run, enum ll_layout layout)
 		run_job(run, "stops during an operation", in_flight_job, &job);
 	}
 	run_job(run, "masks by hand", by_hand_job, &job);
+	run_job(run, "silent for one rank, masked by the others long ago", split_job, &job);
 	job.cfg.mask = false;
 	run_job(run, "stops without masks", lost_job, &job);
 }
