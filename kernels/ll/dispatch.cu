@@ -55,9 +55,9 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token, uint32_t far)
 		int32_t id = has ? w->id[k] : -1, peer = has ? w->peer[k] : -1;
 		uint32_t new_id = id >= 0 && (!ll->op.far || ll_far(ll, (uint32_t)peer) == far), new_peer = new_id;
 
-		for (uint32_t j = 0; has && j < k; j++) {
-			new_id = w->id[j] == id ? 0 : new_id;
-			new_peer = w->peer[j] == peer ? 0 : new_peer;
+		for (uint32_t j = 0; j < s->topk; j++) { /* as often for all lanes, without a branch */
+			new_id &= !(j < k) | (w->id[j] != id);
+			new_peer &= !(j < k) | (w->peer[j] != peer);
 		}
 		/* An own row that goes directly to the output needs no buffer. */
 		needs = new_peer && !(ll->direct && (uint32_t)peer == s->rank);
@@ -74,21 +74,27 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token, uint32_t far)
 		gx_fence_proxy(); /* A4: the token's row goes over rows that peers have read */
 }
 
-/* The token's slot on the rank of k, and how many of its experts there precede k; -1: nothing is sent there. */
-GX_DEV int32_t ll_slot_of(const struct ll *ll, uint32_t k, uint32_t *ordinal)
+/* Where the token's row for the rank of k is: its slot, or -1: nothing is sent there; how many of its experts there
+ * precede k, and how many there are in all. */
+struct ll_place {
+	int32_t slot;
+	uint32_t ordinal, count;
+};
+
+GX_DEV struct ll_place ll_place_of(const struct ll *ll, uint32_t k)
 {
 	const struct ll_route *w = &ll->route;
-	int32_t slot = -1;
-	uint32_t n = 0;
+	struct ll_place place = { -1, 0, 0 };
+	int32_t peer = w->peer[k];
 
-	for (uint32_t j = 0; j <= k; j++) {
-		if (w->peer[j] != w->peer[k])
-			continue;
-		slot = w->slot[j] >= 0 ? w->slot[j] : slot;
-		n += j < k && w->pos[j] >= 0;
+	for (uint32_t j = 0; j < ll->a->shape.topk; j++) { /* without a branch: only the first k of a rank has a slot */
+		uint32_t sent = (w->peer[j] == peer) & (w->pos[j] >= 0);
+
+		place.slot = w->peer[j] == peer && w->slot[j] > place.slot ? w->slot[j] : place.slot;
+		place.ordinal += sent & (j < k);
+		place.count += sent;
 	}
-	*ordinal = n;
-	return slot;
+	return place;
 }
 
 /* The heads of the token's rows, expert-major: each k writes its entry, the first k of a rank the head. */
@@ -99,35 +105,31 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token, uint32_t far)
 
 	for (uint32_t k = gx_lane(); k < s->topk; k += GX_WARP) {
 		uint64_t at = (uint64_t)token * s->topk + k;
-		uint32_t ordinal, own = (uint32_t)w->peer[k] == s->rank;
-		int32_t slot, local;
+		struct ll_place place = ll_place_of(ll, k);
+		uint32_t own = (uint32_t)w->peer[k] == s->rank, *entry;
 		struct ep_ll_row_head *head;
+		int32_t local;
 
 		if (!far)
 			ll->a->home_row[at] = -1;
-		if (w->pos[k] < 0)
+		if (w->pos[k] < 0 || place.slot < 0)
 			continue;
 		local = w->id[k] - w->peer[k] * (int32_t)s->per_rank;
-		slot = ll_slot_of(ll, k, &ordinal);
-		if (slot < 0)
-			continue;
-		ll->a->sent_slot[at] =
-			(uint32_t)slot * s->fan + ordinal; /* also for own rows: a staged combine sends them */
+		/* also for own rows: a staged combine sends them */
+		ll->a->sent_slot[at] = (uint32_t)place.slot * s->fan + place.ordinal;
 		if (own && ll->direct) {
 			ll->a->home_row[at] = local * (int32_t)(s->nranks * s->tmax) + w->pos[k];
 			continue;
 		}
-		head = (struct ep_ll_row_head *)(ll_out(ll, (uint32_t)w->peer[k]) + ll_row_at(ll, (uint32_t)slot));
-		((uint32_t *)(head + 1))[3 * ordinal] = (uint32_t)local;
-		((uint32_t *)(head + 1))[3 * ordinal + 1] = (uint32_t)w->pos[k];
-		((uint32_t *)(head + 1))[3 * ordinal + 2] = k;
+		head = (struct ep_ll_row_head *)(ll_out(ll, (uint32_t)w->peer[k]) +
+						 ll_row_at(ll, (uint32_t)place.slot));
+		entry = (uint32_t *)(head + 1) + (uint64_t)3 * place.ordinal;
+		entry[0] = (uint32_t)local;
+		entry[1] = (uint32_t)w->pos[k];
+		entry[2] = k;
 		if (w->slot[k] >= 0) {
-			uint32_t n = 0;
-
-			for (uint32_t j = k; j < s->topk; j++)
-				n += w->peer[j] == w->peer[k] && w->pos[j] >= 0;
 			head->token = token;
-			head->count = n;
+			head->count = place.count;
 		}
 	}
 }
