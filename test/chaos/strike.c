@@ -229,12 +229,27 @@ static const char *fault(atomic_int *count, const char *what)
 	return what;
 }
 
+/* Ranks, as bits, that got no handle because of the struck one, and left after an error that names it: to mask them is
+ * right. */
+static int left_early(const struct run *run)
+{
+	int bits = 0;
+
+	for (int r = 0; r < run->strike->ranks; r++) {
+		const struct strike_rank *rank = &run->board->rank[r];
+
+		if (!strcmp(rank->failed, "ncclEpInitHandle") && names(rank->text, run->strike->victim))
+			bits |= 1 << r;
+	}
+	return bits;
+}
+
 /* NULL: this survivor behaved. */
 static const char *judge(const struct run *run, int rank, struct totals *totals)
 {
 	const struct strike *k = run->strike;
 	const struct strike_rank *me = &run->board->rank[rank];
-	int at = atomic_load(&run->board->at_strike), others = me->masked & ~(1 << k->victim);
+	int at = atomic_load(&run->board->at_strike), others = me->masked & ~(1 << k->victim | left_early(run));
 	bool masked = me->masked >> k->victim & 1;
 
 	if (run->hung[rank])
