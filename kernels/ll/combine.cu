@@ -120,8 +120,12 @@ GX_DEV uint32_t ll_term_rank(struct ll *ll, uint32_t token, uint32_t k, uint32_t
 	*at = 0;
 	if (rank_major)
 		low = (int64_t)peer * s->per_rank;
-	for (uint32_t j = 0; j < s->topk; j++) /* as often for all lanes, without a branch */
-		first = ((uint64_t)ll_topk(a, token, j) - (uint64_t)low < width) & (j < first) ? j : first;
+	for (uint32_t j = 0; j < s->topk; j++) { /* as often for all lanes, without a branch */
+		uint32_t same = (uint64_t)ll_topk(a, token, j) - (uint64_t)low < width;
+
+		same &= j < first;
+		first = same ? j : first;
+	}
 	if (id < 0 || id >= (int64_t)s->experts)
 		return LL_NOBODY;
 	/* A rank adds its sum once; an expert that occurs twice adds its one row with both weights. */
