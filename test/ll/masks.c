@@ -293,7 +293,7 @@ static int split_operation(struct rig *rig, const struct job *job)
 	if (rig_dispatch(rig, 0, true))
 		return -1;
 	if (seat_rank(rig->seat) == 0)
-		usleep((unsigned)(0.06e6 * job->timeout));
+		usleep((unsigned)(0.03e6 * job->timeout));
 	return rig_complete(rig, 0) || rig_combine(rig, 0, false);
 }
 
