@@ -113,6 +113,9 @@ static const struct {
 	{ EP_CU_SYSTEM_NOT_READY, EP_CU_SYSTEM_NOT_READY, "start the NVIDIA fabric manager on this machine" },
 	{ EP_CU_DRIVER_MISMATCH, EP_CU_DRIVER_MISMATCH,
 	  "kernel module and libcuda versions differ: reboot, or use the host's libcuda in the container" },
+	{ EP_CU_MPS_CONNECTIONS, EP_CU_MPS_CONNECTIONS,
+	  "the processes under MPS have too many queues together: set CUDA_DEVICE_MAX_CONNECTIONS=2 for each, or run "
+	  "fewer" },
 	{ EP_CU_MPS_FIRST, EP_CU_MPS_LAST, "restart the MPS daemon, or unset CUDA_MPS_PIPE_DIRECTORY" },
 	{ EP_CU_CAPTURE_FIRST, EP_CU_CAPTURE_LAST, "not allowed while the stream is being captured" },
 };

@@ -179,22 +179,40 @@ static void check_promise(const struct fake *f, unsigned sms)
 }
 
 /* Multiprocessors of 132 that a process sees at 100, 50, 25 and 12 %, and the blocks of 2, 4 and 8 such ranks. */
-Test(boot_gpus, a_partition_is_not_divided_again)
+static const unsigned seen[4] = { 132, 66, 32, 14 };
+
+static void check_blocks(const unsigned blocks[3][4], bool processes)
 {
-	static const unsigned seen[4] = { 132, 66, 33, 16 };
-	static const unsigned blocks[3][4] = { { 66, 66, 33, 16 }, { 33, 33, 33, 16 }, { 16, 16, 16, 16 } };
 	struct fake f;
 
 	for (int i = 0; i < 3; i++)
 		for (int p = 0; p < 4; p++) {
 			fake_init(&f, 2 << i);
-			for (int r = 0; r < f.topo.nranks; r++)
+			for (int r = 0; r < f.topo.nranks; r++) {
 				f.rank[r].dev.sms = seen[p];
+				f.rank[r].pid_rank = processes ? r : 0;
+			}
 			for (int r = 0; r < f.topo.nranks; r++)
 				cr_expect_eq(ep_topo_blocks(&f.topo, r), blocks[i][p], "%d ranks that see %u: %u",
 					     f.topo.nranks, seen[p], ep_topo_blocks(&f.topo, r));
 			check_promise(&f, SMS);
 		}
+}
+
+/* Of one process: green contexts, whose multiprocessors are their own. */
+Test(boot_gpus, a_partition_is_not_divided_again)
+{
+	static const unsigned blocks[3][4] = { { 66, 66, 32, 14 }, { 33, 33, 32, 14 }, { 16, 16, 16, 14 } };
+
+	check_blocks(blocks, false);
+}
+
+/* Processes: MPS places some of their blocks on the same ones where the parts fill the GPU, so some stay free there. */
+Test(boot_gpus, parts_that_fill_the_gpu)
+{
+	static const unsigned blocks[3][4] = { { 66, 59, 32, 14 }, { 33, 29, 26, 14 }, { 16, 14, 14, 14 } };
+
+	check_blocks(blocks, true);
 }
 
 Test(boot_gpus, mixed_partitions)
@@ -206,9 +224,9 @@ Test(boot_gpus, mixed_partitions)
 	f.rank[0].dev.sms = 66;
 	f.rank[1].dev.sms = 33;
 	f.rank[2].dev.sms = 33;
-	cr_expect(ep_topo_blocks(&f.topo, 0) == 66 && ep_topo_blocks(&f.topo, 1) == 33);
-	f.rank[1].dev.sms = f.rank[2].dev.sms = 132; /* 132 * 66 / 330 */
-	cr_expect(ep_topo_blocks(&f.topo, 0) == 26 && ep_topo_blocks(&f.topo, 1) == 52);
+	cr_expect(ep_topo_blocks(&f.topo, 0) == 59 && ep_topo_blocks(&f.topo, 1) == 27);
+	f.rank[1].dev.sms = f.rank[2].dev.sms = 132; /* 119 * 66 / 330 */
+	cr_expect(ep_topo_blocks(&f.topo, 0) == 23 && ep_topo_blocks(&f.topo, 1) == 52);
 	for (int i = 0; i < 2000; i++) {
 		fake_init(&f, 1 + rand_r(&seed) % N);
 		for (int r = 0; r < f.topo.nranks; r++)
@@ -229,10 +247,10 @@ Test(boot_gpus, an_unknown_count)
 		f.rank[r].dev.sms_all = 0;
 	}
 	f.rank[3].dev.sms = 33;
-	cr_expect(ep_topo_blocks(&f.topo, 0) == 66 * 66 / 231 && ep_topo_blocks(&f.topo, 3) == 66 * 33 / 231);
+	cr_expect(ep_topo_blocks(&f.topo, 0) == 66 * 66 / 231 && ep_topo_blocks(&f.topo, 3) == 60 * 33 / 231);
 	check_promise(&f, 66);
 	f.rank[2].dev.sms_all = SMS; /* one rank that knows is enough */
-	cr_expect_eq(ep_topo_blocks(&f.topo, 0), 132 * 66 / 231);
+	cr_expect_eq(ep_topo_blocks(&f.topo, 0), 119 * 66 / 231);
 }
 
 /* More ranks than multiprocessors, and a count of nothing or too much: still a block each. */

@@ -35,7 +35,7 @@ rows=(
 	'procs|reach-mps|240|mps|gpu_reach'
 	'procs|rowsig-mps|240|mps|gpu_rowsig_procs cuda'
 	'procs|rowsig-ipc|240|ipc|gpu_rowsig_procs cuda'
-	'mps|mps-shares|300|table-mps|mps_shares.sh @../perf/ep_perf'
+	'mps|mps-shares|300|table-mps|mps_shares.sh @../perf/ep_perf @gpu/mps_place'
 	'll|ll-matrix|300|plain|t_ll_matrix -f @ll/ll_cells_2.txt'
 	'll|ll-staged|120|plain|t_ll_staged'
 	'll|ll-graph|300|plain|t_ll_staged -G 1000'

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -18,6 +17,7 @@
 
 #include "kernels/simt/simt.h"
 #include "test/oracle/world_seat.h"
+#include "util/rest.h"
 
 #pragma weak simt_configure
 
@@ -106,7 +106,7 @@ int seat_barrier(struct seat *seat)
 			return seat_fail(seat, "another rank failed");
 		if (spins < 64)
 			continue;
-		sched_yield();
+		ep_rest();
 		if (spins % 4096)
 			continue;
 		end = end > 0 ? end : world_now() + BARRIER_SECONDS;
@@ -243,12 +243,13 @@ static int seat_start(struct seat *seat, int (*enter)(int))
 	_exit(rc);
 }
 
-void world_prepare(void)
+void world_prepare(bool processes)
 {
 	setenv("NCCL_EP_TIMEOUT_MS", "30000", 0);
 	setenv("NCCL_EP_DEBUG", "NONE", 0); /* many tests provoke errors; failures print their message anyway */
-	/* Ranks spin side by side on one GPU: streams that share a hardware queue would deadlock. */
-	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+	/* Threads spin side by side on one GPU: streams that share a hardware queue would deadlock. Processes have
+	   queues of their own, and under MPS the GPU has too few for 32 of each. */
+	setenv("CUDA_DEVICE_MAX_CONNECTIONS", processes ? "2" : "32", 0);
 	shim_choose();
 }
 
@@ -256,7 +257,7 @@ int world_open(const struct world_opts *opts, struct world **out)
 {
 	struct world *world = calloc(1, sizeof(*world));
 
-	world_prepare();
+	world_prepare(opts->processes);
 	if (!world || opts->seats < 1 || opts->seats > WORLD_SEATS) {
 		fprintf(stderr, "the number of ranks must be 1 to %d\n", WORLD_SEATS);
 		free(world);

@@ -121,7 +121,7 @@ int world_join(const struct world_peers *peers, size_t board, struct world **out
 {
 	struct world *world = calloc(1, sizeof(*world));
 
-	world_prepare();
+	world_prepare(true);
 	if (world) {
 		world->joined = true;
 		world->peers = *peers;

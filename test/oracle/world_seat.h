@@ -71,7 +71,7 @@ struct world {
 };
 
 /* Before the first communicator of a process. */
-void world_prepare(void);
+void world_prepare(bool processes);
 int world_shared_make(struct world *world);
 void seat_comms_drop(struct seat *seat, bool sound);
 
