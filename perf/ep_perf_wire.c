@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +11,7 @@
 
 #include "net/net.h"
 #include "util/error.h"
+#include "util/rest.h"
 
 #define QUEUE 4096u /* a power of two */
 #define COVER 32u   /* one put in this many requests a completion */
@@ -114,7 +114,7 @@ static void *wire_main(void *arg)
 
 	while (!atomic_load_explicit(&w->end, memory_order_relaxed))
 		if (!(imms_take(w) + puts_give(w, &t) + requests_test(w, &t)))
-			sched_yield();
+			ep_rest();
 	return NULL;
 }
 
@@ -143,7 +143,7 @@ void wire_put(struct wire *w, int peer, size_t to, const uint8_t *from, size_t b
 	unsigned long at = atomic_load_explicit(&w->pushed, memory_order_relaxed);
 
 	while (at - atomic_load_explicit(&w->popped, memory_order_acquire) >= QUEUE && !atomic_load(&w->failed))
-		sched_yield();
+		ep_rest();
 	w->queue[at % QUEUE] =
 		(struct wire_put){ .to = to, .from = (size_t)(from - w->mem), .bytes = bytes, .peer = peer };
 	atomic_store_explicit(&w->pushed, at + 1, memory_order_release); /* R1 */
@@ -160,7 +160,7 @@ int wire_wait(struct wire *w, uint64_t puts)
 			return seat_fail(w->seat, "the net failed: %s", ep_last_error());
 		if (spins < 64)
 			continue;
-		sched_yield();
+		ep_rest();
 		if (spins % 4096 == 0 && world_now() > end)
 			return seat_fail(w->seat, "puts did not arrive within %.0f s", WAIT_SECONDS);
 	}
