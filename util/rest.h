@@ -20,8 +20,8 @@
  * share and is soon back. So after a yield that lasted long it sleeps instead, for a while: 0.4 s. Not always: where
  * the busy threads are ranks of this job, sleeps of 70 us, as short as they get, double its time.
  * And while threads of a job do nothing but yield to each other, Linux 6.18 may run nothing else on their CPUs, for
- * minutes: neither other programs nor its own threads, without which TCP stands still. So a wait of many yields sleeps
- * once in a while.
+ * a minute and more: neither other programs nor its own threads, without which TCP stands still. So a wait of many
+ * yields sleeps once in a while.
  */
 static inline void ep_rest(void)
 {
