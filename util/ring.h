@@ -34,7 +34,8 @@ enum ep_cmd_op {
 	EP_CMD_NOP,    /* completed when popped */
 	EP_CMD_PUT,    /* length bytes from source in this rank's window to destination in the channel's peer's */
 	EP_CMD_SIGNAL, /* value to the 8 bytes at destination, after all earlier puts of the channel */
-	EP_CMD_CREDIT, /* the same in no order: it may overtake whatever waits */
+	EP_CMD_STEP,   /* a signal of a part of an operation: more follow */
+	EP_CMD_CREDIT, /* a signal in no order: it may overtake whatever waits */
 	EP_CMD_OPS
 };
 
@@ -153,6 +154,11 @@ EP_CMD_FN struct ep_cmd ep_cmd_word(uint32_t op, uint32_t channel, uint64_t dst,
 EP_CMD_FN struct ep_cmd ep_cmd_signal(uint32_t channel, uint64_t dst, uint64_t value)
 {
 	return ep_cmd_word(EP_CMD_SIGNAL, channel, dst, value);
+}
+
+EP_CMD_FN struct ep_cmd ep_cmd_step(uint32_t channel, uint64_t dst, uint64_t value)
+{
+	return ep_cmd_word(EP_CMD_STEP, channel, dst, value);
 }
 
 EP_CMD_FN struct ep_cmd ep_cmd_credit(uint32_t channel, uint64_t dst, uint64_t value)

@@ -2,11 +2,13 @@
 /*
  * LL: few tokens, least time. Two buffers per window; an operation of the group (a dispatch or a combine) takes one.
  *
- *   dispatch  [source rank] head: total rows, rows per local expert; then tmax rows: row head, token, scales
+ *   dispatch  [source rank] head (enum ep_ll_head), rows per local expert; then tmax rows: row head, token, scales
  *   combine   one row per slot: (token, position) at the token's home rank; with masks (writer, dispatch slot,
- *	       ordinal), so that a masked rank that resumes late writes to its own slots only
+ *	       ordinal), so that a masked rank that resumes late writes to its own slots only. In the window for far
+ *	       ranks the rows of a writer follow each other, so that one put carries several: (writer, number), and
+ *	       without masks the writers' rows do too
  *   control   64-byte lines: signal[source rank], ack[buffer][rank], failed, clean[source rank], jump[source rank],
- *	       barrier[source rank]
+ *	       barrier[source rank], step[source rank][EP_LL_STEPS_EACH]
  *   far page  the same words of far ranks, packed (ep_ll_far_at)
  *   state     private to this rank, advanced by the kernels; the counters after it are zero between launches
  *   handle    what a dispatch leaves for its combine, and a send half for its receive half
@@ -28,7 +30,7 @@ enum ep_ll_flag {
 	EP_LL_MASK = 1 << 7,	   /* a silent rank is masked instead of an error */
 	EP_LL_COLUMNS = 1 << 8,	  /* out_scales, 32 bits each, is by columns; in the window scales are with their row */
 	EP_LL_EXPONENTS = 1 << 9, /* with EP_LL_COLUMNS: of four scales their exponents, in one word */
-	/* What ll_dispatch and ll_combine cannot; the kernels _any can all. */
+	/* What ll_dispatch, ll_combine and their _far cannot; the kernels _any can all. */
 	EP_LL_RARE = EP_LL_MASK | EP_LL_COLUMNS | EP_LL_EXPONENTS,
 };
 
@@ -37,7 +39,7 @@ enum ep_ll_flag {
  * for (a dispatch of one token took 1.4 ms). So of all warps that wait for words of one kind one at a time reads them,
  * all of that kind at once, and publishes what has changed in the own control page, which the others poll.
  */
-enum ep_ll_words { EP_LL_SIGNALS, EP_LL_ACKS_0, EP_LL_ACKS_1, EP_LL_CLEANS, EP_LL_BARRIERS, EP_LL_WORDS };
+enum ep_ll_words { EP_LL_SIGNALS, EP_LL_ACKS_0, EP_LL_ACKS_1, EP_LL_CLEANS, EP_LL_BARRIERS, EP_LL_STEPS, EP_LL_WORDS };
 
 #define EP_LL_ALONE __attribute__((aligned(128)))
 
@@ -78,6 +80,14 @@ struct ep_ll_entry {
 };
 EP_SIZE_IS(ep_ll_entry, 16);
 
+/* `come` rows return from a far rank, from slot `from` of this rank's window on; `rows` return to it, from slot `to` of
+ * its window on. With masks both slots are 0: a writer has slots of its own. */
+struct ep_ll_back {
+	uint32_t from, come;
+	uint32_t to, rows;
+};
+EP_SIZE_IS(ep_ll_back, 16);
+
 /* Needs no clearing: staged counts only if it is the handle's own number, which is random. */
 struct ep_ll_handle {
 	uint64_t epoch;	 /* of the staged operation */
@@ -89,7 +99,24 @@ struct ep_ll_handle {
 };
 EP_SIZE_IS(ep_ll_handle, 32);
 
-/* Head of a row of a dispatch; expert-major: followed by entries {local expert, position, k}. */
+/* Words of the head of a source's area; the rows per local expert follow them. */
+enum ep_ll_head {
+	EP_LL_ROWS,
+	EP_LL_BACK_AT, /* a far source: where the rows that return to it begin in its window, */
+	EP_LL_BACK,    /* and how many there are */
+	EP_LL_COUNTS = 4,
+};
+
+/* Rows for a far rank that one put carries: an engine needs as long for a row as for many. Few rows in host memory go
+ * alone: a CPU may have to copy them, and begins earlier. */
+#define EP_LL_JOIN 8u
+#define EP_LL_JOIN_MAX 64u
+#define EP_LL_FEW 32u
+
+/* Head of a row of a dispatch; expert-major: followed by entries {local expert, position, k and, above it, the row's
+ * number among those that return to a far source}. */
+#define EP_LL_K_BITS 12u
+#define EP_LL_K_MASK ((1u << EP_LL_K_BITS) - 1)
 struct ep_ll_row_head {
 	uint32_t token;
 	uint32_t count; /* expert-major: entries; rank-major: the first k routed to this rank */
@@ -113,10 +140,12 @@ struct ep_ll_args {
 	struct ep_ll_handle *handle;
 	struct ep_ll_entry *list; /* [nranks * tmax * fan] rows of other ranks */
 	int32_t *home_row;	  /* [tmax][topk] the row of (token, k) if it is on this rank, or -1 */
-	uint32_t *sent_slot;	  /* [tmax][topk] with masks: the slot to which the row of (token, k) returns */
-	uint8_t *const *window;	  /* [nranks], in device memory */
-	uint8_t *const *control;  /* [nranks], in device memory */
-	uint8_t *mine;		  /* this rank's own control page */
+	/* [tmax][topk] with masks: the slot to which the row of (token, k) returns; of a far rank: its number */
+	uint32_t *sent_slot;
+	struct ep_ll_back *back; /* [nranks] of far ranks */
+	uint8_t *const *window;	 /* [nranks], in device memory */
+	uint8_t *const *control; /* [nranks], in device memory */
+	uint8_t *mine;		 /* this rank's own control page */
 	struct ep_far far;
 	uint64_t number; /* the handle's */
 	struct ep_kernel_report *report;
@@ -182,6 +211,12 @@ EP_BOTH uint64_t ep_ll_pad(uint64_t bytes)
 	return (bytes + 15) / 16 * 16;
 }
 
+/* Rows of a dispatch, and the tokens in them, begin a line of a GPU's memory: others take longer to write. */
+EP_BOTH uint64_t ep_ll_align(uint64_t bytes)
+{
+	return (bytes + 127) / 128 * 128;
+}
+
 /* control page */
 EP_BOTH uint64_t ep_ll_signal_at(uint32_t source)
 {
@@ -216,9 +251,19 @@ EP_BOTH uint64_t ep_ll_barrier_at(uint32_t nranks, uint32_t source)
 	return ep_ll_clean_at(nranks, 2 * nranks + source);
 }
 
+/* Of a combine with many rows: the put that carries this part of a far rank's rows has come. A line per source. In a
+ * group of more ranks than this there are none: a look would read too many lines, and a rank has few rows there. */
+#define EP_LL_STEPS_EACH 8u
+#define EP_LL_STEPS_RANKS 64u
+
+EP_BOTH uint64_t ep_ll_step_at(uint32_t nranks, uint32_t source, uint32_t step)
+{
+	return ep_ll_clean_at(nranks, 3 * nranks + source) + (uint64_t)step * 8;
+}
+
 EP_BOTH uint64_t ep_ll_control_size(uint32_t nranks)
 {
-	return ep_ll_clean_at(nranks, 3 * nranks);
+	return ep_ll_clean_at(nranks, 4 * nranks);
 }
 
 /* far page: 16 words to a line of 128 bytes, since a GPU reads it by lines across PCIe. Words of one kind begin a line.
@@ -233,12 +278,15 @@ EP_BOTH uint64_t ep_ll_far_lines(uint64_t words)
 /* Where the word at an offset of the control page is in the far page. */
 EP_BOTH uint64_t ep_ll_far_at(uint32_t nranks, uint64_t at)
 {
-	uint64_t line = at / EP_LL_LINE, kind = ep_ll_far_lines(nranks);
+	uint64_t line = at / EP_LL_LINE, kind = ep_ll_far_lines(nranks), pairs = 3 * kind + EP_LL_FAR_LINE;
+	uint64_t steps = ep_ll_step_at(nranks, 0, 0);
 
 	if (line <= 3ull * nranks)
 		return line / nranks * kind + line % nranks * 8;
+	if (at >= steps)
+		return pairs + ep_ll_far_lines(6ull * nranks) + at - steps;
 	/* Two words each. */
-	return 3 * kind + EP_LL_FAR_LINE + (line - 3ull * nranks - 1) * 16 + (at % EP_LL_LINE) / 2;
+	return pairs + (line - 3ull * nranks - 1) * 16 + (at % EP_LL_LINE) / 2;
 }
 
 EP_BOTH uint64_t ep_ll_far_size(uint32_t nranks)
@@ -251,6 +299,8 @@ EP_BOTH uint32_t ep_ll_words_of(uint32_t nranks, uint64_t at)
 {
 	uint64_t line = at / EP_LL_LINE;
 
+	if (at >= ep_ll_step_at(nranks, 0, 0))
+		return EP_LL_STEPS;
 	if (at >= ep_ll_barrier_at(nranks, 0))
 		return EP_LL_BARRIERS;
 	return line < 3ull * nranks ? (uint32_t)(line / nranks) : EP_LL_CLEANS;
@@ -259,12 +309,13 @@ EP_BOTH uint32_t ep_ll_words_of(uint32_t nranks, uint64_t at)
 /* dispatch */
 EP_BOTH uint64_t ep_ll_source_head(const struct ep_ll_shape *s)
 {
-	return ep_ll_pad(16 + (uint64_t)s->per_rank * 4);
+	return ep_ll_align(((uint64_t)EP_LL_COUNTS + s->per_rank) * 4);
 }
 
 EP_BOTH uint64_t ep_ll_row_head_bytes(const struct ep_ll_shape *s, uint32_t rank_major)
 {
-	return sizeof(struct ep_ll_row_head) + ep_ll_pad(rank_major ? (uint64_t)s->topk * 8 : (uint64_t)s->fan * 12);
+	return ep_ll_align(sizeof(struct ep_ll_row_head) +
+			   (rank_major ? (uint64_t)s->topk * 8 : (uint64_t)s->fan * 12));
 }
 
 /* Everything that one source sends to one rank. */
@@ -279,12 +330,18 @@ EP_BOTH uint64_t ep_ll_combine_slots(const struct ep_ll_shape *s, uint32_t write
 	return s->masked ? (uint64_t)writers * s->tmax * s->fan : (uint64_t)s->tmax * s->topk;
 }
 
-/* state: the struct and the arrays after it, in 32-bit words (ll_arrays) */
-EP_BOTH uint64_t ep_ll_state_size(const struct ep_ll_shape *s)
+/* Puts that carry the rows for one rank, of whatever handle: no token has more rows there than it has experts. */
+EP_BOTH uint64_t ep_ll_joins(const struct ep_ll_shape *s)
 {
-	uint64_t words = 6 * (uint64_t)s->nranks + s->experts + s->per_rank + (uint64_t)s->nranks * s->per_rank;
+	return ((uint64_t)s->tmax * s->per_rank + EP_LL_JOIN - 1) / EP_LL_JOIN;
+}
 
-	return sizeof(struct ep_ll_state) + words * 4;
+/* state: the struct and the arrays after it, in 32-bit words (ll_arrays); far: the group has far ranks */
+EP_BOTH uint64_t ep_ll_state_size(const struct ep_ll_shape *s, uint32_t far)
+{
+	uint64_t words = 7 * (uint64_t)s->nranks + s->experts + s->per_rank + (uint64_t)s->nranks * s->per_rank;
+
+	return sizeof(struct ep_ll_state) + (words + (far ? s->nranks * ep_ll_joins(s) : 0)) * 4;
 }
 
 /* handle */
@@ -296,7 +353,7 @@ EP_BOTH uint64_t ep_ll_list_room(const struct ep_ll_shape *s)
 /* shared memory: [warps] stages for gx_bulk, [warps] routings of a token, two sets of the block's terms of a sum */
 EP_BOTH uint32_t ep_ll_route_bytes(const struct ep_ll_args *a)
 {
-	return a->shape.topk * 24;
+	return (uint32_t)ep_ll_pad((uint64_t)a->shape.topk * 28);
 }
 
 EP_BOTH uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)

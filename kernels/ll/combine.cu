@@ -11,13 +11,37 @@
 
 /* ---- send ---- */
 
+/* Rows that return to a far home or LL_NOBODY, from their first number on. To be pushed after a gx_fence_sys. */
+GX_DEV struct far_cmd ll_put_rows(const struct ll *ll, uint32_t home, uint32_t first, uint32_t rows)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint64_t to = 0;
+
+	if (home != LL_NOBODY)
+		to = ll_slot_at(ll, ll_there(ll, home), a->back[home].to + first);
+	return ll_put(ll, home, to, (uint64_t)first * a->row_pitch, rows * a->row_pitch);
+}
+
+/* The i-th command when the row with that number completes a put of `join` rows: the put, and the step behind it if it
+ * has one. */
+GX_DEV struct far_cmd ll_put_step(const struct ll *ll, uint32_t i, uint32_t home, uint32_t number, uint32_t join)
+{
+	uint32_t n = ll->op.nranks, step = ll_step_of(ll, ll->a->back[home].rows, number);
+	uint64_t at = ep_ll_far_at(n, ep_ll_step_at(n, ll->op.rank, step));
+
+	if (i != 1 || step == EP_LL_STEPS_EACH)
+		return ll_put_rows(ll, i == 0 ? home : LL_NOBODY, number - number % join, join);
+	return far_to(ll->op.far, home, far_step(ll->op.far, home, at, ll->op.epoch));
+}
+
+/* slot: of a far home, the row's number. */
 GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t slot)
 {
 	const struct ep_ll_args *a = ll->a;
 	const uint8_t *src = a->in + (uint64_t)row * a->row_bytes;
-	uint64_t to = ll_slot_at(ll, ll_there(ll, home), slot), from = to;
 	uint32_t room = gx_bulk_room(&ll->bulk), ok, far = ll_far(ll, home), seen = ll_seen_free(ll, home);
-	struct far_cmd put = { LL_NOBODY, GX_NO_RING, { { 0, 0 } } };
+	struct far_cmd put;
+	uint32_t join;
 	uint8_t *dst;
 
 	ok = gx_lane() == 0 && !ll_off(ll, home);
@@ -27,10 +51,9 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 		return;
 	ll->freed |= ll_free_bit(home);
 	if (far)
-		from = (uint64_t)gx_op_ticket(&ll->rank_rows[home]) * a->row_pitch;
-	if (far)
-		put = ll_put(ll, gx_lane() == 0 ? home : LL_NOBODY, to, from, a->row_pitch);
-	dst = far ? ll_out(ll, home) + from : a->window[home] + ll->buffer * a->buffer_bytes + to;
+		dst = ll_out(ll, home) + (uint64_t)slot * a->row_pitch;
+	else
+		dst = a->window[home] + ll->buffer * a->buffer_bytes + ll_slot_at(ll, ll_there(ll, home), slot);
 	gx_syncwarp();
 	if (!seen)
 		gx_fence_proxy(); /* A4 */
@@ -42,20 +65,41 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	}
 	if (!far)
 		return;
+	join = ll_join_back(ll, a->back[home].rows);
+	put = ll_put_step(ll, gx_lane(), home, slot, join);
 	gx_bulk_drain(&ll->bulk);
-	if (gx_lane() == 0)
+	ok = gx_lane() == 0 && ll_joins(ll, home, slot, join);
+	if (!gx_shfl_u32(ok, 0))
+		return;
+	if (ok)
 		gx_fence_sys(); /* R1 of gx/ring.h */
 	ll_push(ll, put);
+	for (uint32_t i = GX_WARP; i < 2; i += GX_WARP)
+		ll_push(ll, ll_put_step(ll, i + gx_lane(), home, slot, join));
+}
+
+/* To far ranks, with the rows that no put has carried yet, in one push: a lane for each command. */
+GX_DEV void ll_signal_far_ranks(const struct ll *ll)
+{
+	for (uint32_t i0 = 0; i0 < 2 * ll->op.nranks; i0 += GX_WARP) {
+		uint32_t i = i0 + gx_lane(), r = i / 2, far = ll_told(ll, r, 1);
+		uint32_t rows = far && i % 2 == 0 ? ll->a->back[r].rows : 0, join = ll_join_back(ll, rows);
+		uint32_t rest = rows % join;
+		struct far_cmd to = ll_signal_far(ll, far && i % 2 == 1 ? r : LL_NOBODY);
+
+		if (rest != 0)
+			to = ll_put_rows(ll, r, ll_rest(ll, r, rows, join), rest);
+		if (i0 == 0)
+			gx_fence_sys();
+		ll_push(ll, to);
+	}
 }
 
 GX_DEV void ll_signal(const struct ll *ll, uint32_t far)
 {
-	for (uint32_t r0 = 0; far && r0 < ll->op.nranks; r0 += GX_WARP) {
-		uint32_t r = r0 + gx_lane();
-
-		ll_push(ll, ll_signal_far(ll, ll_told(ll, r, 1) ? r : LL_NOBODY));
-	}
-	if (!far)
+	if (far)
+		ll_signal_far_ranks(ll);
+	else
 		ll_signal_near(ll);
 }
 
@@ -135,23 +179,39 @@ GX_DEV uint32_t ll_term_rank(struct ll *ll, uint32_t token, uint32_t k, uint32_t
 	return peer;
 }
 
+/* The slot of a far rank's row at that position; *at: the word that tells of it. The loads overlap with the wait for
+ * it. */
+GX_DEV uint32_t ll_far_slot(const struct ll *ll, uint32_t peer, uint32_t k, uint64_t *at)
+{
+	const struct ep_ll_back *back = &ll->a->back[peer];
+	uint32_t number = ll->a->sent_slot[k], from = back->from, step = ll_step_of(ll, back->come, number);
+
+	if (step != EP_LL_STEPS_EACH)
+		*at = ep_ll_step_at(ll->op.nranks, peer, step);
+	return from + number;
+}
+
 /* As ll_wait: the row of rank peer at that position, or NULL. */
 GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t peer, uint32_t k)
 {
 	const struct ep_ll_args *a = ll->a;
 	const struct ep_ll_shape *s = &a->shape;
 	uint32_t own = peer == s->rank && ll->direct;
-	uint32_t waits = peer != LL_NOBODY && !own && !ll_off(ll, peer);
-	uint32_t ok = ll_wait_signal(ll, waits ? peer : LL_NOBODY);
-	uint64_t at;
+	uint32_t waits = peer != LL_NOBODY && !own && !ll_off(ll, peer), far = waits && ll_far(ll, peer), slot = 0, ok;
+	uint64_t at = waits ? ep_ll_signal_at(peer) : 0;
 
+	if (far)
+		slot = ll_far_slot(ll, peer, k, &at);
+	ok = ll_wait_rows(ll, waits ? peer : LL_NOBODY, at);
 	if (own)
 		return a->home_row[k] < 0 ? NULL : a->in + (uint64_t)(uint32_t)a->home_row[k] * a->row_bytes;
 	if (!waits || !ok)
 		return NULL;
-	at = ll_slot_at(ll, ll_here(ll, peer), s->masked ? a->sent_slot[k] : k);
-	return ll_far(ll, peer) ? a->far.window + ll->buffer * a->far.window_bytes + at
-				: a->window[s->rank] + ll->buffer * a->buffer_bytes + at;
+	if (!far)
+		slot = s->masked ? a->sent_slot[k] : k;
+	at = ll_slot_at(ll, ll_here(ll, peer), slot);
+	return far ? a->far.window + ll->buffer * a->far.window_bytes + at
+		   : a->window[s->rank] + ll->buffer * a->buffer_bytes + at;
 }
 
 /* The terms of one token, in the block's shared memory. */
@@ -250,7 +310,7 @@ GX_DEV void ll_combine_run(const struct ep_ll_args *a, const struct ep_far *far,
 	ll_close(&ll);
 }
 
-/* Three kernels, as for dispatch. */
+/* Four kernels, as for dispatch. */
 GX_KERNEL(ll_combine)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
@@ -266,6 +326,13 @@ GX_KERNEL(ll_combine_any)(GX_ARGS(struct ep_ll_args) a)
 }
 
 GX_KERNEL(ll_combine_far)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_combine_run(&a, &a.far, EP_LL_RARE, shared);
+}
+
+GX_KERNEL(ll_combine_far_any)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 

@@ -68,6 +68,8 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token, uint32_t far)
 			continue;
 		w->slot[k] = new_peer ? (int32_t)gx_dev_add_relaxed_u32(&ll->rank_rows[peer], 1) : -1;
 		w->pos[k] = new_id ? (int32_t)gx_dev_add_relaxed_u32(ll_counter(ll, id, peer), 1) : -1;
+		if (far)
+			w->back[k] = new_id ? gx_dev_add_relaxed_u32(&ll->back_rows[peer], 1) : 0;
 	}
 	gx_syncwarp();
 	if (reused)
@@ -116,7 +118,7 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token, uint32_t far)
 			continue;
 		local = w->id[k] - w->peer[k] * (int32_t)s->per_rank;
 		/* also for own rows: a staged combine sends them */
-		ll->a->sent_slot[at] = (uint32_t)place.slot * s->fan + place.ordinal;
+		ll->a->sent_slot[at] = far ? w->back[k] : (uint32_t)place.slot * s->fan + place.ordinal;
 		if (own && ll->direct) {
 			ll->a->home_row[at] = local * (int32_t)(s->nranks * s->tmax) + w->pos[k];
 			continue;
@@ -126,7 +128,7 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token, uint32_t far)
 		entry = (uint32_t *)(head + 1) + (uint64_t)3 * place.ordinal;
 		entry[0] = (uint32_t)local;
 		entry[1] = (uint32_t)w->pos[k];
-		entry[2] = k;
+		entry[2] = far ? k | w->back[k] << EP_LL_K_BITS : k;
 		if (w->slot[k] >= 0) {
 			head->token = token;
 			head->count = place.count;
@@ -149,7 +151,7 @@ GX_DEV void ll_heads_rank(struct ll *ll, uint32_t token, uint32_t far)
 		if (w->slot[k] < 0)
 			continue;
 		if (gx_lane() == 0)
-			ll->a->sent_slot[at] = (uint32_t)w->slot[k] * s->fan;
+			ll->a->sent_slot[at] = (uint32_t)w->slot[k] * (far ? 1 : s->fan);
 		if ((uint32_t)w->peer[k] == s->rank && ll->direct) {
 			uint32_t row = s->rank * s->tmax + (uint32_t)w->slot[k];
 
@@ -275,25 +277,30 @@ GX_DEV struct far_cmd ll_put_part(const struct ll *ll, uint32_t peer, uint64_t a
 	return ll_put(ll, peer, area + at, at, bytes);
 }
 
-/* The token's rows for far ranks, one k per lane. */
+/* How many rows for one rank share a put. */
+GX_DEV uint32_t ll_join_rows(const struct ll *ll)
+{
+	return ll->a->far.window_pinned && ll->a->tokens <= EP_LL_FEW ? 1 : EP_LL_JOIN;
+}
+
+/* The puts that the token's rows complete, one k per lane. */
 GX_DEV void ll_put_token(struct ll *ll)
 {
 	const struct ll_route *w = &ll->route;
+	uint32_t join = ll_join_rows(ll);
 
 	for (uint32_t k0 = 0; k0 < ll->a->shape.topk; k0 += GX_WARP) {
-		uint32_t k = k0 + gx_lane(), peer = LL_NOBODY;
-		struct far_cmd put;
-		uint64_t at = 0;
+		uint32_t k = k0 + gx_lane(), has = k < ll->a->shape.topk && w->slot[k] >= 0;
+		uint32_t slot = has ? (uint32_t)w->slot[k] : 0, peer = has ? (uint32_t)w->peer[k] : LL_NOBODY;
+		struct far_cmd put = ll_put_part(ll, peer, ll_row_at(ll, slot - slot % join), join * ll->a->row_pitch);
 
-		if (k < ll->a->shape.topk && w->slot[k] >= 0 && ll_far(ll, (uint32_t)w->peer[k])) {
-			peer = (uint32_t)w->peer[k];
-			at = ll_row_at(ll, (uint32_t)w->slot[k]);
-		}
-		put = ll_put_part(ll, peer, at, ll->a->row_pitch);
-		if (k0 == 0) {
-			gx_bulk_drain(&ll->bulk); /* its barrier orders what all lanes wrote ... */
-			gx_fence_sys();		  /* ... before what each lane pushes: R1 of gx/ring.h */
-		}
+		if (k0 == 0)
+			gx_bulk_drain(&ll->bulk);	    /* its barrier orders what all lanes wrote ... */
+		if (has && !ll_joins(ll, peer, slot, join)) /* ... before what each lane tells of it */
+			put.ring = GX_NO_RING;
+		if (gx_ballot(put.ring != GX_NO_RING) == 0)
+			continue;
+		gx_fence_sys(); /* R1 of gx/ring.h */
 		ll_push(ll, put);
 	}
 	gx_syncwarp();
@@ -333,22 +340,72 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token, uint32_t far)
 		ll_put_token(ll);
 }
 
-/* The heads of far ranks' areas and the signals behind them, in one push: a lane for each command. */
-GX_DEV void ll_signal_counts(struct ll *ll)
+/*
+ * The heads of far ranks' areas, the rows that no put has carried yet, and the signals behind them, in one push: a lane
+ * for each command. A rank of few rows gets one put: its rows follow the head.
+ */
+GX_DEV struct far_cmd ll_last_cmd(struct ll *ll, uint32_t i)
 {
-	for (uint32_t i0 = 0; i0 < 2 * ll->op.nranks; i0 += GX_WARP) {
-		uint32_t i = i0 + gx_lane(), r = i / 2, far = ll_told(ll, r, 1);
-		struct far_cmd to = ll_signal_far(ll, far ? r : LL_NOBODY);
+	const struct ep_ll_args *a = ll->a;
+	uint32_t r = i / 3, far = ll_told(ll, r, 1), head = (uint32_t)ep_ll_source_head(&a->shape);
+	uint32_t join = ll_join_rows(ll);
+	uint32_t rows = far && join > 1 ? gx_ld_relaxed_u32(&ll->rank_rows[r]) : 0, rest = rows % join;
+	struct far_cmd to = ll_signal_far(ll, far && i % 3 == 2 ? r : LL_NOBODY);
 
-		if (far && i % 2 == 0)
-			to = ll_put_part(ll, r, 0, (uint32_t)ep_ll_source_head(&ll->a->shape));
-		if (i0 == 0)
-			gx_fence_sys();
-		ll_push(ll, to);
+	if (far && i % 3 == 0)
+		to = ll_put_part(ll, r, 0, head + (rest == rows ? rows * a->row_pitch : 0));
+	if (far && i % 3 == 1 && rest != 0) {
+		uint32_t from = ll_rest(ll, r, rows, join);
+
+		if (from != 0)
+			to = ll_put_part(ll, r, ll_row_at(ll, from), rest * a->row_pitch);
+	}
+	return to;
+}
+
+/* All lanes: the sum of the lanes below. */
+GX_DEV uint32_t ll_sum_below(uint32_t n)
+{
+	uint32_t sum = n;
+
+	GX_ROLL
+	for (uint32_t d = 1; d < GX_WARP; d *= 2) {
+		uint32_t lower = gx_shfl_u32(sum, gx_lane() >= d ? gx_lane() - d : gx_lane());
+
+		sum += gx_lane() >= d ? lower : 0;
+	}
+	return sum - n;
+}
+
+/* All lanes: the rows of each rank of that part in all, to the head of its area; of a far one also where those begin
+ * that return from it, which stays in the handle too. */
+GX_DEV void ll_write_heads(struct ll *ll, uint32_t far)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+	const uint32_t *returns = ll_is(ll, EP_LL_RANK_MAJOR) ? ll->rank_rows : ll->back_rows;
+	uint32_t from = 0;
+
+	for (uint32_t r0 = 0; r0 < s->nranks; r0 += GX_WARP) {
+		uint32_t r = r0 + gx_lane(), told = ll_told(ll, r, far), at = 0;
+		uint32_t rows = told ? gx_ld_relaxed_u32(&ll->rank_rows[r]) : 0;
+		uint32_t back = told && far ? gx_ld_relaxed_u32(&returns[r]) : 0;
+
+		if (told)
+			((uint32_t *)ll_out(ll, r))[EP_LL_ROWS] = rows;
+		if (!far)
+			continue;
+		at = from + ll_sum_below(back);
+		from = gx_shfl_u32(at + back, GX_WARP - 1);
+		if (told) {
+			uint32_t *head = (uint32_t *)ll_out(ll, r);
+
+			ll->a->back[r].from = head[EP_LL_BACK_AT] = s->masked ? 0 : at;
+			ll->a->back[r].come = head[EP_LL_BACK] = back;
+		}
 	}
 }
 
-/* Rows per expert of each rank of that part, and in all, to the head of its area. */
+/* Rows per expert of each rank of that part, to the head of its area. */
 GX_DEV void ll_write_counts(struct ll *ll, uint32_t far)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
@@ -364,12 +421,10 @@ GX_DEV void ll_write_counts(struct ll *ll, uint32_t far)
 			uint32_t i = i0 + u * GX_WARP, peer = i / s->per_rank;
 
 			if (ll_told(ll, peer, far))
-				((uint32_t *)ll_out(ll, peer))[4 + i - peer * s->per_rank] = n[u];
+				((uint32_t *)ll_out(ll, peer))[EP_LL_COUNTS + i - peer * s->per_rank] = n[u];
 		}
 	}
-	for (uint32_t r = gx_lane(); r < s->nranks; r += GX_WARP)
-		if (ll_told(ll, r, far))
-			*(uint32_t *)ll_out(ll, r) = gx_ld_relaxed_u32(&ll->rank_rows[r]);
+	ll_write_heads(ll, far);
 	gx_syncwarp();
 }
 
@@ -384,10 +439,15 @@ GX_DEV void ll_send_counts(struct ll *ll, uint32_t far)
 	}
 	gx_syncwarp();
 	ll_write_counts(ll, far);
-	if (far) {
-		ll_signal_counts(ll);
-		return;
+	for (uint32_t i = 0; far && i < 3 * ll->op.nranks; i += GX_WARP) {
+		struct far_cmd to = ll_last_cmd(ll, i + gx_lane());
+
+		if (i == 0)
+			gx_fence_sys();
+		ll_push(ll, to);
 	}
+	if (far)
+		return;
 	ll_signal_near(ll);
 	if (gx_lane() == 0 && ll->direct && ll->op.nranks > 1)
 		gx_dev_add_acqrel_u32(&ll->a->state->self_ready, 1); /* R5 */
@@ -477,8 +537,8 @@ GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far
 	ll_close(&ll);
 }
 
-/* Three kernels. One without far ranks has none of the code for them (0.7 us of 15.5 in a dispatch, 1.2 of 12.8 in a
- * combine, as every block runs it once), and the one that most launches need has only theirs. */
+/* Four kernels. One without far ranks has none of the code for them (0.7 us of 15.5 in a dispatch, 1.2 of 12.8 in a
+ * combine, as every block runs it once), and those that most launches need have only theirs. */
 GX_KERNEL(ll_dispatch)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
@@ -494,6 +554,13 @@ GX_KERNEL(ll_dispatch_any)(GX_ARGS(struct ep_ll_args) a)
 }
 
 GX_KERNEL(ll_dispatch_far)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_dispatch_run(&a, &a.far, EP_LL_RARE, shared);
+}
+
+GX_KERNEL(ll_dispatch_far_any)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 

@@ -12,6 +12,8 @@
  *					implied (ll_implies), D's next signal, after A3 by stream order, is R4
  *   R5 fill[] -> self_ready, base[] -> src_ready	pair with A5: between warps of this rank
  *   R6 a word that the net wrote was seen -> shown	pairs with A6: the same
+ *   R7 a row for a far rank written -> joined	pairs with A7: whoever writes the last row of a put is ordered after
+ *					all its rows
  */
 #ifndef EP_KERNELS_LL_H
 #define EP_KERNELS_LL_H
@@ -53,6 +55,30 @@ GX_DEV struct far_cmd ll_put(const struct ll *ll, uint32_t peer, uint64_t to, ui
 	return far_to(far, peer,
 		      ep_cmd_put(peer, far->window_place + ll->buffer * far->window_bytes + to,
 				 far->send_place + ll->buffer * far->send_bytes + part + from, bytes));
+}
+
+/*
+ * A lane, after its warp's row for a far peer, the number-th, has been written: whether that completes a put of `join`
+ * rows (R7, A7), which the lane is to push then. The last put of a peer may have fewer: ll_rest, when all are written.
+ */
+GX_DEV uint32_t ll_joins(const struct ll *ll, uint32_t peer, uint32_t number, uint32_t join)
+{
+	uint32_t *joined = &ll->joined[peer * ep_ll_joins(&ll->a->shape) + number / join];
+
+	if (join == 1)
+		return 1;
+	if (gx_dev_add_acqrel_u32(joined, 1) != join - 1)
+		return 0;
+	gx_st_relaxed_u32(joined, 0);
+	return 1;
+}
+
+/* A lane of the last finisher's warp: of `rows` rows for a far peer, the first of those that no put carries yet. */
+GX_DEV uint32_t ll_rest(const struct ll *ll, uint32_t peer, uint32_t rows, uint32_t join)
+{
+	if (rows % join != 0)
+		gx_st_relaxed_u32(&ll->joined[peer * ep_ll_joins(&ll->a->shape) + rows / join], 0);
+	return rows - rows % join;
 }
 
 /* All lanes: waits for another warp of this rank. Bounded: that warp is running, or the operation has failed. */
@@ -126,6 +152,7 @@ GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind
 	ll->route.peer = ll->route.id + a->shape.topk;
 	ll->route.slot = ll->route.peer + a->shape.topk;
 	ll->route.pos = ll->route.slot + a->shape.topk;
+	ll->route.back = (uint32_t *)(ll->route.pos + a->shape.topk);
 	if (ll->buffer > 1) {
 		/* Reported here only: every rank that follows the same order detects it by itself. */
 		if (gx_tid() == 0)
@@ -193,6 +220,10 @@ GX_DEV void ll_end_send(struct ll *ll)
 
 	ll_clear(ll->rank_rows, a->shape.nranks);
 	ll_clear(ll->expert_rows, a->shape.experts);
+	if (ll->op.far)
+		ll_clear(ll->back_rows, a->shape.nranks);
+	if (ll->op.far && ll_is(ll, EP_LL_MASK)) /* a rank that was masked meanwhile did not get all its rows */
+		ll_clear(ll->joined, a->shape.nranks * ep_ll_joins(&a->shape));
 	if (gx_tid() != 0)
 		return;
 	a->state->send_done = a->state->send_far = 0;

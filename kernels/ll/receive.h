@@ -32,25 +32,49 @@ GX_DEV uint32_t ll_list(struct ll *ll, uint32_t source, uint32_t n)
 	return gx_dev_add_relaxed_u32(ll_far(ll, source) ? &state->listed_far : &state->listed, n);
 }
 
+/* Rows of a far source come with their heads, in one copy: a load that depends on another costs a microsecond across
+ * PCIe. The first of them is loaded while the counts are read. */
+GX_DEV uint32_t ll_whole(const struct ll *ll, uint32_t source)
+{
+	return ll_far(ll, source) && ll->a->row_pitch <= gx_bulk_room(&ll->bulk);
+}
+
 #define LL_MALFORMED 2u
+
+/* Whether so many rows may return to a far source, from that slot of its window on. */
+GX_DEV uint32_t ll_back_fits(const struct ll *ll, uint32_t at, uint32_t rows)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+
+	return rows <= (uint64_t)s->tmax * s->fan && (s->masked || (uint64_t)at + rows <= (uint64_t)s->tmax * s->topk);
+}
 
 /* Where a source's rows start in each expert, and how many a far one has: by the first warp that sees its signal, so
  * that one warp reads them across PCIe. All lanes. 0: the operation has failed; LL_MALFORMED, for one warp: a count of
- * more rows than a source can have. */
-GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
+ * more rows than a source can have. *ahead: the first row is this warp's, and its load is in flight. */
+GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source, uint32_t *ahead)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
-	const uint32_t *count = (const uint32_t *)ll_in(ll, source) + 4;
-	uint32_t ok = 1, mine = 0, bad = 0, total = 0, experts = ll_is(ll, EP_LL_RANK_MAJOR) ? 0 : s->per_rank;
+	const uint32_t *head = (const uint32_t *)ll_in(ll, source), *count = head + EP_LL_COUNTS;
+	uint32_t ok = 1, mine = 0, bad = 0, experts = ll_is(ll, EP_LL_RANK_MAJOR) ? 0 : s->per_rank;
+	uint32_t total = 0, back_to = 0, back = 0;
 
 	if (gx_lane() == 0)
 		mine = gx_dev_add_relaxed_u32(&ll->src_claim[source], 1) == 0;
 	mine = gx_shfl_u32(mine, 0);
+	*ahead = mine && ll_whole(ll, source);
+	if (*ahead) {
+		gx_fence_proxy(); /* A2 */
+		gx_bulk_load(&ll->bulk, ll_in(ll, source) + ll_row_at(ll, 0), ll->a->row_pitch);
+	}
 	/* Own rows come first and must have been counted. A5 for self_ready. */
 	if (mine && ll->direct && experts)
 		ok = ll_wait_word(ll, &ll->a->state->self_ready);
-	if (gx_lane() == 0 && mine && ll_far(ll, source))
-		total = gx_ld_relaxed_u32(count - 4); /* in flight together with the counts */
+	if (gx_lane() == 0 && mine && ll_far(ll, source)) { /* in flight together with the counts */
+		total = gx_ld_relaxed_u32(&head[EP_LL_ROWS]);
+		back_to = gx_ld_relaxed_u32(&head[EP_LL_BACK_AT]);
+		back = gx_ld_relaxed_u32(&head[EP_LL_BACK]);
+	}
 	gx_syncwarp();
 	for (uint32_t e = gx_lane(); mine && e < experts; e += GX_WARP) {
 		uint32_t n = gx_ld_relaxed_u32(&count[e]);
@@ -60,11 +84,15 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source)
 		n = n > s->tmax ? 0 : n;
 		ll->base[(uint64_t)source * s->per_rank + e] = gx_dev_add_relaxed_u32(&ll->fill[e], n);
 	}
+	if (gx_lane() == 0 && mine && ll_far(ll, source)) {
+		bad |= !ll_back_fits(ll, back_to, back) || (experts == 0 && back != total);
+		gx_st_relaxed_u32(&ll->src_rows[source], total);
+		ll->a->back[source].to = bad ? 0 : back_to;
+		ll->a->back[source].rows = bad ? 0 : back;
+	}
 	bad = gx_ballot((int)bad) != 0;
 	gx_syncwarp();
 	if (gx_lane() == 0) {
-		if (mine && ll_far(ll, source))
-			gx_st_relaxed_u32(&ll->src_rows[source], total);
 		if (mine)
 			gx_dev_add_acqrel_u32(&ll->src_ready[source], 1); /* R5 */
 	}
@@ -91,7 +119,8 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const uint32_t *entry = (const uint32_t *)(head + 1);
-	uint32_t listed = 0, ok = 1, n = ll_once(&head->count), token = ll_once(&head->token);
+	uint32_t listed = 0, ok = 1, far = ll_far(ll, source);
+	uint32_t n = ll_once(&head->count), token = ll_once(&head->token);
 
 	*rows = n;
 	if (n > s->fan || token >= s->tmax)
@@ -101,7 +130,9 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 	listed = gx_shfl_u32(listed, 0);
 	for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
 		uint32_t e = ll_once(&entry[3 * i]), row = ll_once(&entry[3 * i + 1]);
-		uint32_t k = ll_once(&entry[3 * i + 2]), sane = e < s->per_rank && k < s->topk;
+		uint32_t last = ll_once(&entry[3 * i + 2]), k = far ? last & EP_LL_K_MASK : last;
+		uint32_t number = far ? last >> EP_LL_K_BITS : 0;
+		uint32_t sane = e < s->per_rank && k < s->topk && (!far || number < ll->a->back[source].rows);
 		uint64_t at = (uint64_t)token * s->topk + (sane ? k : 0);
 
 		row += sane ? ll->base[(uint64_t)source * s->per_rank + e] : 0;
@@ -112,11 +143,11 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 		if (source == s->rank) {
 			ll->a->home_row[at] = (int32_t)row;
 		} else if (listed + i < ep_ll_list_room(s)) {
-			struct ep_ll_entry *to = ll_entry(ll->a, ll_far(ll, source), listed + i);
+			struct ep_ll_entry *to = ll_entry(ll->a, far, listed + i);
 
 			to->row = row;
 			to->home = source;
-			to->slot = s->masked ? slot * s->fan + i : (uint32_t)at;
+			to->slot = far ? sane * number : s->masked ? slot * s->fan + i : (uint32_t)at;
 			to->token = token;
 		}
 	}
@@ -129,7 +160,7 @@ GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, con
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const int32_t *id = (const int32_t *)(head + 1);
-	uint32_t row = source * s->tmax + slot, k = ll_once(&head->count);
+	uint32_t row = source * s->tmax + slot, k = ll_once(&head->count), far = ll_far(ll, source);
 	uint32_t token = ll_once(&head->token);
 	uint64_t at = (uint64_t)token * s->topk + k;
 
@@ -140,11 +171,11 @@ GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, con
 		if (source == s->rank) {
 			ll->a->home_row[at] = (int32_t)row;
 		} else {
-			struct ep_ll_entry *to = ll_entry(ll->a, ll_far(ll, source), ll_list(ll, source, 1));
+			struct ep_ll_entry *to = ll_entry(ll->a, far, ll_list(ll, source, 1));
 
 			to->row = row;
 			to->home = source;
-			to->slot = s->masked ? slot * s->fan : (uint32_t)at;
+			to->slot = far ? slot : s->masked ? slot * s->fan : (uint32_t)at;
 			to->token = token;
 		}
 	}
@@ -223,18 +254,19 @@ GX_DEV void ll_spread_columns(struct ll *ll, const uint8_t *scales, uint32_t n)
 	ll_columns(ll, (const uint32_t *)scales, n);
 }
 
-GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
+/* loaded: its load is in flight. */
+GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot, uint32_t loaded)
 {
 	const struct ep_ll_args *a = ll->a;
 	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR), ok, n = 1, scales = (uint32_t)ep_ll_pad(a->row_bytes);
 	uint32_t head_bytes = (uint32_t)ep_ll_row_head_bytes(&a->shape, rank_major);
-	uint32_t whole = ll_far(ll, source) && a->far.window_pinned && a->row_pitch <= gx_bulk_room(&ll->bulk);
+	uint32_t whole = ll_whole(ll, source);
 	const uint8_t *row = ll_in(ll, source) + ll_row_at(ll, slot);
 	const struct ep_ll_row_head *head = (const struct ep_ll_row_head *)row;
 
-	/* Across PCIe every load that depends on another costs a microsecond: head and row in one. */
-	if (whole) {
+	if (whole && !loaded)
 		gx_bulk_load(&ll->bulk, row, a->row_pitch);
+	if (whole) {
 		head = (const struct ep_ll_row_head *)gx_bulk_row(&ll->bulk);
 	}
 	row += head_bytes;
@@ -256,26 +288,31 @@ GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot)
 GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
 {
 	const struct ep_ll_args *a = ll->a;
-	uint32_t ok, slot, total, far = ll_far(ll, source);
+	uint32_t ok, slot, total = 0, far = ll_far(ll, source), ahead = 0, first = ll_whole(ll, source);
 
 	ok = ll_wait_signal(ll, gx_lane() == 0 ? source : LL_NOBODY);
 	ok = gx_shfl_u32(ok, 0);
 	gx_syncwarp();
 	if (ok && (far || !ll_is(ll, EP_LL_RANK_MAJOR)))
-		ok = ll_claim_source(ll, source);
-	if (!ok)
-		return;
-	total = gx_ld_relaxed_u32(far ? &ll->src_rows[source] : (const uint32_t *)ll_in(ll, source));
+		ok = ll_claim_source(ll, source, &ahead);
+	if (ok)
+		total = gx_ld_relaxed_u32(far ? &ll->src_rows[source] : (const uint32_t *)ll_in(ll, source));
 	if (total > a->shape.tmax || ok == LL_MALFORMED) {
 		if (gx_lane() == 0)
 			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
-		return;
+		ok = 0;
 	}
+	if (ahead && (!ok || total == 0))
+		gx_bulk_row(&ll->bulk); /* no load is in flight when the block ends */
+	if (!ok)
+		return;
 	if (gx_lane() == 0 && ll_is(ll, EP_LL_RANK_MAJOR))
 		gx_st_relaxed_u32(&ll->base[source], total); /* every warp writes the same value */
 	gx_fence_proxy();				     /* A2 */
-	while ((slot = gx_op_ticket(&ll->src_ticket[source])) < total)
-		ll_unpack(ll, source, slot);
+	if (ahead && total > 0)
+		ll_unpack(ll, source, 0, 1);
+	while ((slot = first + gx_op_ticket(&ll->src_ticket[source])) < total)
+		ll_unpack(ll, source, slot, 0);
 }
 
 GX_DEV void ll_recv(struct ll *ll)

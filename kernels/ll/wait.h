@@ -10,11 +10,12 @@
 
 /* The routing of a token in the warp's shared memory, [topk] each. */
 struct ll_route {
-	int32_t *id;   /* global expert, or -1: dropped, bad, or on a masked rank */
-	int32_t *peer; /* its rank */
-	int32_t *slot; /* the token's slot on that rank, at the first k routed to the rank; else -1 */
-	uint8_t **dst; /* destinations of the current part of the row */
-	int32_t *pos;  /* the row's index among this rank's rows for the expert, at its first k; else -1 */
+	int32_t *id;	/* global expert, or -1: dropped, bad, or on a masked rank */
+	int32_t *peer;	/* its rank */
+	int32_t *slot;	/* the token's slot on that rank, at the first k routed to the rank; else -1 */
+	uint8_t **dst;	/* destinations of the current part of the row */
+	int32_t *pos;	/* the row's index among this rank's rows for the expert, at its first k; else -1 */
+	uint32_t *back; /* ... its number among the rows that return from a far rank */
 };
 
 struct ll {
@@ -32,8 +33,9 @@ struct ll {
 	struct ll_route route;
 	struct gx_bulk bulk;
 	/* counters after the state */
-	/* send: rows per destination (combine: rows in the send memory of a far one), per expert */
-	uint32_t *rank_rows, *expert_rows;
+	uint32_t *rank_rows, *expert_rows; /* send: rows per destination, per expert */
+	uint32_t *back_rows;		   /* dispatch: rows that return from each far rank */
+	uint32_t *joined;		   /* [nranks][ep_ll_joins] rows of a put that have been written */
 	uint32_t *src_ticket, *src_claim, *src_ready, *off;
 	uint32_t *src_rows;    /* of far sources: their total, read once across PCIe */
 	uint32_t *fill, *base; /* receive: rows per local expert; first row of (source, expert) */
@@ -108,6 +110,26 @@ GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
 	return (uint64_t *)(ll->a->control[rank] + at);
 }
 
+/* Combine: how many of the rows that return from one rank to another, far one share a put. Both know. */
+GX_DEV uint32_t ll_join_back(const struct ll *ll, uint32_t rows)
+{
+	uint32_t join = (rows + EP_LL_STEPS_EACH - 1) / EP_LL_STEPS_EACH;
+
+	if (rows < 2 * EP_LL_JOIN)
+		return ll->a->far.window_pinned ? 1 : EP_LL_JOIN;
+	return join < EP_LL_JOIN ? EP_LL_JOIN : join > EP_LL_JOIN_MAX ? EP_LL_JOIN_MAX : join;
+}
+
+/* The step that follows the put of that row; EP_LL_STEPS_EACH: only the signal does. */
+GX_DEV uint32_t ll_step_of(const struct ll *ll, uint32_t rows, uint32_t number)
+{
+	uint32_t join = ll_join_back(ll, rows), step = number / join;
+
+	if (rows < 2 * EP_LL_JOIN || step >= rows / join || ll->a->shape.masked || ll->op.nranks > EP_LL_STEPS_RANKS)
+		return EP_LL_STEPS_EACH;
+	return step < EP_LL_STEPS_EACH ? step : EP_LL_STEPS_EACH;
+}
+
 /* This rank's own: without the table, whose load takes most of a microsecond on a GPU. */
 GX_DEV uint64_t *ll_own(const struct ll *ll, uint64_t at)
 {
@@ -146,6 +168,8 @@ GX_DEV void ll_arrays(struct ll *ll)
 	ll->base = ll->fill + s->per_rank;
 	ll->off = ll->base + (uint64_t)s->nranks * s->per_rank;
 	ll->src_rows = ll->off + s->nranks;
+	ll->back_rows = ll->src_rows + s->nranks;
+	ll->joined = ll->back_rows + s->nranks;
 }
 
 GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far, uint32_t lacks)
@@ -201,12 +225,17 @@ GX_DEV void ll_raise(const struct ll *ll, uint32_t flag)
 GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
 {
 	uint32_t n = a->shape.nranks, *lock = &a->state->looking[words], taken = 0;
-	uint64_t at = words == EP_LL_BARRIERS ? ep_ll_barrier_at(n, 0)
-		      : words == EP_LL_CLEANS ? ep_ll_clean_at(n, 0) + EP_LL_CLEAN_NUMBER
-					      : (uint64_t)words * n * EP_LL_LINE;
+	uint64_t at = words == EP_LL_STEPS	? ep_ll_step_at(n, 0, 0)
+		      : words == EP_LL_BARRIERS ? ep_ll_barrier_at(n, 0)
+		      : words == EP_LL_CLEANS	? ep_ll_clean_at(n, 0) + EP_LL_CLEAN_NUMBER
+						: (uint64_t)words * n * EP_LL_LINE;
 	const uint64_t *from = (const uint64_t *)(a->far.control + ep_ll_far_at(n, at));
-	uint64_t step = words >= EP_LL_CLEANS ? 2 : 1;
+	uint64_t step = words == EP_LL_CLEANS || words == EP_LL_BARRIERS ? 2 : 1, line = EP_LL_LINE;
 
+	if (words == EP_LL_STEPS) {
+		n *= EP_LL_STEPS_EACH;
+		line = 8;
+	}
 	if (gx_lane() == 0)
 		taken = gx_ld_relaxed_u32(lock) == 0 && gx_dev_cas_acquire_u32(lock, 0, 1) == 0;
 	if (!gx_shfl_u32(taken, 0))
@@ -222,7 +251,7 @@ GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
 		}
 		for (uint32_t u = 0; u < LL_LOOK; u++) {
 			uint32_t r = r0 + u * GX_WARP + gx_lane();
-			uint64_t *shown = (uint64_t *)(a->mine + at + (uint64_t)r * EP_LL_LINE);
+			uint64_t *shown = (uint64_t *)(a->mine + at + r * line);
 
 			if (now[u] != 0 && now[u] > gx_ld_relaxed_u64(shown))
 				gx_st_release_u64(shown, now[u]); /* R6 */
@@ -449,12 +478,10 @@ GX_DEV uint64_t ll_free_bit(uint32_t peer)
 	return peer < 64 ? (uint64_t)1 << peer : 0;
 }
 
-/* As ll_wait, A2. With masks, a source that is ahead may have continued without this rank, and its rows belong to a
- * later operation. Its jump word, sent before over the same path, tells. */
-GX_DEV uint32_t ll_wait_signal(const struct ll *ll, uint32_t source)
+/* As ll_wait, A2: for the word at that place. With masks, a source that is ahead may have continued without this rank,
+ * and its rows belong to a later operation. Its jump word, sent before over the same path, tells. */
+GX_DEV uint32_t ll_wait_rows(const struct ll *ll, uint32_t source, uint64_t at)
 {
-	uint64_t at = source == LL_NOBODY ? 0 : ep_ll_signal_at(source);
-
 	if (!ll_wait(ll, at, ll->op.epoch, source, EP_KPHASE_RECV))
 		return 0;
 	if (!ll_is(ll, EP_LL_MASK) || source == LL_NOBODY || ll_signalled(ll, source) == ll->op.epoch ||
@@ -463,6 +490,11 @@ GX_DEV uint32_t ll_wait_signal(const struct ll *ll, uint32_t source)
 		return 1;
 	gx_op_report(&ll->op, EP_KERR_BEHIND, ll->op.rank, EP_KPHASE_RECV);
 	return 0;
+}
+
+GX_DEV uint32_t ll_wait_signal(const struct ll *ll, uint32_t source)
+{
+	return ll_wait_rows(ll, source, source == LL_NOBODY ? 0 : ep_ll_signal_at(source));
 }
 
 #endif

@@ -62,7 +62,13 @@ GX_DEV struct ep_cmd far_signal(const struct ep_far *far, uint32_t peer, uint64_
 	return ep_cmd_signal(peer, far->control_place + at, value);
 }
 
-/* The same, but it overtakes what waits for the net: nothing pushed before belongs to it. */
+/* The same, and another follows that says that all has come. */
+GX_DEV struct ep_cmd far_step(const struct ep_far *far, uint32_t peer, uint64_t at, uint64_t value)
+{
+	return ep_cmd_step(peer, far->control_place + at, value);
+}
+
+/* The same as a signal, but it overtakes what waits for the net: nothing pushed before belongs to it. */
 GX_DEV struct ep_cmd far_credit(const struct ep_far *far, uint32_t peer, uint64_t at, uint64_t value)
 {
 	return ep_cmd_credit(peer, far->control_place + at, value);

@@ -31,6 +31,7 @@ static int args_common(struct ncclEpHandle *handle, struct ep_ll_args *a)
 	a->list = (struct ep_ll_entry *)(mem + at.rows);
 	a->home_row = (int32_t *)(mem + at.idx);
 	a->sent_slot = (uint32_t *)(mem + at.slot);
+	a->back = (struct ep_ll_back *)(mem + at.back);
 	a->window = (uint8_t *const *)win->peer_dev;
 	a->buffer_bytes = win->size / 2 / EP_PLAN_ALIGN * EP_PLAN_ALIGN;
 	if (handle->args.layout == NCCL_EP_LAYOUT_RANK_MAJOR)
@@ -54,6 +55,12 @@ static size_t useful_rows(const struct ep_ll_args *a)
 	return others > a->tokens ? others : a->tokens + 1;
 }
 
+/* [across nodes][what few launches need][combine] */
+static const enum ep_kernel kernels[2][2][2] = {
+	{ { EP_K_ll_dispatch, EP_K_ll_combine }, { EP_K_ll_dispatch_any, EP_K_ll_combine_any } },
+	{ { EP_K_ll_dispatch_far, EP_K_ll_combine_far }, { EP_K_ll_dispatch_far_any, EP_K_ll_combine_far_any } },
+};
+
 static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, unsigned sms, struct ep_ll_args *a, void *stream)
 {
 	struct ncclEpGroup *group = handle->group;
@@ -70,10 +77,7 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, unsigned s
 
 	if (rc)
 		return rc;
-	if (group->link)
-		l.kernel = dispatch ? EP_K_ll_dispatch_far : EP_K_ll_combine_far;
-	else if (a->flags & EP_LL_RARE)
-		l.kernel = dispatch ? EP_K_ll_dispatch_any : EP_K_ll_combine_any;
+	l.kernel = kernels[group->link != NULL][(a->flags & EP_LL_RARE) != 0][!dispatch];
 	l.grid = plan.grid;
 	l.block = plan.block;
 	l.shared = ep_ll_shared_bytes(a, plan.block / group->dev->warp);
@@ -127,8 +131,8 @@ static void dispatch_sizes(const struct ep_dispatch *op, struct ep_ll_args *a)
 	if (op->in.scales)
 		a->scale_bytes = (uint32_t)op->in.scales->sizes[1] * dtype_size(op->in.scales->datatype);
 	ep_ll_quant_sizes(a, op->cfg.quant_recipe, op->cfg.round_scales);
-	a->row_pitch = (uint32_t)(ep_ll_row_head_bytes(&a->shape, a->flags & EP_LL_RANK_MAJOR) +
-				  ep_ll_pad(a->row_bytes) + ep_ll_pad(a->scale_bytes));
+	a->row_pitch = (uint32_t)ep_ll_align(ep_ll_row_head_bytes(&a->shape, a->flags & EP_LL_RANK_MAJOR) +
+					     ep_ll_pad(a->row_bytes) + ep_ll_pad(a->scale_bytes));
 }
 
 /* The kernel tests one flag of a dispatch: scales that go out by columns. */
@@ -181,7 +185,7 @@ static int ll_dispatch(struct ncclEpHandle *handle, const struct ep_dispatch *op
 			       "config->max_token_bytes (%u)",
 			       a.row_bytes + a.scale_bytes, group->cfg.max_token_bytes);
 	row = ep_ll_stage_row(&a);
-	if (a.far.window_pinned && a.row_pitch > row) /* such a row comes with its head, in one copy */
+	if (group->link && a.row_pitch > row) /* rows of far ranks come with their heads, in one copy */
 		row = a.row_pitch;
 	stage = ep_launch_stage(EP_K_ll_dispatch, row, a.flags & EP_LL_QUANTISED);
 	rc = run(handle, EP_K_ll_dispatch, &a, stage, op->cfg.send_only, stream);

@@ -48,6 +48,7 @@ int ep_ll_mem(const char *fn, const struct ncclEpGroup *group, const struct ep_h
 	ep_mul(&s, ep_mul(&s, shape.nranks, shape.tmax), shape.fan); /* what ep_ll_list_room multiplies */
 	m.idx = ep_part(&s, &at, routed, sizeof(int32_t));
 	m.slot = ep_part(&s, &at, routed, sizeof(uint32_t));
+	m.back = ep_part(&s, &at, ep_group_far(group) ? shape.nranks : 0, sizeof(struct ep_ll_back));
 	m.rows = ep_part(&s, &at, ep_ll_list_room(&shape), sizeof(struct ep_ll_entry));
 	m.total = at;
 	if ((rc = ep_sum_check(&s, fn, args)))
@@ -70,7 +71,7 @@ int ep_ll_mem_size(const char *fn, const struct ncclEpGroup *group, const struct
  * their sum is known to fit. */
 static uint64_t dispatch_pitch(const struct ep_ll_shape *s, uint64_t token)
 {
-	return 16 + ep_larger(ep_ll_row_head_bytes(s, 0), ep_ll_row_head_bytes(s, 1)) + token;
+	return ep_ll_align(16 + ep_larger(ep_ll_row_head_bytes(s, 0), ep_ll_row_head_bytes(s, 1)) + token);
 }
 
 /* 64-bit products of kernels/ll/args.h are exact where this bound of them all is. */
@@ -82,6 +83,20 @@ static void bound(struct ep_sum *s, const struct ep_ll_shape *shape, uint64_t pi
 	ep_mul(s, 2 * (size_t)shape->nranks, ep_add(s, area, EP_PLAN_ALIGN));
 }
 
+/* What a row's head can hold. */
+static int returns_check(const char *fn, const struct ncclEpGroup *group, const struct ep_ll_shape *s)
+{
+	uint64_t most = (uint64_t)1 << (32 - EP_LL_K_BITS), rows = (uint64_t)s->tmax * s->fan;
+
+	if (!ep_group_far(group) || (s->topk <= EP_LL_K_MASK && rows <= most))
+		return 0;
+	return EP_FAIL(EP_HANDLE, EP_EUSAGE,
+		       "%s: top-%u of %u tokens is too much for LL between nodes (at most top-%u, and %llu rows of one "
+		       "rank "
+		       "on another, here %llu): use HT, or a group for fewer tokens",
+		       fn, s->topk, s->tmax, EP_LL_K_MASK, most + 0ull, rows + 0ull);
+}
+
 int ep_ll_need(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args, struct ep_need *out)
 {
 	struct ep_ll_shape shape = ep_ll_shape_of(group, (uint32_t)args->room);
@@ -90,6 +105,8 @@ int ep_ll_need(const char *fn, const struct ncclEpGroup *group, const struct ep_
 	struct ep_ll_room there, back;
 	int rc;
 
+	if ((rc = returns_check(fn, group, &shape)))
+		return rc;
 	pitch = dispatch_pitch(&shape, token);
 	bound(&s, &shape, pitch);
 	if ((rc = ep_sum_check(&s, fn, args)))

@@ -20,7 +20,7 @@ int ep_ll_open(struct ncclEpGroup *group, struct ep_need *need)
 {
 	struct ep_ll_shape shape = ep_ll_shape_of(group, 1);
 
-	int rc = group->dev->ops->mem_alloc(group->dev, ep_ll_state_size(&shape), &group->state);
+	int rc = group->dev->ops->mem_alloc(group->dev, ep_ll_state_size(&shape, ep_group_far(group)), &group->state);
 
 	(void)need; /* handles grow it, unless rdma_buffer_size says how large it is */
 	if (!rc)

@@ -15,7 +15,7 @@
 
 #define RANKS 1024u
 #define NEAR 8u
-#define LINES (RANKS * 7 / 16) /* more than the far page has */
+#define LINES (RANKS * 18 / 16) /* more than the far page has */
 
 static struct ep_ll_state *state;
 static uint8_t *far_page;
@@ -55,7 +55,7 @@ static void set_up(void)
 
 	far_size = ep_ll_far_size(RANKS);
 	a.shape.nranks = RANKS;
-	state = calloc(1, ep_ll_state_size(&a.shape));
+	state = calloc(1, ep_ll_state_size(&a.shape, 1));
 	far_page = aligned_alloc(EP_LL_FAR_LINE, far_size);
 	a.mine = calloc(1, ep_ll_control_size(RANKS));
 	if (!state || !far_page || !a.mine)
@@ -131,6 +131,14 @@ static void one_look(void)
 	look(EP_LL_CLEANS);
 	n = lines_read(&twice);
 	CHECK(n == RANKS / 8 && shown(ep_ll_clean_at(RANKS, 20) + EP_LL_CLEAN_NUMBER) == 6, "%u lines for cleans", n);
+
+	*far_word(ep_ll_step_at(RANKS, 21, 7)) = 8;
+	look(EP_LL_STEPS);
+	n = lines_read(&twice);
+	CHECK(n == RANKS * EP_LL_STEPS_EACH / 16 && !twice && shown(ep_ll_step_at(RANKS, 21, 7)) == 8,
+	      "%u lines for steps", n);
+	CHECK(EP_LL_STEPS_RANKS * EP_LL_STEPS_EACH <= RANKS, "more steps are looked at than signals of %u ranks",
+	      RANKS);
 
 	state->looking[EP_LL_SIGNALS] = 1;
 	look(EP_LL_SIGNALS);
@@ -275,7 +283,7 @@ static void layout(uint32_t n)
 {
 	uint64_t size = ep_ll_far_size(n), failed = ep_ll_far_at(n, ep_ll_failed_at(n));
 	uint8_t *used = calloc(1, size / 8);
-	uint64_t words[5] = { 0 };
+	uint64_t words[5 + EP_LL_STEPS_EACH] = { 0 };
 
 	for (uint32_t r = 0; used && r < n; r++) {
 		words[0] = ep_ll_far_at(n, ep_ll_signal_at(r));
@@ -283,7 +291,9 @@ static void layout(uint32_t n)
 		words[2] = ep_ll_far_at(n, ep_ll_ack_at(n, 1, r));
 		words[3] = ep_ll_far_at(n, ep_ll_clean_at(n, r) + EP_LL_CLEAN_NUMBER);
 		words[4] = ep_ll_far_at(n, ep_ll_jump_at(n, r));
-		for (int i = 0; i < 5; i++) {
+		for (uint32_t step = 0; step < EP_LL_STEPS_EACH; step++)
+			words[5 + step] = ep_ll_far_at(n, ep_ll_step_at(n, r, step));
+		for (int i = 0; i < 5 + (int)EP_LL_STEPS_EACH; i++) {
 			CHECK(words[i] % 8 == 0 && words[i] < size && words[i] / 128 != failed / 128 &&
 				      !used[words[i] / 8]++,
 			      "%u ranks: word %d of rank %u at %llu", n, i, r, words[i] + 0ull);

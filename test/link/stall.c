@@ -14,7 +14,8 @@
 #define RANKS 4
 #define SLOW 1	    /* the rank whose puts stall; threads all share its engine */
 #define ENTRIES 128 /* of a ring: less than half the commands of a dispatch of TOKENS */
-#define TOKENS 160
+#define TOKENS 1280 /* EP_LL_JOIN rows share a command */
+#define AFTER 160   /* puts: in the first dispatch */
 
 struct job {
 	struct rig_cfg cfg;
@@ -120,7 +121,7 @@ static void run_job(struct run *run, const char *inner, struct job *job)
 	double start = world_now(), longest = 0;
 	int rc;
 
-	snprintf(net, sizeof(net), "faulty(%s):stall=%d,after=%d,rank=%d", inner, (int)(1000 * job->stall), TOKENS,
+	snprintf(net, sizeof(net), "faulty(%s):stall=%d,after=%d,rank=%d", inner, (int)(1000 * job->stall), AFTER,
 		 SLOW);
 	far_set(run->world, RANKS / 2, net, 0);
 	world_setenv(run->world, "NCCL_EP_TIMEOUT_MS", job->lost ? "600" : "30000");

@@ -67,12 +67,17 @@ bool far_from(int per_node, int a, int b)
 	return per_node && a / per_node != b / per_node;
 }
 
+static uint64_t line(uint64_t bytes)
+{
+	return (bytes + 127) / 128 * 128;
+}
+
 static uint64_t row_pitch(const struct ll_shape *shape)
 {
 	uint64_t k = (uint64_t)shape->topk, local = (uint64_t)(shape->experts / shape->ranks);
 	uint64_t entries = shape->layout == LL_RANK_MAJOR ? 8 * k : 12 * (k < local ? k : local);
 
-	return 16 + pad16(entries) + pad16(ll_out_bytes(shape)) + pad16(ll_scale_bytes(shape));
+	return line(line(16 + entries) + pad16(ll_out_bytes(shape)) + pad16(ll_scale_bytes(shape)));
 }
 
 /* Tokens with an expert on that rank; each is sent once, however many experts it has there. */
@@ -93,7 +98,7 @@ static uint64_t rows_for(const struct ll_shape *shape, const struct ll_input *in
 uint64_t far_dispatch_bytes(const struct ll_shape *shape, const struct ll_input *in, const bool *active, int rank,
 			    int per_node)
 {
-	uint64_t head = pad16(16 + 4 * (uint64_t)(shape->experts / shape->ranks)), bytes = 0;
+	uint64_t head = line(16 + 4 * (uint64_t)(shape->experts / shape->ranks)), bytes = 0;
 
 	for (int r = 0; r < shape->ranks; r++)
 		if (far_from(per_node, rank, r) && (!active || active[r]))

@@ -72,7 +72,7 @@ static void ll_fields(struct list *list, const struct ncclEpGroup *group, const 
 
 	s.fan = s.topk < el ? s.topk : el;
 	head = ep_ll_row_head_bytes(&s, layout->rank_major);
-	pitch = head + ep_ll_pad(layout->row_bytes);
+	pitch = ep_ll_align(head + ep_ll_pad(layout->row_bytes));
 	area = ep_ll_area(&s, pitch);
 	dim(add(list, "signal", false, 8, ep_ll_signal_at(0)), EP_LL_LINE, n);
 	dim(add(list, "ack", false, 8, ep_ll_ack_at(n, 0, 0)), EP_LL_LINE, 2 * n);

@@ -377,7 +377,7 @@ static void exact_write(const struct ncclEpGroup *group, const struct exact_job 
 	const struct ep_window *win = group->payload.win[group->payload.count - 1];
 	struct ep_ll_shape s = { .nranks = RANKS, .per_rank = LOCAL, .tmax = TMAX, .topk = TOPK, .fan = TOPK };
 	uint64_t head = ep_ll_row_head_bytes(&s, job->cell.variant == LL_RANK);
-	uint64_t area = ep_ll_area(&s, head + ep_ll_pad(2 * HIDDEN)), at = LIAR * area;
+	uint64_t area = ep_ll_area(&s, ep_ll_align(head + ep_ll_pad(2 * HIDDEN))), at = LIAR * area;
 
 	if (job->exact == EXACT_FAILED) {
 		*(uint64_t *)((char *)group->control.peer[victim] + ep_ll_failed_at(RANKS)) =
