@@ -83,18 +83,26 @@ static void bound(struct ep_sum *s, const struct ep_ll_shape *shape, uint64_t pi
 	ep_mul(s, 2 * (size_t)shape->nranks, ep_add(s, area, EP_PLAN_ALIGN));
 }
 
-/* What a row's head can hold. */
-static int returns_check(const char *fn, const struct ncclEpGroup *group, const struct ep_ll_shape *s)
+/* What a row's head and a command can hold. */
+static int far_check(const char *fn, const struct ncclEpGroup *group, const struct ep_ll_shape *s, uint64_t pitch)
 {
 	uint64_t most = (uint64_t)1 << (32 - EP_LL_K_BITS), rows = (uint64_t)s->tmax * s->fan;
 
-	if (!ep_group_far(group) || (s->topk <= EP_LL_K_MASK && rows <= most))
+	if (!ep_group_far(group))
 		return 0;
-	return EP_FAIL(EP_HANDLE, EP_EUSAGE,
-		       "%s: top-%u of %u tokens is too much for LL between nodes (at most top-%u, and %llu rows of one "
-		       "rank "
-		       "on another, here %llu): use HT, or a group for fewer tokens",
-		       fn, s->topk, s->tmax, EP_LL_K_MASK, most + 0ull, rows + 0ull);
+	if (s->topk > EP_LL_K_MASK || rows > most)
+		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
+			       "%s: top-%u of %u tokens is too much for LL between nodes (at most top-%u, and %llu "
+			       "rows of "
+			       "one rank on another, here %llu): use HT, or a group for fewer tokens",
+			       fn, s->topk, s->tmax, EP_LL_K_MASK, most + 0ull, rows + 0ull);
+	if (pitch > EP_CMD_LENGTH_MAX / EP_LL_JOIN_MAX)
+		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
+			       "%s: tokens of %u bytes (max_token_bytes) are too large for LL between nodes: use HT, "
+			       "or tokens "
+			       "of less than 2 MiB",
+			       fn, group->cfg.max_token_bytes);
+	return 0;
 }
 
 int ep_ll_need(const char *fn, const struct ncclEpGroup *group, const struct ep_handle_args *args, struct ep_need *out)
@@ -105,11 +113,9 @@ int ep_ll_need(const char *fn, const struct ncclEpGroup *group, const struct ep_
 	struct ep_ll_room there, back;
 	int rc;
 
-	if ((rc = returns_check(fn, group, &shape)))
-		return rc;
 	pitch = dispatch_pitch(&shape, token);
 	bound(&s, &shape, pitch);
-	if ((rc = ep_sum_check(&s, fn, args)))
+	if ((rc = ep_sum_check(&s, fn, args)) || (rc = far_check(fn, group, &shape, pitch)))
 		return rc;
 	there = ep_ll_dispatch_room(group, &shape, pitch);
 	back = ep_ll_combine_room(group, &shape, 16 + token);

@@ -52,12 +52,16 @@ int ep_ll_clear(struct ncclEpGroup *group)
 {
 	uint32_t n = (uint32_t)group->nranks;
 	uint8_t *failed = (uint8_t *)group->control.mine.ptr + ep_ll_failed_at(n);
+	struct ep_ll_shape shape = ep_ll_shape_of(group, 1);
+	size_t joined = ep_ll_state_size(&shape, 0), all = ep_ll_state_size(&shape, ep_group_far(group));
 	struct ep_ll_state *state = group->state.ptr;
 	const struct ep_dev_ops *ops = group->dev->ops;
 	int rc = ops->fill(group->dev, &state->errors, 0, sizeof(state->errors), group->stream);
 
 	if (!rc)
 		rc = ops->fill(group->dev, failed, 0, sizeof(uint64_t), group->stream);
+	if (!rc && all > joined) /* a launch that failed leaves puts that lack rows */
+		rc = ops->fill(group->dev, (uint8_t *)state + joined, 0, all - joined, group->stream);
 	if (!rc)
 		rc = ep_link_clear(group->link, ep_ll_far_at(n, ep_ll_failed_at(n)));
 	return rc ? rc : ops->sync(group->dev, group->stream, ep_deadline_ms(SETUP_MS));

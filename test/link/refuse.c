@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Injected failure of one memory registration on one rank, each registration in turn: the call that needed it fails on
- * every rank with a message that names the rank, nothing leaks, and the next try works. With threads or processes (-g).
- * Exit status 0 or 1.
+ * every rank with a message that names the rank, nothing leaks, and the next try works. Also what LL between nodes
+ * cannot hold. With threads or processes (-g). Exit status 0 or 1.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -93,6 +93,36 @@ static int refused_job(struct seat *seat, const void *arg)
 	return seat_failed(seat) ? -1 : 0;
 }
 
+/* More rows than a row's head can number, and tokens of which a command cannot carry as many as it may have to. */
+static int large_job(struct seat *seat, const void *arg)
+{
+	static const struct {
+		unsigned tokens, bytes;
+		const char *text;
+	} large[] = { { 600000, 64, "top-3 of 600000 tokens" }, { 5, 3u << 20, "tokens of 3145728 bytes" } };
+	ncclComm_t comm = seat_comm(seat);
+
+	(void)arg;
+	for (size_t i = 0; comm && i < sizeof(large) / sizeof(large[0]); i++) {
+		ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
+		ncclEpHandle_t handle = NULL;
+		ncclEpGroup_t group = NULL;
+
+		config.algorithm = NCCL_EP_ALGO_LOW_LATENCY;
+		config.num_experts = 2 * RANKS;
+		config.max_dispatch_tokens_per_rank = large[i].tokens;
+		config.max_token_bytes = large[i].bytes;
+		if (ncclEpCreateGroup(&group, comm, &config) != ncclSuccess)
+			return seat_fail(seat, "%s", anyEpGetLastError());
+		if (ncclEpInitHandle(&handle, group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 3, NULL) != ncclInvalidUsage ||
+		    handle || !strstr(anyEpGetLastError(), large[i].text) ||
+		    !strstr(anyEpGetLastError(), "LL between nodes"))
+			seat_fail(seat, "%s: %s", large[i].text, anyEpGetLastError());
+		ncclEpGroupDestroy(group);
+	}
+	return !comm || seat_failed(seat) ? -1 : 0;
+}
+
 /* ---- */
 
 static int descriptors(void)
@@ -159,6 +189,8 @@ static void run_all(struct run *run)
 		if (!before)
 			before = descriptors();
 	}
+	if (world_run(run->world, RANKS, large_job, NULL, 0, 60))
+		complain(run, 0, world_text(run->world));
 	if (!run->failed && descriptors() > before)
 		complain(run, 0, "file descriptors leaked");
 	if (!run->failed && (!run->seen[NOWHERE] || !run->seen[IN_GROUP] || !run->seen[IN_HANDLE]))
