@@ -90,7 +90,7 @@ Test(handle_plan, window_bytes)
 
 	fake_init(&f, NCCL_EP_ALGO_LOW_LATENCY);
 	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
-	/* 8 * 3 rows of 16 + 4096 are more than 2 * (32 + 8 * (32 + 48 + 4096)) */
+	/* 8 * 3 rows of 16 + 4096 are more than 2 * (128 + 8 * 4352): 16 + 128 + 4096 in lines of 128 */
 	cr_expect_eq(p.window, 2 * 98688, "%zu", p.window);
 	f.group.cfg.enable_mask = 1;
 	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
@@ -98,7 +98,7 @@ Test(handle_plan, window_bytes)
 	f.group.cfg.enable_mask = 0;
 	args.room = args.k = 1;
 	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
-	cr_expect_eq(p.window, 2 * 66432, "2 * (32 + 8 * (32 + 16 + 4096)), rounded: %zu", p.window);
+	cr_expect_eq(p.window, 2 * 69888, "2 * (128 + 8 * 4352): %zu", p.window);
 }
 
 /* Memory of the link: two buffers each of what arrives and of what leaves, the latter with a part per remote rank. What
@@ -115,13 +115,13 @@ Test(handle_plan, far_bytes)
 	f.group.nranks = 4;
 	f.group.link = &link;
 	cr_assert_eq(ep_ll_need("x", &f.group, &args, &p), 0);
-	cr_expect_eq(p.far_window, 2 * 100352, "3 * (32 + 8 * (32 + 48 + 4096)), rounded: %zu", p.far_window);
+	cr_expect_eq(p.far_window, 2 * 104832, "3 * (128 + 8 * 4352): %zu", p.far_window);
 	cr_expect_eq(p.far_send, 2 * 3 * 98688, "3 * 8 * 3 rows of 16 + 4096: %zu", p.far_send);
 	link.window_bytes = p.far_window + 128;
 	link.send_bytes = p.far_send + 2 * 3 * 64;
 	cr_expect(ep_group_holds(&f.group, &p));
 	ep_ll_far_divide(&f.group, &far);
-	cr_expect(far.window_bytes == 100352 && far.send_stride == 98688 && far.send_bytes == 3 * 98688,
+	cr_expect(far.window_bytes == 104832 && far.send_stride == 98688 && far.send_bytes == 3 * 98688,
 		  "%llu, %llu, %llu", (unsigned long long)far.window_bytes, (unsigned long long)far.send_stride,
 		  (unsigned long long)far.send_bytes);
 	link.send_bytes = p.far_send - 128;

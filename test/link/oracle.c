@@ -67,13 +67,13 @@ static void bytes(enum ll_layout layout, const uint64_t *want)
 int main(void)
 {
 	/*
-	 * Counts: 16 + 2 * 4 bytes are 32 with padding, to each of two far ranks. A row: head 16, entries 2 * 12 or 3 *
-	 * 8 are 32, 5 floats are 32: 80. Rank 0 sends two rows to rank 2 and two to rank 3. Back come rows of 16 bytes:
-	 * expert-major three from rank 2 (4, 5 and 4) and two from rank 3, rank-major two and two; and what rank 2 sent
-	 * to rank 0 is one token, with experts 1 and 0.
+	 * Counts: 16 + 2 * 4 bytes are a line of 128, to each of two far ranks. A row: head 16 and entries 2 * 12 or
+	 * 3 * 8 are a line, 5 floats are 32: 160, that is two. Rank 0 sends two rows to rank 2 and two to rank 3. Back
+	 * come rows of 16 bytes: expert-major three from rank 2 (4, 5 and 4) and two from rank 3, rank-major two and
+	 * two; and what rank 2 sent to rank 0 is one token, with experts 1 and 0.
 	 */
-	static const uint64_t em[] = { 64 + 4 * 80, 32 + 2 * 80, 64, 2 * 16, 0, 3 * 16, 2 * 16 };
-	static const uint64_t rm[] = { 64 + 4 * 80, 32 + 2 * 80, 64, 1 * 16, 0, 2 * 16, 2 * 16 };
+	static const uint64_t em[] = { 256 + 4 * 256, 128 + 2 * 256, 256, 2 * 16, 0, 3 * 16, 2 * 16 };
+	static const uint64_t rm[] = { 256 + 4 * 256, 128 + 2 * 256, 256, 1 * 16, 0, 2 * 16, 2 * 16 };
 	char net[FAR_NET_MAX];
 
 	splits();
