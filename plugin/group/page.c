@@ -113,14 +113,17 @@ int ep_page_report(const struct ep_page *page, int rank, uint64_t timeout_ns, st
 	const struct ep_kernel_report *r = &ep_page_words(page)->report;
 	/* Pairs with the release in gx_op_fail: the words beside the code are those it was written with. */
 	uint32_t code = __atomic_load_n(&r->code, __ATOMIC_ACQUIRE);
-	unsigned long long epoch = r->epoch;
-	const char *kind = kind_name(r->kind), *phase = phase_name(r->phase);
+	const char *kind, *phase;
+	unsigned long long epoch;
 
+	if (code == EP_KERR_NONE) /* the kernel may be writing the other words */
+		return 0;
+	epoch = r->epoch;
+	kind = kind_name(r->kind);
+	phase = phase_name(r->phase);
 	if (code == EP_KERR_TIMEOUT || code == EP_KERR_REMOTE || code == EP_KERR_ABORTED || code == EP_KERR_RING)
 		*blame = blame_of(r, code);
 	switch (code) {
-	case EP_KERR_NONE:
-		return 0;
 	case EP_KERR_REMOTE:
 		/* Ranks by the failed word in the control page, to which every rank of the node can write. Not checked
 		 * by the kernels: this code would be in them once for every wait. */
