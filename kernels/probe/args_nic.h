@@ -4,7 +4,8 @@
  * context of the net is a queue of descriptors in pinned memory, which the kernel executes and logs there.
  *
  * A port is the end of a wire: one per rank. A put occupies its sender's wire, then its receiver's, for bytes / rate,
- * and is delivered `latency` later. All counters and indices are 32 bits wide and wrap.
+ * and is delivered `latency` later. The contexts of a port take turns on its wire, as the queue pairs of a NIC do: one
+ * that has many puts does not keep the others waiting. All counters and indices are 32 bits wide and wrap.
  */
 #ifndef EP_KERNELS_ARGS_NIC_H
 #define EP_KERNELS_ARGS_NIC_H
@@ -17,6 +18,9 @@
 #define EP_NIC_PIECE 131072u /* bytes of a descriptor at most: one warp copies it */
 #define EP_NIC_WINDOW 32u    /* puts of a context to one port that are looked at for delivery */
 #define EP_NIC_INLINE 1u     /* flag: the bytes are in the descriptor */
+#define EP_NIC_TURN 262144u  /* bytes after which a context's turn on the wire ends, */
+#define EP_NIC_ALONE 4u	     /* times as many if no other context uses it */
+#define EP_NIC_AHEAD 8000u   /* ns before its end at which its next turn may be reserved: that takes as long */
 
 struct ep_nic_desc {
 	uint64_t src, dst;
@@ -56,17 +60,21 @@ EP_SIZE_IS(ep_nic_board, 256);
 /* The rest is device memory, zero at the start. */
 struct ep_nic_job {
 	uint64_t src, dst, due;
-	uint32_t bytes, pad;
+	uint32_t bytes;
+	uint16_t from, to;
 	uint64_t word[EP_NIC_SMALL / 8]; /* of a small put */
 };
 EP_SIZE_IS(ep_nic_job, 64);
 
 /* Of a context. Between launches all that was taken is delivered. */
 struct ep_nic_state {
-	uint32_t taken;			 /* descriptors with a job */
-	uint32_t next;			 /* all below are begun */
-	uint32_t closed;		 /* this launch takes no more */
-	uint32_t logged;		 /* records written */
+	uint32_t taken;	   /* descriptors with a job */
+	uint32_t next;	   /* all below are begun */
+	uint32_t closed;   /* this launch takes no more */
+	uint32_t logged;   /* records written */
+	uint32_t reserved; /* of those taken: have their time on the wires */
+	uint32_t pad;
+	uint64_t until;			 /* gx_clock_ns when the last of them has left the sender's */
 	uint32_t begun[EP_NIC_ENTRIES];	 /* index + 1: a worker has the job, or it needs none */
 	uint32_t copied[EP_NIC_ENTRIES]; /* index + 1: the job's bytes have been copied, or are in it */
 	uint32_t in[EP_NIC_PORTS];	 /* jobs to each port, */
@@ -75,7 +83,7 @@ struct ep_nic_state {
 	uint32_t fifo[EP_NIC_PORTS][EP_NIC_ENTRIES];
 	struct ep_nic_job job[EP_NIC_ENTRIES];
 };
-EP_SIZE_IS(ep_nic_state, 16 + EP_NIC_ENTRIES * 72 + EP_NIC_PORTS * (12 + EP_NIC_ENTRIES * 4));
+EP_SIZE_IS(ep_nic_state, 32 + EP_NIC_ENTRIES * 72 + EP_NIC_PORTS * (12 + EP_NIC_ENTRIES * 4));
 
 struct ep_nic_wire {
 	uint64_t free; /* gx_clock_ns from which it is free */

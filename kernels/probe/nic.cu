@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A NIC made of multiprocessors (kernels/probe/args_nic.h has the layout). Three roles per context:
- *   front    polls the queue, reserves the wires and makes jobs; the only warp that reads across PCIe for this context
+ *   front    polls the queue, makes jobs and reserves the wires for them; the only warp that reads across PCIe for this
+ *	      context
  *   workers  copy the bytes, of any context, as soon as a job is there
  *   back     delivers: once a put's bytes are there, its time has come and, on an ordered net, it is its turn
  * Where warps are few (the CPU device has one) a warp has all roles of a context. No role waits inside: each is a step
@@ -19,8 +20,7 @@
  *   R4 A3 -> word, record	pairs with the acquire of whoever polls it
  *   R5 no more jobs -> closed	pairs with A5: taken is final then
  */
-#include "kernels/op/op.h"
-#include "kernels/probe/args_nic.h"
+#include "kernels/probe/nic_wire.h"
 
 #define NIC_OPEN 1u	   /* the role has work left in this launch */
 #define NIC_MOVED 2u	   /* this step did something */
@@ -37,118 +37,56 @@ struct nic {
 
 /* ---- front ---- */
 
-GX_DEV uint64_t nic_span(const struct ep_nic_args *a, uint32_t bytes)
+/* All lanes: the wires for a turn of puts whose jobs have been made, the first with that index; then the back has
+ * them. */
+GX_DEV void nic_give(const struct nic *n, struct ep_nic_state *s, uint32_t first, struct nic_put put)
 {
-	return ((uint64_t)bytes * a->ps_per_byte + 999) / 1000;
-}
-
-/* All lanes, each on a wire of its own; NULL: none. When the span begins. Another front holds the lock for two
- * accesses. */
-GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span)
-{
-	uint32_t waits = wire != NULL;
-	uint64_t start = at;
-
-	for (uint32_t spin = 0; gx_ballot((int)waits) != 0; spin++) {
-		if (waits && gx_dev_cas_acquire_u32(&wire->lock, 0, 1) == 0) {
-			uint64_t free = gx_ld_relaxed_u64(&wire->free);
-
-			start = free > at ? free : at;
-			gx_st_relaxed_u64(&wire->free, start + span);
-			gx_dev_st_release_u32(&wire->lock, 0);
-			waits = 0;
-		}
-		if (gx_ballot((int)waits) != 0)
-			gx_pause(spin);
-	}
-	return start;
-}
-
-/* What a lane's put has in common with the other puts of the batch. */
-struct nic_batch {
-	uint64_t before, total; /* on the sender's wire, ns */
-	uint64_t ahead, all;	/* of the same receiver: on its wire, ns */
-	uint32_t nth, same;	/* and in number */
-	uint32_t first;		/* the first lane of them */
-};
-
-/* All lanes: what the puts before and all of them take, if each takes span. */
-GX_DEV void nic_sums(uint64_t span, uint64_t *before, uint64_t *all)
-{
-	uint64_t sum = span;
-
-	for (uint32_t d = 1; d < GX_WARP; d *= 2) {
-		uint64_t lower = gx_shfl_u64(sum, gx_lane() >= d ? gx_lane() - d : gx_lane());
-
-		sum += gx_lane() >= d ? lower : 0;
-	}
-	*before = sum - span;
-	*all = gx_shfl_u64(sum, GX_WARP - 1);
-}
-
-GX_DEV struct nic_batch nic_scan(const struct ep_nic_args *a, uint32_t count, uint32_t bytes, uint32_t to)
-{
-	uint64_t span = nic_span(a, bytes);
-	uint32_t one = gx_shfl_u32(to, 0);
+	uint32_t count = nic_turn(n->a, &put, s->until), i = first + gx_lane(), in = 0;
 	struct nic_batch b;
+	uint64_t due, until;
 
-	nic_sums(span, &b.before, &b.total);
-	b.first = 0; /* also in a lane without a put */
-	b.nth = gx_lane();
-	b.same = count;
-	b.ahead = b.before;
-	b.all = b.total;
-	if (gx_ballot(gx_lane() < count && to != one) == 0)
-		return b; /* all to one receiver */
-	b.ahead = b.all = 0;
-	b.nth = b.same = 0;
-	for (uint32_t j = count; j-- > 0;) {
-		uint64_t other = gx_shfl_u64(span, j);
-
-		if (gx_shfl_u32(to, j) != to)
-			continue;
-		b.ahead += j < gx_lane() ? other : 0;
-		b.all += other;
-		b.nth += j < gx_lane();
-		b.same++;
-		b.first = j;
+	if (gx_lane() >= count)
+		put = (struct nic_put){ 0, 0, 0, EP_NIC_PORTS };
+	b = nic_scan(n->a, count, put.bytes, put.to);
+	due = nic_due(n->a, &put, &b, &until) + nic_jitter(n->a, i);
+	if (put.active) {
+		in = s->in[put.to];
+		s->job[i % EP_NIC_ENTRIES].due = due;
+		s->fifo[put.to][(in + b.nth) % EP_NIC_ENTRIES] = i;
 	}
-	return b;
+	gx_syncwarp();
+	if (put.active && gx_lane() == b.first)
+		gx_dev_st_release_u32(&s->in[put.to], in + b.same); /* R2 */
+	if (gx_lane() == 0) {
+		s->reserved = first + count;
+		s->until = until;
+	}
+	gx_syncwarp();
 }
 
-/* All lanes. The time at which the lane's put is delivered. The first put to a receiver reserves for the others. */
-GX_DEV uint64_t nic_due(const struct nic *n, const struct ep_nic_desc *d, const struct nic_batch *b, uint32_t active)
+/* All lanes: the next turn of a context that has jobs without a time on the wires. */
+GX_DEV void nic_next(const struct nic *n, struct ep_nic_state *s, uint32_t reserved, uint32_t taken)
 {
-	const struct ep_nic_args *a = n->a;
-	uint64_t sent, base, span = nic_span(a, active ? d->bytes : 0), due;
-	uint32_t reserves = active && gx_lane() == b->first;
+	const struct ep_nic_job *job = &s->job[(reserved + gx_lane()) % EP_NIC_ENTRIES];
+	struct nic_put put = { gx_lane() < taken - reserved, 0, 0, EP_NIC_PORTS };
 
-	if (a->ps_per_byte == 0) /* no wire to share */
-		return gx_clock_ns() + a->latency_ns;
-	sent = nic_reserve(gx_lane() == 0 ? &a->common->sends[d->from] : NULL, gx_clock_ns(), b->total);
-	sent = gx_shfl_u64(sent, 0) + b->before;
-	base = nic_reserve(reserves ? &a->common->receives[d->to] : NULL, sent + a->latency_ns, b->all);
-	base = gx_shfl_u64(base, b->first);
-	due = base + b->ahead + span;
-	return due > sent + span + a->latency_ns ? due : sent + span + a->latency_ns;
+	if (put.active) {
+		put.bytes = job->bytes;
+		put.from = job->from;
+		put.to = job->to;
+	}
+	nic_give(n, s, reserved, put);
 }
 
-/* Mixes the bits of an index: neighbours get different delays. */
-GX_DEV uint64_t nic_jitter(const struct ep_nic_args *a, uint32_t i)
-{
-	i = (i ^ i >> 16) * 0x45d9f3bu;
-	i = (i ^ i >> 16) * 0x45d9f3bu;
-	return (i ^ i >> 16) % (a->jitter_ns + 1);
-}
-
-GX_DEV void nic_job_make(struct ep_nic_state *s, const struct ep_nic_desc *d, uint32_t i, uint64_t due)
+GX_DEV void nic_job_make(struct ep_nic_state *s, const struct ep_nic_desc *d, uint32_t i)
 {
 	struct ep_nic_job *job = &s->job[i % EP_NIC_ENTRIES];
 
 	job->src = d->src;
 	job->dst = d->dst;
-	job->due = due;
 	job->bytes = d->bytes;
+	job->from = (uint16_t)d->from;
+	job->to = (uint16_t)d->to;
 	if (!(d->flags & EP_NIC_INLINE))
 		return;
 	for (uint32_t w = 0; w < EP_NIC_SMALL / 8; w++)
@@ -170,53 +108,51 @@ GX_DEV struct ep_nic_desc nic_desc(const struct ep_nic_desc *from)
 	return u.d;
 }
 
-GX_DEV void nic_admit(const struct nic *n, uint32_t c, uint32_t taken, uint32_t count)
+/* may: it is the context's turn on the wire. */
+GX_DEV void nic_admit(const struct nic *n, uint32_t c, uint32_t taken, uint32_t count, uint32_t may)
 {
 	struct ep_nic_state *s = &n->a->state[c];
-	uint32_t active = gx_lane() < count, i = taken + gx_lane(), in = 0;
+	uint32_t active = gx_lane() < count, i = taken + gx_lane();
+	struct nic_put put = { 0, 0, 0, EP_NIC_PORTS };
 	struct ep_nic_desc d;
-	struct nic_batch b;
-	uint64_t due;
 
 	d = nic_desc(&n->a->queue[c].desc[(active ? i : taken) % EP_NIC_ENTRIES]);
-	if (!active) {
-		d.bytes = 0;
-		d.to = EP_NIC_PORTS;
-	}
-	b = nic_scan(n->a, count, d.bytes, d.to);
-	due = nic_due(n, &d, &b, active) + nic_jitter(n->a, i);
 	if (active) {
-		in = s->in[d.to];
-		nic_job_make(s, &d, i, due);
-		s->fifo[d.to][(in + b.nth) % EP_NIC_ENTRIES] = i;
+		put = (struct nic_put){ 1, d.bytes, d.from, d.to };
+		nic_job_make(s, &d, i);
 	}
 	gx_syncwarp();
-	if (active && gx_lane() == b.first)
-		gx_dev_st_release_u32(&s->in[d.to], in + b.same); /* R2 */
 	if (gx_lane() == 0)
 		gx_dev_st_release_u32(&s->taken, taken + count); /* R1 */
 	gx_syncwarp();
+	if (may)
+		nic_give(n, s, taken, put);
 }
 
 GX_DEV uint32_t nic_front(const struct nic *n, uint32_t c)
 {
 	struct ep_nic_state *s = &n->a->state[c];
-	uint32_t stop = 0, taken = 0, count = 0;
+	uint32_t stop = 0, count = 0, reserved = s->reserved, taken = gx_ld_relaxed_u32(&s->taken);
+	uint32_t may = s->until <= gx_clock_ns() + EP_NIC_AHEAD;
 
+	may = gx_shfl_u32(may, 0);
+	if (reserved != taken) { /* the front alone writes them */
+		if (may)
+			nic_next(n, s, reserved, taken);
+		return NIC_OPEN | (may ? NIC_MOVED : 0);
+	}
 	if (gx_lane() == 0) {
 		stop = gx_ld_relaxed_u32(&s->closed) ? 2 : gx_ld_relaxed_u32(&n->a->common->stop);
-		taken = gx_ld_relaxed_u32(&s->taken);
 		count = stop ? 0 : gx_ld_acquire_u32(&n->a->queue[c].posted) - taken; /* A0 */
 		if (stop == 1)
 			gx_dev_st_release_u32(&s->closed, 1); /* R5 */
 	}
 	stop = gx_shfl_u32(stop, 0);
-	taken = gx_shfl_u32(taken, 0);
 	count = gx_shfl_u32(count, 0);
 	gx_syncwarp();
 	if (stop || count == 0)
 		return stop ? 0 : NIC_OPEN;
-	nic_admit(n, c, taken, count < GX_WARP ? count : GX_WARP);
+	nic_admit(n, c, taken, count < GX_WARP ? count : GX_WARP, may);
 	return NIC_OPEN | NIC_MOVED;
 }
 
