@@ -92,15 +92,13 @@ static int far_check(const char *fn, const struct ncclEpGroup *group, const stru
 		return 0;
 	if (s->topk > EP_LL_K_MASK || rows > most)
 		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
-			       "%s: top-%u of %u tokens is too much for LL between nodes (at most top-%u, and %llu "
-			       "rows of "
-			       "one rank on another, here %llu): use HT, or a group for fewer tokens",
+			       "%s: top-%u of %u tokens is too much for LL between nodes (at most top-%u, and "
+			       "%llu rows of one rank on another, here %llu): use HT, or a group for fewer tokens",
 			       fn, s->topk, s->tmax, EP_LL_K_MASK, most + 0ull, rows + 0ull);
 	if (pitch > EP_CMD_LENGTH_MAX / EP_LL_JOIN_MAX)
 		return EP_FAIL(EP_HANDLE, EP_EUSAGE,
-			       "%s: tokens of %u bytes (max_token_bytes) are too large for LL between nodes: use HT, "
-			       "or tokens "
-			       "of less than 2 MiB",
+			       "%s: tokens of %u bytes (max_token_bytes) are too large for LL between nodes: use "
+			       "HT, or tokens of less than 2 MiB",
 			       fn, group->cfg.max_token_bytes);
 	return 0;
 }
