@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * net_sm_pace OPTIONS: the net sm keeps the times of its model. Bytes take their time on the sender's wire and on the
- * receiver's, which senders share; nothing is delivered before the latency has passed; words become visible in turn,
- * and without order puts overtake each other. Only lower bounds: how much later they are depends on the machine.
- * OPTIONS are passed on: host=1, or sms=8.
+ * net_sm_pace OPTIONS [emulated]: the net sm keeps the times of its model. Bytes take their time on the sender's wire
+ * and on the receiver's, which senders share; nothing is delivered before the latency has passed; words become visible
+ * in turn, and without order puts overtake each other. A context with few bytes does not wait for all those of another
+ * one. Only lower bounds: how much later they are depends on the machine. OPTIONS are passed on: host=1, or sms=8. A
+ * second argument says that warps are emulated: then a turn takes longer than what it is compared with.
  */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "test/rig/net_rig.h"
 
-enum { RANKS = 3, PUT = 16384, PUTS = 32, ROUNDS = 200, BYTES = RANKS * PUTS * PUT };
+enum { RANKS = 3, PUT = 16384, PUTS = 32, ROUNDS = 200, BYTES = RANKS * PUTS * PUT, LARGE = 8 };
 #define WIRE_NS ((uint64_t)PUTS * PUT * 8) /* of one rank's puts at 1 Gb/s */
 
 static uint64_t least_ns; /* that the run must take */
@@ -114,6 +116,46 @@ static void run_turns(struct net_rank *me)
 	net_meet(me);
 }
 
+/* The first context's puts take their time on the wire: all but the last without a completion. */
+static void *shares_begin(struct net_rank *me, ncclEpNetPut_v1_t *put)
+{
+	void *request = NULL;
+
+	EXPECT(me, net_put(me, put, NULL, NULL) == 0); /* the kernel runs */
+	put->size = BYTES;
+	for (int i = 1; i <= LARGE; i++) {
+		put->flags = i < LARGE ? NCCL_EP_NET_QUIET : 0;
+		EXPECT(me, me->hot->iput(me->ctx, put, &request) == 0 && request);
+	}
+	put->size = PUT;
+	usleep(5000); /* it has begun with them */
+	return request;
+}
+
+/* Rank 0 puts one row by a second context after megabytes by the first, and it arrives before the last of them. */
+static void run_shares(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t put = { .peer = 1, .srcMr = me->mr, .dstMr = me->mr, .size = PUT };
+	void *first = me->ctx, *second = NULL, *request;
+	int done = 0;
+
+	if (me->rank == 0) /* before the first put: a kernel serves the contexts that were there at its start */
+		EXPECT(me, me->net->ops.createContext(me->comm, 1, &second) == 0);
+	net_meet(me);
+	if (second) {
+		request = shares_begin(me, &put);
+		me->ctx = second;
+		EXPECT(me, net_put(me, &put, NULL, NULL) == 0);
+		me->ctx = first;
+		net_step(me, NULL, NULL);
+		EXPECT(me, me->hot->test(first, request, &done) == 0);
+		__atomic_fetch_add(&overtaken, !done, __ATOMIC_RELAXED);
+		EXPECT(me, done || net_end(me, request, NULL, NULL) == 0);
+		EXPECT(me, me->net->ops.destroyContext(second) == 0);
+	}
+	net_meet(me);
+}
+
 static const struct {
 	const char *options;
 	int targets[RANKS]; /* of each rank; -1: sends nothing */
@@ -121,13 +163,15 @@ static const struct {
 	void (*run)(struct net_rank *);
 	bool shuffled;
 } cases[] = {
-	/* latency, the sender's wire, both, the receiver's wire, a ring of wires; words in turn; no order */
+	/* latency, the sender's wire, both, the receiver's wire, a ring of wires; words in turn; a wire that two
+	 * contexts share; no order */
 	{ "latency=3000000", { 1, -1, -1 }, 3000000, run_words, false },
 	{ "rate=1", { 1, -1, -1 }, WIRE_NS, run_rows, false },
 	{ "rate=1,latency=3000000", { 1, -1, -1 }, WIRE_NS + 3000000, run_rows, false },
 	{ "rate=1", { 2, 2, -1 }, 2 * WIRE_NS, run_rows, false },
 	{ "rate=1", { 1, 2, 0 }, WIRE_NS, run_rows, false },
 	{ "latency=20000", { 1, -1, -1 }, 0, run_turns, false },
+	{ "rate=1", { 1, -1, -1 }, 0, run_shares, true },
 	{ "latency=20000000,unordered=1", { 1, -1, -1 }, 20000000, run_rows, true },
 	{ "latency=20000000,unordered=1", { 1, -1, -1 }, 20000000, run_words, true },
 };
@@ -144,6 +188,8 @@ int main(int argc, char **argv)
 		char spec[128];
 		int tries = 0;
 
+		if (argc > 2 && cases[i].run == run_shares)
+			continue;
 		snprintf(spec, sizeof(spec), "sm:%s,%s", argc > 1 ? argv[1] : "host=1", cases[i].options);
 		test.spec = spec;
 		least_ns = cases[i].least_ns;
