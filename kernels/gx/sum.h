@@ -129,27 +129,40 @@ GX_DEV gx_u4 sum_pack(const float *acc, uint32_t dtype)
 	return u.v;
 }
 
+/* Two vectors at a time: a token's loads are in flight together. */
+#define SUM_PAIR 2u
+
 GX_DEV void sum_vectors(const struct sum *s, uint32_t dtype)
 {
 	uint32_t vectors = s->n / (dtype == EP_NUM_F32 ? 4 : 8);
 
-	for (uint32_t i = s->tid; i < vectors; i += s->threads) {
-		float acc[8] = { 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f };
+	for (uint32_t i = s->tid; i < vectors; i += SUM_PAIR * s->threads) {
+		float acc[SUM_PAIR][8];
+		uint32_t second = i + s->threads < vectors;
 
+		for (uint32_t m = 0; m < SUM_PAIR * 8; m++)
+			acc[m / 8][m % 8] = 0.0f;
 		for (uint32_t k = 0; k < s->terms; k += SUM_AHEAD) {
 			const uint8_t *t[SUM_AHEAD];
-			gx_u4 v[SUM_AHEAD];
+			gx_u4 v[SUM_AHEAD][SUM_PAIR];
 
 			for (uint32_t j = 0; j < SUM_AHEAD; j++) {
 				t[j] = k + j < s->terms ? s->term[k + j] : NULL;
 				if (t[j])
-					v[j] = gx_ld_u4(t[j] + (uint64_t)i * 16);
+					v[j][0] = gx_ld_u4(t[j] + (uint64_t)i * 16);
+				if (t[j] && second)
+					v[j][1] = gx_ld_u4(t[j] + (uint64_t)(i + s->threads) * 16);
 			}
-			for (uint32_t j = 0; j < SUM_AHEAD; j++)
+			for (uint32_t j = 0; j < SUM_AHEAD; j++) {
 				if (t[j])
-					sum_add(acc, v[j], s->weight[k + j], dtype);
+					sum_add(acc[0], v[j][0], s->weight[k + j], dtype);
+				if (t[j] && second)
+					sum_add(acc[1], v[j][1], s->weight[k + j], dtype);
+			}
 		}
-		gx_st_u4(s->out + (uint64_t)i * 16, sum_pack(acc, dtype));
+		gx_st_u4(s->out + (uint64_t)i * 16, sum_pack(acc[0], dtype));
+		if (second)
+			gx_st_u4(s->out + (uint64_t)(i + s->threads) * 16, sum_pack(acc[1], dtype));
 	}
 }
 
