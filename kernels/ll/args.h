@@ -59,6 +59,7 @@ struct ep_ll_state {
 	uint32_t recv_ticket EP_LL_ALONE;
 	uint32_t listed EP_LL_ALONE;
 	uint32_t listed_far;
+	uint32_t claimed; /* tokens, by the part of a dispatch for far ranks */
 	uint32_t left EP_LL_ALONE;
 	uint32_t self_ready EP_LL_ALONE; /* fill[] holds this rank's own rows */
 	uint32_t errors;		 /* not reset: the first failure is kept */
@@ -81,12 +82,14 @@ struct ep_ll_entry {
 EP_SIZE_IS(ep_ll_entry, 16);
 
 /* `come` rows return from a far rank, from slot `from` of this rank's window on; `rows` return to it, from slot `to` of
- * its window on. With masks both slots are 0: a writer has slots of its own. */
+ * its window on, by the entries from `listed` on. With masks both slots are 0: a writer has slots of its own. */
 struct ep_ll_back {
 	uint32_t from, come;
 	uint32_t to, rows;
+	uint32_t listed;
+	uint32_t pad;
 };
-EP_SIZE_IS(ep_ll_back, 16);
+EP_SIZE_IS(ep_ll_back, 24);
 
 /* Needs no clearing: staged counts only if it is the handle's own number, which is random. */
 struct ep_ll_handle {
@@ -94,7 +97,7 @@ struct ep_ll_handle {
 	uint64_t staged; /* the handle's number while a send half waits for its receive half */
 	uint32_t buffer;
 	uint32_t rows;	   /* entries in the list, */
-	uint32_t far_rows; /* and at its end those of far ranks, the first last */
+	uint32_t far_rows; /* and at its end those of far ranks, the first last; each rank's together, by number */
 	uint32_t pad;
 };
 EP_SIZE_IS(ep_ll_handle, 32);
@@ -143,6 +146,8 @@ struct ep_ll_args {
 	/* [tmax][topk] with masks: the slot to which the row of (token, k) returns; of a far rank: its number */
 	uint32_t *sent_slot;
 	struct ep_ll_back *back; /* [nranks] of far ranks */
+	/* [tmax] with far ranks: the tokens, about in the order in which their rows return */
+	uint32_t *order;
 	uint8_t *const *window;	 /* [nranks], in device memory */
 	uint8_t *const *control; /* [nranks], in device memory */
 	uint8_t *mine;		 /* this rank's own control page */

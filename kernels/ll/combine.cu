@@ -103,20 +103,72 @@ GX_DEV void ll_signal(const struct ll *ll, uint32_t far)
 		ll_signal_near(ll);
 }
 
+/* All lanes: how many of the rows for rank r are in each of EP_LL_STEPS_EACH steps. */
+GX_DEV uint32_t ll_step_rows(const struct ll *ll, uint32_t r)
+{
+	return r < ll->op.nranks && ll_far(ll, r) ? (ll->a->back[r].rows + EP_LL_STEPS_EACH - 1) / EP_LL_STEPS_EACH : 0;
+}
+
+/* All lanes: the sum of it over all ranks, or 0: far rows return as they are listed, which is as good where every warp
+ * has one at most. */
+GX_DEV uint32_t ll_step_length(const struct ll *ll, uint32_t rows)
+{
+	uint32_t n = ll->op.nranks, sum = 0;
+
+	if (rows <= gx_blocks() * gx_warps() || n > EP_LL_STEPS_RANKS || ll->a->shape.masked)
+		return 0;
+	for (uint32_t r0 = 0; r0 < n; r0 += GX_WARP) {
+		uint32_t some = ll_step_rows(ll, r0 + gx_lane());
+
+		sum += gx_shfl_u32(ll_sum_below(some) + some, GX_WARP - 1);
+	}
+	return sum;
+}
+
+#define LL_NO_ENTRY UINT32_MAX
+
 /*
- * Items of one part, from first on: far ranks' rows by the list; or near ones' rows and, in a staged operation, (token,
- * k) of this rank, because own rows must not stay in the caller's tensor. Then an empty one, for a rank without rows.
+ * All lanes: the entry of the item-th row that returns to far ranks, or LL_NO_ENTRY. By steps, of each rank in turn:
+ * tokens whose rows have low numbers are complete early at their home, which sums them while others arrive. Each rank
+ * begins with another one.
  */
-GX_DEV void ll_return_part(struct ll *ll, uint32_t far, uint32_t first, uint32_t rows, uint32_t own)
+GX_DEV uint32_t ll_by_steps(const struct ll *ll, uint32_t item, uint32_t length)
+{
+	uint32_t n = ll->op.nranks, step = item / length, at = item % length, from = 0;
+
+	for (uint32_t i0 = 0; i0 < n; i0 += GX_WARP) {
+		uint32_t i = i0 + gx_lane(), r = (ll->op.rank + i) % n, some = i < n ? ll_step_rows(ll, r) : 0;
+		uint32_t before = from + ll_sum_below(some), hit = at - before < some, number = 0, entry = 0;
+		uint64_t mask = gx_ballot((int)hit);
+
+		if (hit) {
+			number = step * some + at - before;
+			entry = number < ll->a->back[r].rows ? ll->a->back[r].listed + number : LL_NO_ENTRY;
+		}
+		if (mask != 0)
+			return gx_shfl_u32(entry, gx_popc((mask & (0 - mask)) - 1));
+		from = gx_shfl_u32(before + some, GX_WARP - 1);
+	}
+	return LL_NO_ENTRY;
+}
+
+/*
+ * Items of one part, from first on: far ranks' rows by steps of that length or, if it is 0, by the list; or near ones'
+ * rows and, in a staged operation, (token, k) of this rank, because own rows must not stay in the caller's tensor. Then
+ * an empty one, for a rank without rows.
+ */
+GX_DEV void ll_return_part(struct ll *ll, uint32_t length, uint32_t far, uint32_t first, uint32_t rows, uint32_t own)
 {
 	const struct ep_ll_args *a = ll->a;
 	uint32_t items = rows + own + 1, item, n = 0;
 
 	for (; (item = gx_shfl_u32(ll->ticket, 0) - first) < items; n++) {
 		if (item < rows) {
-			const struct ep_ll_entry *e = ll_entry(ll->a, far, item);
+			uint32_t i = far && length ? ll_by_steps(ll, item, length) : item;
+			const struct ep_ll_entry *e = ll_entry(ll->a, far, i);
 
-			ll_return_row(ll, e->row, e->home, e->slot);
+			if (i != LL_NO_ENTRY)
+				ll_return_row(ll, e->row, e->home, e->slot);
 		} else if (item < rows + own && ll->a->home_row[item - rows] >= 0) {
 			uint32_t at = item - rows;
 
@@ -134,8 +186,10 @@ GX_DEV void ll_return(struct ll *ll)
 {
 	const struct ep_ll_args *a = ll->a;
 	uint32_t rows = a->handle->rows, own = ll->direct ? 0 : a->tokens * a->shape.topk;
-	uint32_t far_rows = ll->op.far ? a->handle->far_rows : 0, first = ll->op.far ? far_rows + 1 : 0;
+	uint32_t far_rows = ll->op.far ? a->handle->far_rows : 0, length = ll_step_length(ll, far_rows), first;
 
+	far_rows = length ? length * EP_LL_STEPS_EACH : far_rows;
+	first = ll->op.far ? far_rows + 1 : 0;
 	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= first + rows + own + 1)
 		return;
 	if (gx_warp() != 0)
@@ -143,7 +197,7 @@ GX_DEV void ll_return(struct ll *ll)
 	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
 		return;
 	for (uint32_t far = ll->op.far != NULL;; far = 0) {
-		ll_return_part(ll, far, far ? 0 : first, far ? far_rows : rows, far ? 0 : own);
+		ll_return_part(ll, length, far, far ? 0 : first, far ? far_rows : rows, far ? 0 : own);
 		if (!far)
 			return;
 		gx_fence_proxy(); /* the end of the part has acquired */
@@ -240,6 +294,9 @@ GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
 	const struct ep_ll_args *a = ll->a;
 	uint32_t token = gx_shfl_u32(ll->token, 0);
 
+	/* In the order in which rows return; of no use where each block has one token at most. */
+	if (ll->op.far && token < a->tokens && a->tokens > gx_blocks() && !a->shape.masked)
+		token = a->order[token];
 	if (gx_lane() == 0) {
 		*terms->token = token;
 		ll->token = gx_dev_add_relaxed_u32(&a->state->recv_ticket, 1);

@@ -71,6 +71,8 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token, uint32_t far)
 		if (far)
 			w->back[k] = new_id ? gx_dev_add_relaxed_u32(&ll->back_rows[peer], 1) : 0;
 	}
+	if (far && gx_lane() == 0)
+		ll->a->order[gx_dev_add_relaxed_u32(&ll->a->state->claimed, 1)] = token;
 	gx_syncwarp();
 	if (reused)
 		gx_fence_proxy(); /* A4: the token's row goes over rows that peers have read */
@@ -361,20 +363,6 @@ GX_DEV struct far_cmd ll_last_cmd(struct ll *ll, uint32_t i)
 			to = ll_put_part(ll, r, ll_row_at(ll, from), rest * a->row_pitch);
 	}
 	return to;
-}
-
-/* All lanes: the sum of the lanes below. */
-GX_DEV uint32_t ll_sum_below(uint32_t n)
-{
-	uint32_t sum = n;
-
-	GX_ROLL
-	for (uint32_t d = 1; d < GX_WARP; d *= 2) {
-		uint32_t lower = gx_shfl_u32(sum, gx_lane() >= d ? gx_lane() - d : gx_lane());
-
-		sum += gx_lane() >= d ? lower : 0;
-	}
-	return sum - n;
 }
 
 /* All lanes: the rows of each rank of that part in all, to the head of its area; of a far one also where those begin

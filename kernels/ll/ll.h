@@ -101,6 +101,20 @@ GX_DEV uint32_t ll_wait_word(const struct ll *ll, const uint32_t *word)
 	return 1;
 }
 
+/* All lanes: the sum of the lanes below. */
+GX_DEV uint32_t ll_sum_below(uint32_t n)
+{
+	uint32_t sum = n;
+
+	GX_ROLL
+	for (uint32_t d = 1; d < GX_WARP; d *= 2) {
+		uint32_t lower = gx_shfl_u32(sum, gx_lane() >= d ? gx_lane() - d : gx_lane());
+
+		sum += gx_lane() >= d ? lower : 0;
+	}
+	return sum - n;
+}
+
 /* ---- beginning and end ---- */
 
 /* The least recently used free buffer; 2 when staged operations hold both. Not by parity of the epoch: two handles in a
@@ -226,7 +240,7 @@ GX_DEV void ll_end_send(struct ll *ll)
 		ll_clear(ll->joined, a->shape.nranks * ep_ll_joins(&a->shape));
 	if (gx_tid() != 0)
 		return;
-	a->state->send_done = a->state->send_far = 0;
+	a->state->send_done = a->state->send_far = a->state->claimed = 0;
 	a->state->epoch = ll->op.epoch;
 	a->state->used[ll->buffer] = ll->op.epoch;
 	a->state->implied[ll->buffer] = ll_implies(ll);

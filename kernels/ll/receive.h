@@ -24,12 +24,28 @@ GX_DEV void ll_row_routing(struct ll *ll, const int32_t *id, const float *weight
 	}
 }
 
-/* One thread: room for n entries in the list, which near and far sources fill from its two ends; the first's number. */
-GX_DEV uint32_t ll_list(struct ll *ll, uint32_t source, uint32_t n)
+/* One thread: room for n entries of near sources in the list; the first's number. */
+GX_DEV uint32_t ll_list(struct ll *ll, uint32_t n)
 {
-	struct ep_ll_state *state = ll->a->state;
+	return gx_dev_add_relaxed_u32(&ll->a->state->listed, n);
+}
 
-	return gx_dev_add_relaxed_u32(ll_far(ll, source) ? &state->listed_far : &state->listed, n);
+/* All lanes: room for the entries of a far source, from the list's end on; the first's number. With masks a combine may
+ * follow though not all are written, and it returns all that is listed: so each is some row. */
+GX_DEV uint32_t ll_list_far(struct ll *ll, uint32_t source, uint32_t rows)
+{
+	const struct ep_ll_args *a = ll->a;
+	uint32_t first = 0;
+
+	if (gx_lane() == 0)
+		first = gx_dev_add_relaxed_u32(&a->state->listed_far, rows);
+	first = gx_shfl_u32(first, 0);
+	for (uint32_t i = gx_lane(); ll_is(ll, EP_LL_MASK) && i < rows; i += GX_WARP) {
+		struct ep_ll_entry some = { 0, source, i, 0 };
+
+		*ll_entry(a, 1, (uint64_t)first + i) = some;
+	}
+	return first;
 }
 
 /* Rows of a far source come with their heads, in one copy: a load that depends on another costs a microsecond across
@@ -58,7 +74,7 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source, uint32_t *ahead)
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const uint32_t *head = (const uint32_t *)ll_in(ll, source), *count = head + EP_LL_COUNTS;
 	uint32_t ok = 1, mine = 0, bad = 0, experts = ll_is(ll, EP_LL_RANK_MAJOR) ? 0 : s->per_rank;
-	uint32_t total = 0, back_to = 0, back = 0;
+	uint32_t total = 0, back_to = 0, back = 0, listed;
 
 	if (gx_lane() == 0)
 		mine = gx_dev_add_relaxed_u32(&ll->src_claim[source], 1) == 0;
@@ -85,13 +101,21 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source, uint32_t *ahead)
 		n = n > s->tmax ? 0 : n;
 		ll->base[(uint64_t)source * s->per_rank + e] = gx_dev_add_relaxed_u32(&ll->fill[e], n);
 	}
-	if (gx_lane() == 0 && mine && ll_far(ll, source)) {
+	if (gx_lane() == 0 && mine && ll_far(ll, source))
 		bad |= !ll_back_fits(ll, back_to, back) || (experts == 0 && back != total);
-		gx_st_relaxed_u32(&ll->src_rows[source], total);
-		ll->a->back[source].to = bad ? 0 : back_to;
-		ll->a->back[source].rows = bad ? 0 : back;
-	}
 	bad = gx_ballot((int)bad) != 0;
+	if (mine && ll_far(ll, source)) {
+		back = bad ? 0 : gx_shfl_u32(back, 0);
+		listed = ll_list_far(ll, source, back);
+		if (gx_lane() == 0) {
+			struct ep_ll_back *to = &ll->a->back[source];
+
+			gx_st_relaxed_u32(&ll->src_rows[source], total);
+			to->to = bad ? 0 : back_to;
+			to->rows = back;
+			to->listed = listed;
+		}
+	}
 	gx_syncwarp();
 	if (gx_lane() == 0) {
 		if (mine)
@@ -112,8 +136,8 @@ GX_DEV uint32_t ll_once(const uint32_t *word)
 
 /*
  * Records where the rows of an expert-major head go; the warp's route keeps the output rows. *rows is the checked
- * count: the head is in memory that a peer writes, so every word is read once. 0: malformed head. Its entries are
- * listed too, as some row and slot of the source: with masks a combine may follow, and it returns all that is listed.
+ * count: the head is in memory that a peer writes, so every word is read once. 0: malformed head. Its entries of a
+ * near source are listed too, as some row and slot: with masks a combine may follow, and it returns all that is listed.
  */
 GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, const struct ep_ll_row_head *head,
 				uint32_t *rows)
@@ -126,9 +150,9 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 	*rows = n;
 	if (n > s->fan || token >= s->tmax)
 		return 0;
-	if (gx_lane() == 0 && source != s->rank)
-		listed = ll_list(ll, source, n);
-	listed = gx_shfl_u32(listed, 0);
+	if (gx_lane() == 0 && source != s->rank && !far)
+		listed = ll_list(ll, n);
+	listed = far ? ll->a->back[source].listed : gx_shfl_u32(listed, 0);
 	for (uint32_t i = gx_lane(); i < n; i += GX_WARP) {
 		uint32_t e = ll_once(&entry[3 * i]), row = ll_once(&entry[3 * i + 1]);
 		uint32_t last = ll_once(&entry[3 * i + 2]), k = far ? last & EP_LL_K_MASK : last;
@@ -143,12 +167,12 @@ GX_DEV uint32_t ll_place_expert(struct ll *ll, uint32_t source, uint32_t slot, c
 		ll->route.pos[i] = (int32_t)row;
 		if (source == s->rank) {
 			ll->a->home_row[at] = (int32_t)row;
-		} else if (listed + i < ep_ll_list_room(s)) {
-			struct ep_ll_entry *to = ll_entry(ll->a, far, listed + i);
+		} else if (far ? sane : listed + i < ep_ll_list_room(s)) {
+			struct ep_ll_entry *to = ll_entry(ll->a, far, listed + (far ? number : i));
 
 			to->row = row;
 			to->home = source;
-			to->slot = far ? sane * number : s->masked ? slot * s->fan + i : (uint32_t)at;
+			to->slot = far ? number : s->masked ? slot * s->fan + i : (uint32_t)at;
 			to->token = token;
 		}
 	}
@@ -172,7 +196,8 @@ GX_DEV uint32_t ll_place_rank(struct ll *ll, uint32_t source, uint32_t slot, con
 		if (source == s->rank) {
 			ll->a->home_row[at] = (int32_t)row;
 		} else {
-			struct ep_ll_entry *to = ll_entry(ll->a, far, ll_list(ll, source, 1));
+			uint32_t listed = far ? ll->a->back[source].listed + slot : ll_list(ll, 1);
+			struct ep_ll_entry *to = ll_entry(ll->a, far, listed);
 
 			to->row = row;
 			to->home = source;

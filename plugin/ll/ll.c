@@ -32,6 +32,7 @@ static int args_common(struct ncclEpHandle *handle, struct ep_ll_args *a)
 	a->home_row = (int32_t *)(mem + at.idx);
 	a->sent_slot = (uint32_t *)(mem + at.slot);
 	a->back = (struct ep_ll_back *)(mem + at.back);
+	a->order = (uint32_t *)(mem + at.order);
 	a->window = (uint8_t *const *)win->peer_dev;
 	a->buffer_bytes = win->size / 2 / EP_PLAN_ALIGN * EP_PLAN_ALIGN;
 	if (handle->args.layout == NCCL_EP_LAYOUT_RANK_MAJOR)

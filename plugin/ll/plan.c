@@ -49,6 +49,7 @@ int ep_ll_mem(const char *fn, const struct ncclEpGroup *group, const struct ep_h
 	m.idx = ep_part(&s, &at, routed, sizeof(int32_t));
 	m.slot = ep_part(&s, &at, routed, sizeof(uint32_t));
 	m.back = ep_part(&s, &at, ep_group_far(group) ? shape.nranks : 0, sizeof(struct ep_ll_back));
+	m.order = ep_part(&s, &at, ep_group_far(group) ? shape.tmax : 0, sizeof(uint32_t));
 	m.rows = ep_part(&s, &at, ep_ll_list_room(&shape), sizeof(struct ep_ll_entry));
 	m.total = at;
 	if ((rc = ep_sum_check(&s, fn, args)))

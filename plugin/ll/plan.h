@@ -9,10 +9,11 @@
 
 /* Offsets into handle_mem. */
 struct ep_ll_mem {
-	size_t idx;  /* int32 [Tmax][K]: this rank's own row of (token, k) */
-	size_t slot; /* uint32 [Tmax][K]: where the row of (token, k) comes back */
-	size_t back; /* struct ep_ll_back [R], in a group with remote ranks */
-	size_t rows; /* struct ep_ll_entry [R * Tmax * min(K, El)]: a received row's way home */
+	size_t idx;   /* int32 [Tmax][K]: this rank's own row of (token, k) */
+	size_t slot;  /* uint32 [Tmax][K]: where the row of (token, k) comes back */
+	size_t back;  /* struct ep_ll_back [R], in a group with remote ranks */
+	size_t order; /* uint32 [Tmax], likewise: tokens in the order of their rows */
+	size_t rows;  /* struct ep_ll_entry [R * Tmax * min(K, El)]: a received row's way home */
 	size_t total;
 };
 
