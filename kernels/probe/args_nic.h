@@ -18,9 +18,9 @@
 #define EP_NIC_PIECE 131072u /* bytes of a descriptor at most: one warp copies it */
 #define EP_NIC_WINDOW 32u    /* puts of a context to one port that are looked at for delivery */
 #define EP_NIC_INLINE 1u     /* flag: the bytes are in the descriptor */
-#define EP_NIC_TURN 262144u  /* bytes after which a context's turn on the wire ends, */
-#define EP_NIC_ALONE 4u	     /* times as many if no other context uses it */
-#define EP_NIC_AHEAD 8000u   /* ns before its end at which its next turn may be reserved: that takes as long */
+#define EP_NIC_TURN 524288u  /* bytes after which a context's turn on the wire ends, */
+#define EP_NIC_ALONE 2u	     /* times as many if no other context uses it */
+#define EP_NIC_AHEAD 16000u  /* ns before it is free at which it may be reserved, half of it by who had it last */
 
 struct ep_nic_desc {
 	uint64_t src, dst;

@@ -37,18 +37,24 @@ struct nic {
 
 /* ---- front ---- */
 
-/* All lanes: the wires for a turn of puts whose jobs have been made, the first with that index; then the back has
- * them. */
-GX_DEV void nic_give(const struct nic *n, struct ep_nic_state *s, uint32_t first, struct nic_put put)
+/* All lanes: the wires for a turn of puts whose jobs have been made, the first with that index; then the back has them.
+ * 0: it is not the context's turn. */
+GX_DEV uint32_t nic_give(const struct nic *n, struct ep_nic_state *s, uint32_t first, struct nic_put put)
 {
-	uint32_t count = nic_turn(n->a, &put, s->until), i = first + gx_lane(), in = 0;
+	uint32_t count, i = first + gx_lane(), in = 0;
+	uint64_t due, until = s->until;
 	struct nic_batch b;
-	uint64_t due, until;
 
+	if (!nic_may(n->a, &put, until))
+		return 0;
+	count = nic_turn(n->a, &put, until);
 	if (gx_lane() >= count)
 		put = (struct nic_put){ 0, 0, 0, EP_NIC_PORTS };
 	b = nic_scan(n->a, count, put.bytes, put.to);
-	due = nic_due(n->a, &put, &b, &until) + nic_jitter(n->a, i);
+	due = nic_due(n->a, &put, &b, &until);
+	if (due == NIC_LATER)
+		return 0;
+	due += nic_jitter(n->a, i);
 	if (put.active) {
 		in = s->in[put.to];
 		s->job[i % EP_NIC_ENTRIES].due = due;
@@ -62,10 +68,11 @@ GX_DEV void nic_give(const struct nic *n, struct ep_nic_state *s, uint32_t first
 		s->until = until;
 	}
 	gx_syncwarp();
+	return 1;
 }
 
-/* All lanes: the next turn of a context that has jobs without a time on the wires. */
-GX_DEV void nic_next(const struct nic *n, struct ep_nic_state *s, uint32_t reserved, uint32_t taken)
+/* All lanes: the next turn of a context that has jobs without a time on the wires, as nic_give. */
+GX_DEV uint32_t nic_next(const struct nic *n, struct ep_nic_state *s, uint32_t reserved, uint32_t taken)
 {
 	const struct ep_nic_job *job = &s->job[(reserved + gx_lane()) % EP_NIC_ENTRIES];
 	struct nic_put put = { gx_lane() < taken - reserved, 0, 0, EP_NIC_PORTS };
@@ -75,7 +82,7 @@ GX_DEV void nic_next(const struct nic *n, struct ep_nic_state *s, uint32_t reser
 		put.from = job->from;
 		put.to = job->to;
 	}
-	nic_give(n, s, reserved, put);
+	return nic_give(n, s, reserved, put);
 }
 
 GX_DEV void nic_job_make(struct ep_nic_state *s, const struct ep_nic_desc *d, uint32_t i)
@@ -108,8 +115,7 @@ GX_DEV struct ep_nic_desc nic_desc(const struct ep_nic_desc *from)
 	return u.d;
 }
 
-/* may: it is the context's turn on the wire. */
-GX_DEV void nic_admit(const struct nic *n, uint32_t c, uint32_t taken, uint32_t count, uint32_t may)
+GX_DEV void nic_admit(const struct nic *n, uint32_t c, uint32_t taken, uint32_t count)
 {
 	struct ep_nic_state *s = &n->a->state[c];
 	uint32_t active = gx_lane() < count, i = taken + gx_lane();
@@ -125,22 +131,16 @@ GX_DEV void nic_admit(const struct nic *n, uint32_t c, uint32_t taken, uint32_t 
 	if (gx_lane() == 0)
 		gx_dev_st_release_u32(&s->taken, taken + count); /* R1 */
 	gx_syncwarp();
-	if (may)
-		nic_give(n, s, taken, put);
+	nic_give(n, s, taken, put);
 }
 
 GX_DEV uint32_t nic_front(const struct nic *n, uint32_t c)
 {
 	struct ep_nic_state *s = &n->a->state[c];
 	uint32_t stop = 0, count = 0, reserved = s->reserved, taken = gx_ld_relaxed_u32(&s->taken);
-	uint32_t may = s->until <= gx_clock_ns() + EP_NIC_AHEAD;
 
-	may = gx_shfl_u32(may, 0);
-	if (reserved != taken) { /* the front alone writes them */
-		if (may)
-			nic_next(n, s, reserved, taken);
-		return NIC_OPEN | (may ? NIC_MOVED : 0);
-	}
+	if (reserved != taken) /* the front alone writes them */
+		return NIC_OPEN | (nic_next(n, s, reserved, taken) ? NIC_MOVED : 0);
 	if (gx_lane() == 0) {
 		stop = gx_ld_relaxed_u32(&s->closed) ? 2 : gx_ld_relaxed_u32(&n->a->common->stop);
 		count = stop ? 0 : gx_ld_acquire_u32(&n->a->queue[c].posted) - taken; /* A0 */
@@ -152,7 +152,7 @@ GX_DEV uint32_t nic_front(const struct nic *n, uint32_t c)
 	gx_syncwarp();
 	if (stop || count == 0)
 		return stop ? 0 : NIC_OPEN;
-	nic_admit(n, c, taken, count < GX_WARP ? count : GX_WARP, may);
+	nic_admit(n, c, taken, count < GX_WARP ? count : GX_WARP);
 	return NIC_OPEN | NIC_MOVED;
 }
 

@@ -11,9 +11,11 @@ GX_DEV uint64_t nic_span(const struct ep_nic_args *a, uint32_t bytes)
 	return ((uint64_t)bytes * a->ps_per_byte + 999) / 1000;
 }
 
-/* All lanes, each on a wire of its own; NULL: none. When the span begins. Another front holds the lock for two
- * accesses. */
-GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span)
+#define NIC_LATER UINT64_MAX
+
+/* All lanes, each on a wire of its own; NULL: none. When the span begins; NIC_LATER: not reserved, it is not free at
+ * `limit`. Another front holds the lock for two accesses. */
+GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span, uint64_t limit)
 {
 	uint32_t waits = wire != NULL;
 	uint64_t start = at;
@@ -22,8 +24,9 @@ GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span
 		if (waits && gx_dev_cas_acquire_u32(&wire->lock, 0, 1) == 0) {
 			uint64_t free = gx_ld_relaxed_u64(&wire->free);
 
-			start = free > at ? free : at;
-			gx_st_relaxed_u64(&wire->free, start + span);
+			start = free > limit ? NIC_LATER : free > at ? free : at;
+			if (start != NIC_LATER)
+				gx_st_relaxed_u64(&wire->free, start + span);
 			gx_dev_st_release_u32(&wire->lock, 0);
 			waits = 0;
 		}
@@ -90,22 +93,45 @@ GX_DEV struct nic_batch nic_scan(const struct ep_nic_args *a, uint32_t count, ui
 	return b;
 }
 
-/* All lanes. The time at which the lane's put is delivered; *until: the batch has left the sender's wire. The first put
- * to a receiver reserves for the others. */
+/*
+ * Until when the wire must be free for a context to reserve it; until: the end of its last turn. The receiver's wire is
+ * reserved with the sender's, so it would stay idle where that is far ahead: others would have come first.
+ */
+GX_DEV uint64_t nic_limit(const struct ep_nic_wire *wire, uint64_t until)
+{
+	uint64_t ahead = gx_ld_relaxed_u64(&wire->free) == until ? EP_NIC_AHEAD / 2 : EP_NIC_AHEAD;
+
+	return gx_clock_ns() + ahead;
+}
+
+/* All lanes: whether it may be the turn of a context whose next put is lane 0's. */
+GX_DEV uint32_t nic_may(const struct ep_nic_args *a, const struct nic_put *put, uint64_t until)
+{
+	const struct ep_nic_wire *wire = &a->common->sends[gx_shfl_u32(put->from, 0)];
+
+	if (a->ps_per_byte == 0) /* no wire to share */
+		return 1;
+	return gx_shfl_u32(gx_ld_relaxed_u64(&wire->free) <= nic_limit(wire, until), 0);
+}
+
+/* All lanes. The time at which the lane's put is delivered, or NIC_LATER, for all; *until: of the context's turns, the
+ * last of which ends with the batch. The first put to a receiver reserves for the others. */
 GX_DEV uint64_t nic_due(const struct ep_nic_args *a, const struct nic_put *put, const struct nic_batch *b,
 			uint64_t *until)
 {
 	uint64_t sent, base, span = nic_span(a, put->bytes), due;
 	uint32_t reserves = put->active && gx_lane() == b->first;
+	struct ep_nic_wire *wire = &a->common->sends[gx_lane() == 0 ? put->from : 0];
 
-	*until = 0;
 	if (a->ps_per_byte == 0) /* no wire to share */
 		return gx_clock_ns() + a->latency_ns;
-	sent = nic_reserve(gx_lane() == 0 ? &a->common->sends[put->from] : NULL, gx_clock_ns(), b->total);
+	sent = nic_reserve(gx_lane() == 0 ? wire : NULL, gx_clock_ns(), b->total, nic_limit(wire, *until));
 	sent = gx_shfl_u64(sent, 0);
+	if (sent == NIC_LATER)
+		return NIC_LATER;
 	*until = sent + b->total;
 	sent += b->before;
-	base = nic_reserve(reserves ? &a->common->receives[put->to] : NULL, sent + a->latency_ns, b->all);
+	base = nic_reserve(reserves ? &a->common->receives[put->to] : NULL, sent + a->latency_ns, b->all, UINT64_MAX);
 	base = gx_shfl_u64(base, b->first);
 	due = base + b->ahead + span;
 	return due > sent + span + a->latency_ns ? due : sent + span + a->latency_ns;
