@@ -8,7 +8,7 @@
  *	       ranks the rows of a writer follow each other, so that one put carries several: (writer, number), and
  *	       without masks the writers' rows do too
  *   control   64-byte lines: signal[source rank], ack[buffer][rank], failed, clean[source rank], jump[source rank],
- *	       barrier[source rank], step[source rank][EP_LL_STEPS_EACH]
+ *	       barrier[source rank], step[source rank][EP_LL_STEPS_EACH], counted[source rank]
  *   far page  the same words of far ranks, packed (ep_ll_far_at)
  *   state     private to this rank, advanced by the kernels; the counters after it are zero between launches
  *   handle    what a dispatch leaves for its combine, and a send half for its receive half
@@ -39,7 +39,16 @@ enum ep_ll_flag {
  * for (a dispatch of one token took 1.4 ms). So of all warps that wait for words of one kind one at a time reads them,
  * all of that kind at once, and publishes what has changed in the own control page, which the others poll.
  */
-enum ep_ll_words { EP_LL_SIGNALS, EP_LL_ACKS_0, EP_LL_ACKS_1, EP_LL_CLEANS, EP_LL_BARRIERS, EP_LL_STEPS, EP_LL_WORDS };
+enum ep_ll_words {
+	EP_LL_SIGNALS,
+	EP_LL_ACKS_0,
+	EP_LL_ACKS_1,
+	EP_LL_CLEANS,
+	EP_LL_BARRIERS,
+	EP_LL_STEPS,
+	EP_LL_COUNTED,
+	EP_LL_WORDS
+};
 
 #define EP_LL_ALONE __attribute__((aligned(128)))
 
@@ -56,6 +65,7 @@ struct ep_ll_state {
 	uint32_t send_ticket EP_LL_ALONE;
 	uint32_t send_done EP_LL_ALONE;
 	uint32_t send_far; /* the same of what goes to far ranks */
+	uint32_t counted;  /* (token, k) whose rows for far ranks are in early_rows[] */
 	uint32_t recv_ticket EP_LL_ALONE;
 	uint32_t listed EP_LL_ALONE;
 	uint32_t listed_far;
@@ -106,7 +116,8 @@ EP_SIZE_IS(ep_ll_handle, 32);
 enum ep_ll_head {
 	EP_LL_ROWS,
 	EP_LL_BACK_AT, /* a far source: where the rows that return to it begin in its window, */
-	EP_LL_BACK,    /* and how many there are */
+	EP_LL_BACK,    /* and how many there are; */
+	EP_LL_EACH,    /* rows to a step; 0: there are none */
 	EP_LL_COUNTS = 4,
 };
 
@@ -256,8 +267,8 @@ EP_BOTH uint64_t ep_ll_barrier_at(uint32_t nranks, uint32_t source)
 	return ep_ll_clean_at(nranks, 2 * nranks + source);
 }
 
-/* Of a combine with many rows: the put that carries this part of a far rank's rows has come. A line per source. In a
- * group of more ranks than this there are none: a look would read too many lines, and a rank has few rows there. */
+/* With many rows: the put that carries this part of a far rank's rows has come. A line per source. In a group of more
+ * ranks than this there are none: a look would read too many lines, and a rank has few rows there. */
 #define EP_LL_STEPS_EACH 8u
 #define EP_LL_STEPS_RANKS 64u
 
@@ -266,9 +277,15 @@ EP_BOTH uint64_t ep_ll_step_at(uint32_t nranks, uint32_t source, uint32_t step)
 	return ep_ll_clean_at(nranks, 3 * nranks + source) + (uint64_t)step * 8;
 }
 
+/* Of a dispatch with many rows: the head of a far source's area has come, before its rows. */
+EP_BOTH uint64_t ep_ll_counted_at(uint32_t nranks, uint32_t source)
+{
+	return ep_ll_clean_at(nranks, 4 * nranks + source);
+}
+
 EP_BOTH uint64_t ep_ll_control_size(uint32_t nranks)
 {
-	return ep_ll_clean_at(nranks, 4 * nranks);
+	return ep_ll_counted_at(nranks, nranks);
 }
 
 /* far page: 16 words to a line of 128 bytes, since a GPU reads it by lines across PCIe. Words of one kind begin a line.
@@ -284,10 +301,13 @@ EP_BOTH uint64_t ep_ll_far_lines(uint64_t words)
 EP_BOTH uint64_t ep_ll_far_at(uint32_t nranks, uint64_t at)
 {
 	uint64_t line = at / EP_LL_LINE, kind = ep_ll_far_lines(nranks), pairs = 3 * kind + EP_LL_FAR_LINE;
-	uint64_t steps = ep_ll_step_at(nranks, 0, 0);
+	uint64_t steps = ep_ll_step_at(nranks, 0, 0), counted = ep_ll_counted_at(nranks, 0);
 
 	if (line <= 3ull * nranks)
 		return line / nranks * kind + line % nranks * 8;
+	if (at >= counted) /* after all steps, in whole lines of the page */
+		return pairs + ep_ll_far_lines(6ull * nranks) + ep_ll_far_lines((counted - steps) / 8) +
+		       (at - counted) / EP_LL_LINE * 8;
 	if (at >= steps)
 		return pairs + ep_ll_far_lines(6ull * nranks) + at - steps;
 	/* Two words each. */
@@ -304,6 +324,8 @@ EP_BOTH uint32_t ep_ll_words_of(uint32_t nranks, uint64_t at)
 {
 	uint64_t line = at / EP_LL_LINE;
 
+	if (at >= ep_ll_counted_at(nranks, 0))
+		return EP_LL_COUNTED;
 	if (at >= ep_ll_step_at(nranks, 0, 0))
 		return EP_LL_STEPS;
 	if (at >= ep_ll_barrier_at(nranks, 0))
@@ -345,8 +367,9 @@ EP_BOTH uint64_t ep_ll_joins(const struct ep_ll_shape *s)
 EP_BOTH uint64_t ep_ll_state_size(const struct ep_ll_shape *s, uint32_t far)
 {
 	uint64_t words = 7 * (uint64_t)s->nranks + s->experts + s->per_rank + (uint64_t)s->nranks * s->per_rank;
+	uint64_t of_far = s->nranks * (2 + ep_ll_joins(s)) + s->experts;
 
-	return sizeof(struct ep_ll_state) + (words + (far ? s->nranks * ep_ll_joins(s) : 0)) * 4;
+	return sizeof(struct ep_ll_state) + (words + (far ? of_far : 0)) * 4;
 }
 
 /* handle */

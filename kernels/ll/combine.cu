@@ -11,6 +11,8 @@
 
 /* ---- send ---- */
 
+#define LL_ONE_RETURNS 4u /* in so many warps begins with far ranks, the others wait for them */
+
 /* Rows that return to a far home or LL_NOBODY, from their first number on. To be pushed after a gx_fence_sys. */
 GX_DEV struct far_cmd ll_put_rows(const struct ll *ll, uint32_t home, uint32_t first, uint32_t rows)
 {
@@ -164,7 +166,7 @@ GX_DEV void ll_return_part(struct ll *ll, uint32_t length, uint32_t far, uint32_
 
 	for (; (item = gx_shfl_u32(ll->ticket, 0) - first) < items; n++) {
 		if (item < rows) {
-			uint32_t i = far && length ? ll_by_steps(ll, item, length) : item;
+			uint32_t i = length ? ll_by_steps(ll, item, length) : item;
 			const struct ep_ll_entry *e = ll_entry(ll->a, far, i);
 
 			if (i != LL_NO_ENTRY)
@@ -186,22 +188,29 @@ GX_DEV void ll_return(struct ll *ll)
 {
 	const struct ep_ll_args *a = ll->a;
 	uint32_t rows = a->handle->rows, own = ll->direct ? 0 : a->tokens * a->shape.topk;
-	uint32_t far_rows = ll->op.far ? a->handle->far_rows : 0, length = ll_step_length(ll, far_rows), first;
+	uint32_t far = ll->op.far != NULL, far_rows = far ? a->handle->far_rows : 0;
+	uint32_t length = ll_step_length(ll, far_rows), first, warps, begins, dead;
 
 	far_rows = length ? length * EP_LL_STEPS_EACH : far_rows;
-	first = ll->op.far ? far_rows + 1 : 0;
-	if (gx_warp() != 0 && gx_warp() * gx_blocks() >= first + rows + own + 1)
+	first = far ? far_rows + 1 : 0;
+	warps = ll_far_warps(ll, first, LL_ONE_RETURNS);
+	begins = gx_warp() < warps;
+	if (warps == gx_warps() && gx_warp() != 0 && gx_warp() * gx_blocks() >= first + rows + own + 1)
 		return;
-	if (gx_warp() != 0)
+	if (gx_warp() != 0 && begins)
 		ll->ticket = gx_op_take(&a->state->send_ticket);
-	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
-		return;
-	for (uint32_t far = ll->op.far != NULL;; far = 0) {
-		ll_return_part(ll, length, far, far ? 0 : first, far ? far_rows : rows, far ? 0 : own);
-		if (!far)
-			return;
+	dead = gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0);
+	if (far && begins && !dead) {
+		ll_return_part(ll, length, 1, 0, far_rows, 0);
 		gx_fence_proxy(); /* the end of the part has acquired */
 	}
+	if (warps < gx_warps()) {
+		gx_syncthreads();
+		if (!begins)
+			ll->ticket = gx_op_take(&a->state->send_ticket);
+	}
+	if (!dead)
+		ll_return_part(ll, 0, 0, first, rows, own);
 }
 
 /* ---- receive ---- */

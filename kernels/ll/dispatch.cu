@@ -6,12 +6,16 @@
  *
  * Roles: send (a warp per token), signal (the warp that finishes last), claim (one warp per source: where its rows
  * start in each expert), unpack (a warp per row). Work is taken by ticket, and a warp receives only when no token is
- * left to send: one resident block can do the whole operation alone.
+ * left to send: one resident block can do the whole operation alone. With many tokens for far ranks, some warps of each
+ * block begin with those, and the others count (kernels/ll/counts.h) and wait for them.
  */
+#include "kernels/ll/counts.h"
 #include "kernels/ll/quantise.h"
 #include "kernels/ll/receive.h"
 
 /* ---- send ---- */
+
+#define LL_ONE_SENDS 2u /* in so many warps begins with far ranks, the others wait for them */
 
 /* The expert of (token, k), or -1 if nothing is to be sent. */
 GX_DEV int32_t ll_expert(struct ll *ll, uint32_t token, uint32_t k)
@@ -282,28 +286,53 @@ GX_DEV struct far_cmd ll_put_part(const struct ll *ll, uint32_t peer, uint64_t a
 /* How many rows for one rank share a put. */
 GX_DEV uint32_t ll_join_rows(const struct ll *ll)
 {
+	if (ll->each != 0)
+		return ll->each;
 	return ll->a->far.window_pinned && ll->a->tokens <= EP_LL_FEW ? 1 : EP_LL_JOIN;
 }
 
-/* The puts that the token's rows complete, one k per lane. */
+/* With counts ahead of the rows: as many to a step as make EP_LL_STEPS_EACH of the most rows that a rank can get. */
+GX_DEV uint32_t ll_rows_each(const struct ll *ll)
+{
+	uint32_t each = (ll->a->shape.tmax + EP_LL_STEPS_EACH - 1) / EP_LL_STEPS_EACH;
+
+	return each < EP_LL_JOIN ? EP_LL_JOIN : each > EP_LL_JOIN_MAX ? EP_LL_JOIN_MAX : each;
+}
+
+/* The step behind the put of these rows for peer, or none. */
+GX_DEV struct far_cmd ll_row_step(const struct ll *ll, uint32_t peer, uint32_t step)
+{
+	uint32_t n = ll->op.nranks;
+
+	return far_to(ll->op.far, step < EP_LL_STEPS_EACH ? peer : LL_NOBODY,
+		      far_step(ll->op.far, peer, ep_ll_far_at(n, ep_ll_step_at(n, ll->op.rank, step)), ll->op.epoch));
+}
+
+/* The puts that the token's rows complete and, if there are steps, those behind them: a command per lane. */
 GX_DEV void ll_put_token(struct ll *ll)
 {
 	const struct ll_route *w = &ll->route;
-	uint32_t join = ll_join_rows(ll);
+	uint32_t join = ll_join_rows(ll), steps = ll->each != 0, full = 0;
 
-	for (uint32_t k0 = 0; k0 < ll->a->shape.topk; k0 += GX_WARP) {
-		uint32_t k = k0 + gx_lane(), has = k < ll->a->shape.topk && w->slot[k] >= 0;
+	for (uint32_t i0 = 0; i0 < ll->a->shape.topk << steps; i0 += GX_WARP) {
+		uint32_t i = i0 + gx_lane(), k = i >> steps, has = k < ll->a->shape.topk && w->slot[k] >= 0;
 		uint32_t slot = has ? (uint32_t)w->slot[k] : 0, peer = has ? (uint32_t)w->peer[k] : LL_NOBODY;
-		struct far_cmd put = ll_put_part(ll, peer, ll_row_at(ll, slot - slot % join), join * ll->a->row_pitch);
+		struct far_cmd to = ll_put_part(ll, peer, ll_row_at(ll, slot - slot % join), join * ll->a->row_pitch);
 
-		if (k0 == 0)
-			gx_bulk_drain(&ll->bulk);	    /* its barrier orders what all lanes wrote ... */
-		if (has && !ll_joins(ll, peer, slot, join)) /* ... before what each lane tells of it */
-			put.ring = GX_NO_RING;
-		if (gx_ballot(put.ring != GX_NO_RING) == 0)
+		if (i & steps)
+			to = ll_row_step(ll, peer, slot / join);
+		if (i0 == 0)
+			gx_bulk_drain(&ll->bulk); /* its barrier orders what all lanes wrote ... */
+		if (!(i & steps))
+			full = has && ll_joins(ll, peer, slot, join); /* ... before what each lane tells of it */
+		if (steps)
+			full = gx_shfl_u32(full, gx_lane() & ~1u); /* a warp of one lane has it from before */
+		if (!full)
+			to.ring = GX_NO_RING;
+		if (gx_ballot(to.ring != GX_NO_RING) == 0)
 			continue;
 		gx_fence_sys(); /* R1 of gx/ring.h */
-		ll_push(ll, put);
+		ll_push(ll, to);
 	}
 	gx_syncwarp();
 }
@@ -342,82 +371,43 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token, uint32_t far)
 		ll_put_token(ll);
 }
 
+/* What ll_send_counts tells of. */
+#define LL_COUNTS 1u
+#define LL_ROWS 2u
+
 /*
- * The heads of far ranks' areas, the rows that no put has carried yet, and the signals behind them, in one push: a lane
- * for each command. A rank of few rows gets one put: its rows follow the head.
+ * To far ranks: the heads of their areas and, ahead of the rows, the words that tell of them; the rows that no put has
+ * carried yet, and the signals behind them. In one push: a lane for each command. A rank of few rows gets one put: its
+ * rows follow the head.
  */
-GX_DEV struct far_cmd ll_last_cmd(struct ll *ll, uint32_t i)
+#define LL_CMDS 3u
+GX_DEV struct far_cmd ll_last_cmd(struct ll *ll, uint32_t i, uint32_t what)
 {
 	const struct ep_ll_args *a = ll->a;
-	uint32_t r = i / 3, far = ll_told(ll, r, 1), head = (uint32_t)ep_ll_source_head(&a->shape);
-	uint32_t join = ll_join_rows(ll);
-	uint32_t rows = far && join > 1 ? gx_ld_relaxed_u32(&ll->rank_rows[r]) : 0, rest = rows % join;
-	struct far_cmd to = ll_signal_far(ll, far && i % 3 == 2 ? r : LL_NOBODY);
+	uint32_t r = i / LL_CMDS, cmd = i % LL_CMDS, far = ll_told(ll, r, 1), n = ll->op.nranks;
+	uint32_t head = (uint32_t)ep_ll_source_head(&a->shape), join = ll_join_rows(ll), rows = 0, rest;
+	struct far_cmd to = ll_signal_far(ll, far && cmd == 2 && (what & LL_ROWS) ? r : LL_NOBODY);
 
-	if (far && i % 3 == 0)
+	if (far && join > 1 && (what & LL_ROWS))
+		rows = gx_ld_relaxed_u32(&ll->rank_rows[r]);
+	rest = rows % join;
+	if (far && cmd == 0 && (what & LL_COUNTS))
 		to = ll_put_part(ll, r, 0, head + (rest == rows ? rows * a->row_pitch : 0));
-	if (far && i % 3 == 1 && rest != 0) {
+	if (far && cmd == 1 && rest != 0) {
 		uint32_t from = ll_rest(ll, r, rows, join);
 
-		if (from != 0)
+		if (from != 0 || !(what & LL_COUNTS))
 			to = ll_put_part(ll, r, ll_row_at(ll, from), rest * a->row_pitch);
 	}
+	if (far && cmd == 1 && what == LL_COUNTS)
+		to = far_to(ll->op.far, r,
+			    far_step(ll->op.far, r, ep_ll_far_at(n, ep_ll_counted_at(n, ll->op.rank)), ll->op.epoch));
 	return to;
 }
 
-/* All lanes: the rows of each rank of that part in all, to the head of its area; of a far one also where those begin
- * that return from it, which stays in the handle too. */
-GX_DEV void ll_write_heads(struct ll *ll, uint32_t far)
-{
-	const struct ep_ll_shape *s = &ll->a->shape;
-	const uint32_t *returns = ll_is(ll, EP_LL_RANK_MAJOR) ? ll->rank_rows : ll->back_rows;
-	uint32_t from = 0;
-
-	for (uint32_t r0 = 0; r0 < s->nranks; r0 += GX_WARP) {
-		uint32_t r = r0 + gx_lane(), told = ll_told(ll, r, far), at = 0;
-		uint32_t rows = told ? gx_ld_relaxed_u32(&ll->rank_rows[r]) : 0;
-		uint32_t back = told && far ? gx_ld_relaxed_u32(&returns[r]) : 0;
-
-		if (told)
-			((uint32_t *)ll_out(ll, r))[EP_LL_ROWS] = rows;
-		if (!far)
-			continue;
-		at = from + ll_sum_below(back);
-		from = gx_shfl_u32(at + back, GX_WARP - 1);
-		if (told) {
-			uint32_t *head = (uint32_t *)ll_out(ll, r);
-
-			ll->a->back[r].from = head[EP_LL_BACK_AT] = s->masked ? 0 : at;
-			ll->a->back[r].come = head[EP_LL_BACK] = back;
-		}
-	}
-}
-
-/* Rows per expert of each rank of that part, to the head of its area. */
-GX_DEV void ll_write_counts(struct ll *ll, uint32_t far)
-{
-	const struct ep_ll_shape *s = &ll->a->shape;
-
-	for (uint32_t i0 = gx_lane(); i0 < s->experts; i0 += GX_WARP * LL_LOOK) {
-		uint32_t n[LL_LOOK];
-
-		for (uint32_t u = 0; u < LL_LOOK; u++)
-			n[u] = ll_told(ll, (i0 + u * GX_WARP) / s->per_rank, far)
-				       ? gx_ld_relaxed_u32(&ll->expert_rows[i0 + u * GX_WARP])
-				       : 0;
-		for (uint32_t u = 0; u < LL_LOOK && i0 + u * GX_WARP < s->experts; u++) {
-			uint32_t i = i0 + u * GX_WARP, peer = i / s->per_rank;
-
-			if (ll_told(ll, peer, far))
-				((uint32_t *)ll_out(ll, peer))[EP_LL_COUNTS + i - peer * s->per_rank] = n[u];
-		}
-	}
-	ll_write_heads(ll, far);
-	gx_syncwarp();
-}
-
-/* The counts, then the signals, by the warp that finished that part last. */
-GX_DEV void ll_send_counts(struct ll *ll, uint32_t far)
+/* The counts, then the signals, by the warp that finished that part last; what goes ahead of the rows, by the one that
+ * counted last. */
+GX_DEV void ll_send_counts(struct ll *ll, uint32_t far, uint32_t what)
 {
 	/* A peer that gets no rows still gets a head, which must wait for its buffer too. */
 	for (uint32_t r0 = 0; r0 < ll->op.nranks; r0 += GX_WARP) {
@@ -426,9 +416,10 @@ GX_DEV void ll_send_counts(struct ll *ll, uint32_t far)
 		ll_wait_free(ll, ll_told(ll, r, far) ? r : LL_NOBODY);
 	}
 	gx_syncwarp();
-	ll_write_counts(ll, far);
-	for (uint32_t i = 0; far && i < 3 * ll->op.nranks; i += GX_WARP) {
-		struct far_cmd to = ll_last_cmd(ll, i + gx_lane());
+	if (what & LL_COUNTS)
+		ll_write_counts(ll, far);
+	for (uint32_t i = 0; far && i < LL_CMDS * ll->op.nranks; i += GX_WARP) {
+		struct far_cmd to = ll_last_cmd(ll, i + gx_lane(), what);
 
 		if (i == 0)
 			gx_fence_sys();
@@ -441,6 +432,13 @@ GX_DEV void ll_send_counts(struct ll *ll, uint32_t far)
 		gx_dev_add_acqrel_u32(&ll->a->state->self_ready, 1); /* R5 */
 }
 
+/* With counts ahead of the rows: n items of the part for far ranks are done, of which the counts are one. */
+GX_DEV void ll_far_done(struct ll *ll, uint32_t n)
+{
+	if (ll_finished(ll, 1, n, ll->a->tokens + 2))
+		ll_send_counts(ll, 1, LL_ROWS);
+}
+
 /* The items of one part, from first on: the tokens, and one more, since a rank without tokens signals too. */
 GX_DEV void ll_send_part(struct ll *ll, uint32_t far, uint32_t first)
 {
@@ -451,28 +449,45 @@ GX_DEV void ll_send_part(struct ll *ll, uint32_t far, uint32_t first)
 			ll_send_token(ll, item, far);
 		ll_next(ll);
 	}
-	if (ll_finished(ll, far, n, items))
-		ll_send_counts(ll, far);
+	if (far && ll->each != 0)
+		ll_far_done(ll, n);
+	else if (ll_finished(ll, far, n, items))
+		ll_send_counts(ll, far, LL_COUNTS | LL_ROWS);
 }
 
 /* A token is read twice where there are far ranks: what goes to near ones would delay its puts. */
 GX_DEV void ll_send(struct ll *ll)
 {
-	uint32_t first = ll->op.far ? ll->a->tokens + 1 : 0;
+	uint32_t far = ll->op.far != NULL, first = far ? ll->a->tokens + 1 : 0, dead;
+	uint32_t warps = ll_far_warps(ll, first, LL_ONE_SENDS), begins = gx_warp() < warps, later = gx_warps() - warps;
 
 	/* Tokens spread over blocks before a block takes a second one. */
-	if (gx_warp() != 0 && gx_warp() * gx_blocks() > first + ll->a->tokens)
+	if (later == 0 && gx_warp() != 0 && gx_warp() * gx_blocks() > first + ll->a->tokens)
 		return;
-	if (gx_warp() != 0)
+	if (gx_warp() != 0 && begins)
 		ll->ticket = gx_op_take(&ll->a->state->send_ticket);
-	if (gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0))
-		return;
-	for (uint32_t far = ll->op.far != NULL;; far = 0) {
-		ll_send_part(ll, far, far ? 0 : first);
-		if (!far)
-			return;
-		gx_fence_proxy(); /* the end of the part has acquired */
+	dead = gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0);
+	if (later != 0 && ll_counts_first(ll))
+		ll->each = ll_rows_each(ll);
+	if (far && begins && !dead) {
+		ll_send_part(ll, 1, 0);
+	} else if (ll->each != 0 && !dead) {
+		uint32_t at = (gx_warp() - warps) * gx_blocks() + gx_block();
+
+		if (ll_count_routes(ll, at, later * gx_blocks())) {
+			ll_send_counts(ll, 1, LL_COUNTS);
+			ll_far_done(ll, 1);
+		}
 	}
+	if (far)
+		gx_fence_proxy(); /* the end of the part has acquired, and so has the end of counting */
+	if (later != 0) {
+		gx_syncthreads();
+		if (!begins)
+			ll->ticket = gx_op_take(&ll->a->state->send_ticket);
+	}
+	if (!dead)
+		ll_send_part(ll, 0, first);
 }
 
 /* ---- end ---- */

@@ -14,6 +14,7 @@
  *   R6 a word that the net wrote was seen -> shown	pairs with A6: the same
  *   R7 a row for a far rank written -> joined	pairs with A7: whoever writes the last row of a put is ordered after
  *					all its rows
+ *   R8 early_rows[] ... -> counted	pairs with A8: whoever counts last is ordered after all counts
  */
 #ifndef EP_KERNELS_LL_H
 #define EP_KERNELS_LL_H
@@ -157,6 +158,7 @@ GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind
 	ll->buffer = ll_is(ll, EP_LL_SEND) ? ll_pick(a->state) : a->handle->buffer;
 	ll->before = ll->buffer < 2 ? a->state->used[ll->buffer] : 0;
 	ll->freed = 0;
+	ll->each = 0;
 	ll->implied = far && ll->buffer < 2 && a->state->implied[ll->buffer] != 0;
 	ll_begun(ll);
 	gx_bulk_open(&ll->bulk, shared, a->stage);
@@ -236,11 +238,13 @@ GX_DEV void ll_end_send(struct ll *ll)
 	ll_clear(ll->expert_rows, a->shape.experts);
 	if (ll->op.far)
 		ll_clear(ll->back_rows, a->shape.nranks);
+	if (ll->op.far && ll->each != 0)
+		ll_clear(ll->early_rows, 2ull * a->shape.nranks + a->shape.experts);
 	if (ll->op.far && ll_is(ll, EP_LL_MASK)) /* a rank that was masked meanwhile did not get all its rows */
 		ll_clear(ll->joined, a->shape.nranks * ep_ll_joins(&a->shape));
 	if (gx_tid() != 0)
 		return;
-	a->state->send_done = a->state->send_far = a->state->claimed = 0;
+	a->state->send_done = a->state->send_far = a->state->claimed = a->state->counted = 0;
 	a->state->epoch = ll->op.epoch;
 	a->state->used[ll->buffer] = ll->op.epoch;
 	a->state->implied[ll->buffer] = ll_implies(ll);
@@ -323,6 +327,17 @@ GX_DEV void ll_close(struct ll *ll)
 GX_DEV uint32_t ll_finished(struct ll *ll, uint32_t far, uint32_t n, uint32_t items)
 {
 	return gx_op_finished(&ll->bulk, far ? &ll->a->state->send_far : &ll->a->state->send_done, n, items);
+}
+
+/*
+ * How many warps of each block take items for far ranks: one in `part`, or all if there are few items. All at once
+ * would share the memory's bandwidth, no put be complete until nearly all are, and the wire begin late.
+ */
+GX_DEV uint32_t ll_far_warps(const struct ll *ll, uint32_t items, uint32_t part)
+{
+	uint32_t some = gx_warps() / part;
+
+	return ll->op.far && some != 0 && items > gx_blocks() * some ? some : gx_warps();
 }
 
 /* All lanes, when an item's stores are on their way; not earlier: it would keep the next one from an idle warp. */

@@ -57,6 +57,7 @@ GX_DEV uint32_t ll_whole(const struct ll *ll, uint32_t source)
 
 #define LL_MALFORMED 2u
 #define LL_SPENT (1u << 30) /* in src_claim: all rows of the source are taken */
+#define LL_EACH_SHIFT 24u   /* in src_rows: rows of a rank are fewer than 2^20 */
 
 /* Whether so many rows may return to a far source, from that slot of its window on. */
 GX_DEV uint32_t ll_back_fits(const struct ll *ll, uint32_t at, uint32_t rows)
@@ -68,18 +69,19 @@ GX_DEV uint32_t ll_back_fits(const struct ll *ll, uint32_t at, uint32_t rows)
 
 /* Where a source's rows start in each expert, and how many a far one has: by the first warp that sees its signal, so
  * that one warp reads them across PCIe. All lanes. 0: the operation has failed; LL_MALFORMED, for one warp: a count of
- * more rows than a source can have. *ahead: the first row is this warp's, and its load is in flight. */
-GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source, uint32_t *ahead)
+ * more rows than a source can have. *ahead: rows are here already; then whether the load of the first, which is the
+ * claiming warp's, is in flight. *claimed: this is that warp. */
+GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source, uint32_t *ahead, uint32_t *claimed)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const uint32_t *head = (const uint32_t *)ll_in(ll, source), *count = head + EP_LL_COUNTS;
 	uint32_t ok = 1, mine = 0, bad = 0, experts = ll_is(ll, EP_LL_RANK_MAJOR) ? 0 : s->per_rank;
-	uint32_t total = 0, back_to = 0, back = 0, listed;
+	uint32_t total = 0, back_to = 0, back = 0, each = 0, listed;
 
 	if (gx_lane() == 0)
 		mine = gx_dev_add_relaxed_u32(&ll->src_claim[source], 1) == 0;
-	mine = gx_shfl_u32(mine, 0);
-	*ahead = mine && ll_whole(ll, source);
+	*claimed = mine = gx_shfl_u32(mine, 0);
+	*ahead = *ahead && mine && ll_whole(ll, source);
 	if (*ahead) {
 		gx_fence_proxy(); /* A2 */
 		gx_bulk_load(&ll->bulk, ll_in(ll, source) + ll_row_at(ll, 0), ll->a->row_pitch);
@@ -91,6 +93,7 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source, uint32_t *ahead)
 		total = gx_ld_relaxed_u32(&head[EP_LL_ROWS]);
 		back_to = gx_ld_relaxed_u32(&head[EP_LL_BACK_AT]);
 		back = gx_ld_relaxed_u32(&head[EP_LL_BACK]);
+		each = gx_ld_relaxed_u32(&head[EP_LL_EACH]);
 	}
 	gx_syncwarp();
 	for (uint32_t e = gx_lane(); mine && e < experts; e += GX_WARP) {
@@ -102,7 +105,8 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source, uint32_t *ahead)
 		ll->base[(uint64_t)source * s->per_rank + e] = gx_dev_add_relaxed_u32(&ll->fill[e], n);
 	}
 	if (gx_lane() == 0 && mine && ll_far(ll, source))
-		bad |= !ll_back_fits(ll, back_to, back) || (experts == 0 && back != total);
+		bad |= !ll_back_fits(ll, back_to, back) || (experts == 0 && back != total) || total > s->tmax ||
+		       each > EP_LL_JOIN_MAX;
 	bad = gx_ballot((int)bad) != 0;
 	if (mine && ll_far(ll, source)) {
 		back = bad ? 0 : gx_shfl_u32(back, 0);
@@ -110,7 +114,7 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source, uint32_t *ahead)
 		if (gx_lane() == 0) {
 			struct ep_ll_back *to = &ll->a->back[source];
 
-			gx_st_relaxed_u32(&ll->src_rows[source], total);
+			gx_st_relaxed_u32(&ll->src_rows[source], bad ? 0 : total | each << LL_EACH_SHIFT);
 			to->to = bad ? 0 : back_to;
 			to->rows = back;
 			to->listed = listed;
@@ -311,18 +315,62 @@ GX_DEV void ll_unpack(struct ll *ll, uint32_t source, uint32_t slot, uint32_t lo
 	gx_syncwarp(); /* the next row overwrites this one's route */
 }
 
+/* All lanes: the source has written its word at that place. */
+GX_DEV uint32_t ll_wait_source(struct ll *ll, uint32_t source, uint64_t at)
+{
+	uint32_t ok = ll_wait_rows(ll, gx_lane() == 0 ? source : LL_NOBODY, at);
+
+	ok = gx_shfl_u32(ok, 0);
+	gx_syncwarp();
+	return ok;
+}
+
+/* All lanes: the counts of a source or all its rows are here. *rows: all rows of a far one are. */
+GX_DEV uint32_t ll_wait_counts(struct ll *ll, uint32_t source, uint32_t *rows)
+{
+	uint64_t at = ep_ll_counted_at(ll->op.nranks, source);
+
+	*rows = ll_far(ll, source);
+	if (!*rows || !ll_counts_first(ll))
+		return ll_wait_source(ll, source, ep_ll_signal_at(source));
+	if (!ll_wait_source(ll, source, at))
+		return 0;
+	*rows = !ll_shown(ll, at, ll->op.epoch, 1, gx_lane() == 0);
+	return 1;
+}
+
+/* All lanes: the row in that slot of a source, of `total`, has come. *seen: the last word waited for. */
+GX_DEV uint32_t ll_wait_slot(struct ll *ll, uint32_t source, uint32_t slot, uint32_t total, uint32_t each,
+			     uint64_t *seen)
+{
+	uint32_t step = slot / each, told = step < total / each && step < EP_LL_STEPS_EACH;
+	uint64_t at = told ? ep_ll_step_at(ll->op.nranks, source, step) : ep_ll_signal_at(source);
+
+	if (at == *seen)
+		return 1;
+	*seen = at;
+	if (!ll_wait_source(ll, source, at))
+		return 0;
+	gx_fence_proxy(); /* A2 */
+	return 1;
+}
+
 GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
 {
 	const struct ep_ll_args *a = ll->a;
-	uint32_t ok, slot, total = 0, far = ll_far(ll, source), ahead = 0, first = ll_whole(ll, source);
+	uint32_t ok, slot, total = 0, each = 0, far = ll_far(ll, source), ahead = 0, mine = 0;
+	uint32_t first = ll_whole(ll, source);
+	uint64_t seen = UINT64_MAX;
 
-	ok = ll_wait_signal(ll, gx_lane() == 0 ? source : LL_NOBODY);
-	ok = gx_shfl_u32(ok, 0);
-	gx_syncwarp();
+	ok = ll_wait_counts(ll, source, &ahead);
 	if (ok && (far || !ll_is(ll, EP_LL_RANK_MAJOR)))
-		ok = ll_claim_source(ll, source, &ahead);
+		ok = ll_claim_source(ll, source, &ahead, &mine);
 	if (ok)
 		total = gx_ld_relaxed_u32(far ? &ll->src_rows[source] : (const uint32_t *)ll_in(ll, source));
+	if (far) {
+		each = total >> LL_EACH_SHIFT;
+		total %= 1u << LL_EACH_SHIFT;
+	}
 	if (total > a->shape.tmax || ok == LL_MALFORMED) {
 		if (gx_lane() == 0)
 			gx_op_fail(&ll->op, EP_KERR_COUNT, source, EP_KPHASE_RECV);
@@ -335,10 +383,12 @@ GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
 	if (gx_lane() == 0 && ll_is(ll, EP_LL_RANK_MAJOR))
 		gx_st_relaxed_u32(&ll->base[source], total); /* every warp writes the same value */
 	gx_fence_proxy();				     /* A2 */
-	if (ahead && total > 0)
-		ll_unpack(ll, source, 0, 1);
-	while ((slot = first + gx_op_ticket(&ll->src_ticket[source])) < total)
-		ll_unpack(ll, source, slot, 0);
+	slot = mine && first ? 0 : first + gx_op_ticket(&ll->src_ticket[source]);
+	for (; slot < total; slot = first + gx_op_ticket(&ll->src_ticket[source])) {
+		if (each != 0 && !ll_wait_slot(ll, source, slot, total, each, &seen))
+			return;
+		ll_unpack(ll, source, slot, slot == 0 && ahead);
+	}
 	if (gx_lane() == 0)
 		gx_st_relaxed_u32(&ll->src_claim[source], LL_SPENT);
 }

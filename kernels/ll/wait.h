@@ -28,6 +28,7 @@ struct ll {
 	uint32_t implied; /* ... or, of far ranks, the signal after it */
 	uint64_t freed;	  /* the first 64 ranks whose buffer this warp has seen free, as bits */
 	uint64_t failed;  /* lane 0: the failed word when the launch began */
+	uint32_t each;	  /* dispatch: rows to a step, or 0: far ranks get everything at once */
 	uint32_t ticket;  /* lane 0: the next row to send */
 	uint32_t token;	  /* combine, lane 0 of the last warp: the next token to sum */
 	struct ll_route route;
@@ -35,9 +36,11 @@ struct ll {
 	/* counters after the state */
 	uint32_t *rank_rows, *expert_rows; /* send: rows per destination, per expert */
 	uint32_t *back_rows;		   /* dispatch: rows that return from each far rank */
-	uint32_t *joined;		   /* [nranks][ep_ll_joins] rows of a put that have been written */
+	uint32_t *early_rows, *early_back; /* dispatch: what the last two and expert_rows will be, of far ranks */
+	uint32_t *early_experts;
+	uint32_t *joined; /* [nranks][ep_ll_joins] rows of a put that have been written */
 	uint32_t *src_ticket, *src_claim, *src_ready, *off;
-	uint32_t *src_rows;    /* of far sources: their total, read once across PCIe */
+	uint32_t *src_rows;    /* of far sources: their total and rows to a step, read once across PCIe */
 	uint32_t *fill, *base; /* receive: rows per local expert; first row of (source, expert) */
 };
 
@@ -130,6 +133,15 @@ GX_DEV uint32_t ll_step_of(const struct ll *ll, uint32_t rows, uint32_t number)
 	return step < EP_LL_STEPS_EACH ? step : EP_LL_STEPS_EACH;
 }
 
+/* Whether a far source that has many rows tells of its counts before them: a property of the group, so that all ranks
+ * know. */
+GX_DEV uint32_t ll_counts_first(const struct ll *ll)
+{
+	const struct ep_ll_shape *s = &ll->a->shape;
+
+	return ll->op.far && s->tmax > EP_LL_FEW && !s->masked && s->nranks <= EP_LL_STEPS_RANKS;
+}
+
 /* This rank's own: without the table, whose load takes most of a microsecond on a GPU. */
 GX_DEV uint64_t *ll_own(const struct ll *ll, uint64_t at)
 {
@@ -169,7 +181,10 @@ GX_DEV void ll_arrays(struct ll *ll)
 	ll->off = ll->base + (uint64_t)s->nranks * s->per_rank;
 	ll->src_rows = ll->off + s->nranks;
 	ll->back_rows = ll->src_rows + s->nranks;
-	ll->joined = ll->back_rows + s->nranks;
+	ll->early_rows = ll->back_rows + s->nranks;
+	ll->early_back = ll->early_rows + s->nranks;
+	ll->early_experts = ll->early_back + s->nranks;
+	ll->joined = ll->early_experts + s->experts;
 }
 
 GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, const struct ep_far *far, uint32_t lacks)
@@ -225,7 +240,8 @@ GX_DEV void ll_raise(const struct ll *ll, uint32_t flag)
 GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
 {
 	uint32_t n = a->shape.nranks, *lock = &a->state->looking[words], taken = 0;
-	uint64_t at = words == EP_LL_STEPS	? ep_ll_step_at(n, 0, 0)
+	uint64_t at = words == EP_LL_COUNTED	? ep_ll_counted_at(n, 0)
+		      : words == EP_LL_STEPS	? ep_ll_step_at(n, 0, 0)
 		      : words == EP_LL_BARRIERS ? ep_ll_barrier_at(n, 0)
 		      : words == EP_LL_CLEANS	? ep_ll_clean_at(n, 0) + EP_LL_CLEAN_NUMBER
 						: (uint64_t)words * n * EP_LL_LINE;
@@ -265,14 +281,20 @@ GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
 /* The rank of a wait whose lane has none to wait for. */
 #define LL_NOBODY FAR_NOBODY
 
+/* Looks for counts are rare: they come long before they are needed, and signals that are looked for instead do not. */
+GX_DEV uint32_t ll_looked_for(uint32_t words, uint32_t spin)
+{
+	return words == EP_LL_COUNTED && spin % 16 != 12 ? EP_LL_SIGNALS : words;
+}
+
 /*
- * All lanes, each for a word of a rank of its own, near or far. Nobody holds the lock until the value arrives: what
- * others wait for may have to come first.
+ * All lanes, each for a word of a rank of its own, near or far; for the word that tells of counts or for the signal.
+ * Nobody holds the lock until the value arrives: what others wait for may have to come first.
  */
 GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t value, uint32_t rank, uint64_t deadline,
 			     uint32_t masked)
 {
-	const uint64_t *shown = (const uint64_t *)(a->mine + at);
+	const uint64_t *shown = (const uint64_t *)(a->mine + at), *signal = NULL;
 	uint64_t failed = ep_ll_failed_at(a->shape.nranks), next = 0, mask;
 	uint32_t waits = rank != LL_NOBODY, far = waits && !a->control[rank], result = GX_ARRIVED;
 	uint32_t words = ep_ll_words_of(a->shape.nranks, at);
@@ -285,15 +307,22 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 		limit.failed = (const uint64_t *)(a->mine + failed);
 		limit.afar = (const uint64_t *)(a->far.control + ep_ll_far_at(a->shape.nranks, failed));
 	}
-	if (far && !a->far.control_pinned) /* as fast to poll as the own page */
+	if (words == EP_LL_COUNTED)
+		signal = (const uint64_t *)(a->mine + ep_ll_signal_at(rank));
+	if (far && !a->far.control_pinned) { /* as fast to poll as the own page */
 		shown = (const uint64_t *)(a->far.control + ep_ll_far_at(a->shape.nranks, at));
+		if (signal)
+			signal = (const uint64_t *)(a->far.control +
+						    ep_ll_far_at(a->shape.nranks, ep_ll_signal_at(rank)));
+	}
 	for (uint32_t spin = 0;; spin++) {
-		waits = waits && gx_ld_acquire_u64(shown) < value; /* A6 */
+		waits = waits && !(signal && gx_ld_acquire_u64(signal) >= value); /* A6 */
+		waits = waits && gx_ld_acquire_u64(shown) < value;
 		if (gx_ballot((int)waits) == 0)
 			break;
 		mask = gx_ballot(waits && far);
 		if (spin % 4 == 0 && mask != 0 && a->far.control_pinned)
-			ll_look(a, gx_shfl_u32(words, gx_popc((mask & -mask) - 1)));
+			ll_look(a, ll_looked_for(gx_shfl_u32(words, gx_popc((mask & -mask) - 1)), spin));
 		gx_pause(spin);
 		if (waits)
 			result = (uint32_t)gx_limit_reached(&limit, spin, &next);

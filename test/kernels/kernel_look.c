@@ -15,7 +15,7 @@
 
 #define RANKS 1024u
 #define NEAR 8u
-#define LINES (RANKS * 18 / 16) /* more than the far page has */
+#define LINES (RANKS * 20 / 16) /* more than the far page has */
 
 static struct ep_ll_state *state;
 static uint8_t *far_page;
@@ -137,6 +137,10 @@ static void one_look(void)
 	n = lines_read(&twice);
 	CHECK(n == RANKS * EP_LL_STEPS_EACH / 16 && !twice && shown(ep_ll_step_at(RANKS, 21, 7)) == 8,
 	      "%u lines for steps", n);
+	*far_word(ep_ll_counted_at(RANKS, 22)) = 9;
+	look(EP_LL_COUNTED);
+	n = lines_read(&twice);
+	CHECK(n == RANKS / 16 && !twice && shown(ep_ll_counted_at(RANKS, 22)) == 9, "%u lines for counts", n);
 	CHECK(EP_LL_STEPS_RANKS * EP_LL_STEPS_EACH <= RANKS, "more steps are looked at than signals of %u ranks",
 	      RANKS);
 
@@ -283,7 +287,7 @@ static void layout(uint32_t n)
 {
 	uint64_t size = ep_ll_far_size(n), failed = ep_ll_far_at(n, ep_ll_failed_at(n));
 	uint8_t *used = calloc(1, size / 8);
-	uint64_t words[5 + EP_LL_STEPS_EACH] = { 0 };
+	uint64_t words[6 + EP_LL_STEPS_EACH] = { 0 };
 
 	for (uint32_t r = 0; used && r < n; r++) {
 		words[0] = ep_ll_far_at(n, ep_ll_signal_at(r));
@@ -291,9 +295,10 @@ static void layout(uint32_t n)
 		words[2] = ep_ll_far_at(n, ep_ll_ack_at(n, 1, r));
 		words[3] = ep_ll_far_at(n, ep_ll_clean_at(n, r) + EP_LL_CLEAN_NUMBER);
 		words[4] = ep_ll_far_at(n, ep_ll_jump_at(n, r));
+		words[5] = ep_ll_far_at(n, ep_ll_counted_at(n, r));
 		for (uint32_t step = 0; step < EP_LL_STEPS_EACH; step++)
-			words[5 + step] = ep_ll_far_at(n, ep_ll_step_at(n, r, step));
-		for (int i = 0; i < 5 + (int)EP_LL_STEPS_EACH; i++) {
+			words[6 + step] = ep_ll_far_at(n, ep_ll_step_at(n, r, step));
+		for (int i = 0; i < 6 + (int)EP_LL_STEPS_EACH; i++) {
 			CHECK(words[i] % 8 == 0 && words[i] < size && words[i] / 128 != failed / 128 &&
 				      !used[words[i] / 8]++,
 			      "%u ranks: word %d of rank %u at %llu", n, i, r, words[i] + 0ull);
