@@ -119,8 +119,10 @@ Test(window_lies, a_death_is_blamed_for_a_window_that_its_owner_withdrew)
 		cr_expect_eq(ranks_reap(all, 0), 0);
 		for (int i = 0; i < all->n; i++)
 			cr_expect_eq(all->rank[i].bad, 0);
+		/* Without a death rank LEFT, whose window is not mapped either way, may be the first to give up. */
 		cr_expect(dies ? maps->rc == -EP_EREMOTE && !strncmp(maps->why, "rank 0 died", 11)
-			       : maps->rc == -EP_EDEVICE && strstr(maps->why, "though it maps its control page"),
+			       : (maps->rc == -EP_EDEVICE || maps->rc == -EP_EREMOTE) &&
+					  strstr(maps->why, "though it maps its control page"),
 			  "dies %d: %d, %s", dies, maps->rc, maps->why);
 		ranks_free(all);
 	}
