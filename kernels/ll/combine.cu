@@ -167,10 +167,12 @@ GX_DEV void ll_return_part(struct ll *ll, uint32_t length, uint32_t far, uint32_
 	for (; (item = gx_shfl_u32(ll->ticket, 0) - first) < items; n++) {
 		if (item < rows) {
 			uint32_t i = length ? ll_by_steps(ll, item, length) : item;
-			const struct ep_ll_entry *e = ll_entry(ll->a, far, i);
 
-			if (i != LL_NO_ENTRY)
+			if (i != LL_NO_ENTRY) {
+				const struct ep_ll_entry *e = ll_entry(ll->a, far, i);
+
 				ll_return_row(ll, e->row, e->home, e->slot);
+			}
 		} else if (item < rows + own && ll->a->home_row[item - rows] >= 0) {
 			uint32_t at = item - rows;
 
