@@ -66,6 +66,7 @@ struct ep_ll_state {
 	uint32_t send_done EP_LL_ALONE;
 	uint32_t send_far; /* the same of what goes to far ranks */
 	uint32_t counted;  /* (token, k) whose rows for far ranks are in early_rows[] */
+	uint32_t count_ticket;
 	uint32_t recv_ticket EP_LL_ALONE;
 	uint32_t listed EP_LL_ALONE;
 	uint32_t listed_far;

@@ -33,12 +33,13 @@ GX_DEV void ll_count_route(const struct ll *ll, uint32_t token, uint32_t k)
 		gx_dev_add_relaxed_u32(&ll->early_experts[id], 1);
 }
 
-/* All lanes of one of so many warps: its part of all routes. Whether they are all counted now (R8, A8). */
-GX_DEV uint32_t ll_count_routes(const struct ll *ll, uint32_t warp, uint32_t warps)
+/* All lanes: counts routes that no other warp does, by ticket. Whether all are counted now (R8, A8). */
+GX_DEV uint32_t ll_count_routes(const struct ll *ll)
 {
-	uint32_t topk = ll->a->shape.topk, all = ll->a->tokens * topk, n = 0, last = 0;
+	uint32_t *ticket = &ll->a->state->count_ticket;
+	uint32_t topk = ll->a->shape.topk, all = ll->a->tokens * topk, n = 0, last = 0, i0;
 
-	for (uint32_t i0 = warp * GX_WARP; i0 < all; i0 += warps * GX_WARP) {
+	while ((i0 = gx_op_ticket(ticket) * GX_WARP) < all) {
 		uint32_t i = i0 + gx_lane();
 
 		if (i < all)

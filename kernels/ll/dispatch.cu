@@ -472,9 +472,7 @@ GX_DEV void ll_send(struct ll *ll)
 	if (far && begins && !dead) {
 		ll_send_part(ll, 1, 0);
 	} else if (ll->each != 0 && !dead) {
-		uint32_t at = (gx_warp() - warps) * gx_blocks() + gx_block();
-
-		if (ll_count_routes(ll, at, later * gx_blocks())) {
+		if (ll_count_routes(ll)) {
 			ll_send_counts(ll, 1, LL_COUNTS);
 			ll_far_done(ll, 1);
 		}

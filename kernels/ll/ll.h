@@ -244,7 +244,8 @@ GX_DEV void ll_end_send(struct ll *ll)
 		ll_clear(ll->joined, a->shape.nranks * ep_ll_joins(&a->shape));
 	if (gx_tid() != 0)
 		return;
-	a->state->send_done = a->state->send_far = a->state->claimed = a->state->counted = 0;
+	a->state->send_done = a->state->send_far = a->state->claimed = 0;
+	a->state->counted = a->state->count_ticket = 0;
 	a->state->epoch = ll->op.epoch;
 	a->state->used[ll->buffer] = ll->op.epoch;
 	a->state->implied[ll->buffer] = ll_implies(ll);

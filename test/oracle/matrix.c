@@ -288,7 +288,7 @@ static int usage(const struct matrix *m, FILE *out, int status)
 		"  -s SEED   of data and random cells          -F SMS  occupy this many SMs by another kernel\n"
 		"  -N        random cells are split into simulated nodes\n"
 		"  -k NET    transport between simulated nodes instead of loop\n"
-		"  -o SEED   under the emulator: GPU threads in random order\n"
+		"  -o SEED   under the emulator: GPU threads in random order; odd: one block of a launch at a time\n"
 		"  -v        a line for every cell\n",
 		m->name);
 	return status;

@@ -33,7 +33,7 @@ double world_now(void)
 
 int world_random_order(uint64_t seed)
 {
-	const struct simt_options options = { .seed = seed };
+	const struct simt_options options = { .seed = seed, .resident = seed % 2 };
 
 	if (!simt_configure) {
 		fprintf(stderr, "-o: this program was built without the emulator\n");

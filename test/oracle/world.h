@@ -72,8 +72,8 @@ double world_now(void); /* seconds */
 /* Resident memory of this process. */
 long world_resident_kib(void);
 
-/* Before world_open: the emulator runs GPU threads in a random order given by the seed. -1 with a line on stderr if the
- * program was built without the emulator. */
+/* Before world_open: the emulator runs GPU threads in a random order given by the seed; an odd one: a launch has one
+ * block at a time. -1 with a line on stderr if the program was built without the emulator. */
 int world_random_order(uint64_t seed);
 
 /* ---- for the ranks ---- */
