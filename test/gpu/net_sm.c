@@ -10,7 +10,7 @@
  *   relaxed=1	words and completions that are due at the same time become visible in any order (0): a NIC needs
  *		no fence between two words, this one does, of 2 us
  *   sms=16	multiprocessors (8): ranks' own and these must fit on the GPU together
- *   warps=4	per multiprocessor (as many as its shared memory allows)
+ *   warps=4	per multiprocessor that copy (as many as its shared memory allows)
  *   idle=1000000	ns without a put after which the kernel ends (1 ms): freeing memory waits for it
  *   host=1	the CPU device, even where there is a GPU
  * What differs from a NIC: the bytes of a put over 32 bytes may be there before its time or turn. Words, completions
@@ -74,6 +74,8 @@ struct entry {
 	bool quiet, imm;
 	int peer;
 	uint32_t value, number;
+	uint32_t last; /* number of the put's last piece, */
+	uint32_t left; /* in whose entry the pieces are counted that are not delivered yet */
 };
 
 struct ctx {
@@ -398,6 +400,11 @@ static int peer_check(struct comm *comm, int peer, const struct key *to)
 	return -EREMOTEIO;
 }
 
+static uint32_t pieces(uint64_t bytes)
+{
+	return bytes ? (uint32_t)((bytes + EP_NIC_PIECE - 1) / EP_NIC_PIECE) : 1;
+}
+
 static void piece_post(struct ctx *ctx, const ncclEpNetPut_v1_t *put, uint64_t at)
 {
 	const struct mr *src = put->srcMr, *dst = put->dstMr;
@@ -421,6 +428,8 @@ static void piece_post(struct ctx *ctx, const ncclEpNetPut_v1_t *put, uint64_t a
 		.peer = put->peer,
 		.value = put->imm,
 		.number = ctx->next,
+		.last = ctx->next + pieces(put->size - at) - 1,
+		.left = pieces(put->size),
 	};
 	ctx->next++;
 }
@@ -436,7 +445,7 @@ static int sm_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 	*request = NULL;
 	if (!valid(ctx, put))
 		return -EINVAL;
-	if (ctx->next - ctx->first + (put->size + EP_NIC_PIECE - 1) / EP_NIC_PIECE + 1 > EP_NIC_ENTRIES)
+	if (ctx->next - ctx->first + pieces(put->size) + 1 > EP_NIC_ENTRIES)
 		return 0;
 	pthread_mutex_lock(&ctx->slot->lock);
 	if (!(rc = peer_check(ctx->comm, put->peer, &dst->far[put->peer]))) {
@@ -521,15 +530,16 @@ static int records_read(struct ctx *ctx)
 	while (!rc && ctx->read != ctx->next) {
 		const struct ep_nic_record *r = &ctx->slot->queue->log[ctx->read % EP_NIC_ENTRIES];
 		uint64_t stamp = __atomic_load_n(&r->stamp, __ATOMIC_ACQUIRE); /* pairs with R4 of nic.cu */
-		struct entry *e = &ctx->entry[(uint32_t)stamp % EP_NIC_ENTRIES];
+		struct entry *e = &ctx->entry[(uint32_t)stamp % EP_NIC_ENTRIES], *put;
 
 		if (stamp >> 32 != (uint32_t)(ctx->read + 1))
 			break;
 		late_count(ctx->slot, __atomic_load_n(&r->late_ns, __ATOMIC_RELAXED));
 		ctx->read++;
 		e->done = true;
-		if (e->imm)
-			rc = sm_inbox_add(&ctx->comm->peer[e->peer]->in[ctx->index], e->value);
+		put = &ctx->entry[e->last % EP_NIC_ENTRIES]; /* without order its pieces overtake each other */
+		if (--put->left == 0 && put->imm)
+			rc = sm_inbox_add(&ctx->comm->peer[e->peer]->in[ctx->index], put->value);
 	}
 	entries_free(ctx);
 	return rc;

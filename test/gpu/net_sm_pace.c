@@ -2,9 +2,10 @@
 /*
  * net_sm_pace OPTIONS [emulated]: the net sm keeps the times of its model. Bytes take their time on the sender's wire
  * and on the receiver's, which senders share; nothing is delivered before the latency has passed; words become visible
- * in turn, and without order puts overtake each other. A context with few bytes does not wait for all those of another
- * one. Only lower bounds: how much later they are depends on the machine. OPTIONS are passed on: host=1, or sms=8. A
- * second argument says that warps are emulated: then a turn takes longer than what it is compared with.
+ * in turn, and without order puts overtake each other, but an immediate says that all bytes of its put are there. A
+ * context with few bytes does not wait for all those of another one. Only lower bounds: how much later they are depends
+ * on the machine. OPTIONS are passed on: host=1, or sms=8. A second argument says that warps are emulated: then a turn
+ * takes longer than what it is compared with.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -156,6 +157,43 @@ static void run_shares(struct net_rank *me)
 	net_meet(me);
 }
 
+/* Larger than what one warp copies, and its last piece is by far the smallest. */
+enum { LONG = 5 * 131072 + 64, LONGS = 40 };
+
+static void long_arrived(struct net_rank *me, uint32_t imm, void *arg)
+{
+	const uint64_t *word = (const uint64_t *)(const void *)(me->mem + BYTES / 2);
+	bool all = true;
+
+	for (size_t i = 0; i < LONG / 8; i++)
+		all &= word[i] == imm;
+	EXPECT(me, all);
+	*(uint32_t *)arg = imm;
+}
+
+/* Each rank to the next one: contexts choose among the pieces differently. */
+static void run_long(struct net_rank *me)
+{
+	ncclEpNetPut_v1_t put = {
+		.peer = (me->rank + 1) % RANKS,
+		.flags = NCCL_EP_NET_IMM,
+		.srcMr = me->mr,
+		.dstMr = me->mr,
+		.dstOffset = BYTES / 2,
+		.size = LONG,
+	};
+	uint32_t last = 0;
+
+	for (put.imm = 1; put.imm <= LONGS && !me->errors; put.imm++) {
+		for (size_t i = 0; i < LONG / 8; i++)
+			((uint64_t *)(void *)me->mem)[i] = put.imm;
+		net_meet(me);
+		EXPECT(me, net_put(me, &put, long_arrived, &last) == 0);
+		NET_UNTIL(me, last == put.imm, long_arrived, &last);
+		net_meet(me);
+	}
+}
+
 static const struct {
 	const char *options;
 	int targets[RANKS]; /* of each rank; -1: sends nothing */
@@ -164,7 +202,7 @@ static const struct {
 	bool shuffled;
 } cases[] = {
 	/* latency, the sender's wire, both, the receiver's wire, a ring of wires; words in turn; a wire that two
-	 * contexts share; no order */
+	 * contexts share; no order; puts of several pieces */
 	{ "latency=3000000", { 1, -1, -1 }, 3000000, run_words, false },
 	{ "rate=1", { 1, -1, -1 }, WIRE_NS, run_rows, false },
 	{ "rate=1,latency=3000000", { 1, -1, -1 }, WIRE_NS + 3000000, run_rows, false },
@@ -174,6 +212,8 @@ static const struct {
 	{ "rate=1", { 1, -1, -1 }, 0, run_shares, true },
 	{ "latency=20000000,unordered=1", { 1, -1, -1 }, 20000000, run_rows, true },
 	{ "latency=20000000,unordered=1", { 1, -1, -1 }, 20000000, run_words, true },
+	{ "unordered=1", { 1, 2, 0 }, 0, run_long, false },
+	{ "latency=5000", { 1, 2, 0 }, 0, run_long, false },
 };
 
 /* Puts that come one by one, as on a busy machine, cannot overtake each other: one of so many runs must show it. */
