@@ -29,9 +29,9 @@ static int snapshot_take(const struct perf_play *play, ncclEpGroup_t group, stru
 	return seat_fail(play->seat, "times of the transport: %s", anyEpGetLastError());
 }
 
-static void sum_add(struct perf_far *sum, const struct snapshot *from, const struct snapshot *to)
+static void sum_add(struct perf_far *sum, const struct snapshot *from, const struct snapshot *to, int rounds)
 {
-	sum->rounds++;
+	sum->rounds += rounds;
 	sum->commands += (double)(to->counts.commands - from->counts.commands);
 	sum->puts += (double)(to->counts.puts - from->counts.puts);
 	sum->bytes += (double)(to->counts.bytes - from->counts.bytes);
@@ -99,7 +99,7 @@ int perf_far_run(const struct perf_play *play, ncclEpGroup_t group, struct perf_
 			    snapshot_take(play, group, &to))
 				return -1;
 			if (i >= 0)
-				sum_add(&out->far[*phase], &from, &to);
+				sum_add(&out->far[*phase], &from, &to, perf_rounds(opts));
 			from = to;
 		}
 	return 0;

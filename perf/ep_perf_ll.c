@@ -64,7 +64,7 @@ static void graph_drop(struct ll_play *play)
 	play->graph = NULL;
 }
 
-/* With `copy` the experts' copy is part of it; the graph without it is timed. */
+/* With `copy` the experts' copy is part of it, once; the graph without it is timed. */
 static int graph_make(struct ll_play *play, bool copy)
 {
 	struct rig *rig = &play->rig;
@@ -73,6 +73,9 @@ static int graph_make(struct ll_play *play, bool copy)
 	graph_drop(play);
 	if (rig->shim.ops->capture_begin(&rig->shim))
 		return seat_fail(rig->seat, "%s", rig->shim.text);
+	for (int i = 1; i < play->opts->graph_rounds && !copy; i++)
+		if (step(play, PERF_DISPATCH) || step(play, PERF_COMBINE))
+			return -1;
 	if (step(play, PERF_DISPATCH))
 		return -1;
 	if (copy && rig->shim.ops->copy(&rig->shim, h->buf[RIG_ANSWERS].at, h->buf[RIG_OUT].at, h->buf[RIG_OUT].size))

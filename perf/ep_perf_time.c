@@ -50,7 +50,8 @@ static int time_host(const struct perf_play *play)
 				return -1;
 			if (i >= 0)
 				*perf_own_sample(play->board, *phase, i) =
-					(struct perf_sample){ .device = -1, .host = 1e6 * (world_now() - start) };
+					(struct perf_sample){ .device = -1,
+							      .host = 1e6 * (world_now() - start) / perf_rounds(opts) };
 		}
 	return 0;
 }
@@ -83,6 +84,7 @@ static int events_read(const struct perf_play *play, void *(*event)[STEPS_MAX + 
 			if (shim_said(play,
 				      play->shim->ops->event_elapsed(play->shim, pair[0], pair[1], &sample->device)))
 				return -1;
+			sample->device /= perf_rounds(opts);
 		}
 	return 0;
 }

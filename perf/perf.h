@@ -42,6 +42,7 @@ struct perf_opts {
 	int topk, experts;
 	int align, max_recv; /* HT; max_recv 0: room for the worst case */
 	bool eager, drop, bwd;
+	int graph_rounds; /* dispatches and combines in a graph; 0: 1 */
 	bool staged, graph, graph_update, windows, separate, check;
 	bool memcpy, puts;		    /* run the reference too; puts: by the net, one rank per node */
 	int sms, dispatch_sms, combine_sms; /* of the latter two 0: as sms */
@@ -63,6 +64,8 @@ int perf_opts_settle(struct perf_opts *opts, unsigned use, bool gpu);
 
 /* The phases of a run of ep_perf, in table order; ends with PERF_PHASES. */
 const enum perf_phase *perf_phases(const struct perf_opts *opts);
+/* Of which a step of the phase consists. */
+int perf_rounds(const struct perf_opts *opts);
 
 /* The transport of a run across nodes. */
 struct perf_net {

@@ -114,6 +114,7 @@ static void json_head(FILE *out, const struct perf_opts *opts, const struct perf
 	json_bool(out, "drop", opts->drop);
 	json_bool(out, "staged", opts->staged);
 	json_bool(out, "graph", opts->graph);
+	json_count(out, "graph_rounds", perf_rounds(opts), true);
 	json_bool(out, "graph_update", opts->graph_update);
 	json_bool(out, "windows", opts->windows);
 	fprintf(out, ",\n  \"iterations\": %d, \"warmup\": %d", opts->iterations, opts->warmup);

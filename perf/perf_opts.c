@@ -15,6 +15,7 @@ enum {
 	O_DROP,
 	O_EAGER,
 	O_GRAPH_UPDATE,
+	O_GRAPH_ROUNDS,
 	O_IDLE,
 	O_LATENCY,
 	O_MAX_RECV,
@@ -44,6 +45,7 @@ static const struct perf_arg rows[] = {
 	{ "quant", 'q', ALL, ARG_WORD, AT(quant), 0, 4, "none fwd ds ds_round", "none, fwd (e4m3), ds, ds_round" },
 	{ "staged", 's', LL, ARG_SWITCH, AT(staged), 0, 1, NULL, "separate send and receive halves (0)" },
 	{ "graph", 'G', EP, ARG_SWITCH, AT(graph), 0, 1, NULL, "dispatch and combine as a graph (0; GPU)" },
+	{ "graph-rounds", O_GRAPH_ROUNDS, LL, ARG_INT, AT(graph_rounds), 1, 64, NULL, "so often in one graph (1)" },
 	{ "graph-update", O_GRAPH_UPDATE, HT, ARG_SWITCH, AT(graph_update), 0, 1, NULL, "update in the graph (0)" },
 	{ "windows", 'z', EP, ARG_SWITCH, AT(windows), 0, 1, NULL, "tensors in registered windows (0)" },
 	{ "separate", O_SEPARATE, HT, ARG_SWITCH, AT(separate), 0, 1, NULL, "an allocation per tensor (0; GPU: one)" },
@@ -174,6 +176,8 @@ static int fits_ll(const struct perf_opts *opts)
 {
 	if (opts->layout == PERF_FLAT)
 		return complain(opts, "-l: ll supports expert and rank");
+	if (opts->graph_rounds > 1 && !opts->graph)
+		return complain(opts, "--graph-rounds needs -G");
 	if (opts->memcpy && opts->puts)
 		return complain(opts, "-M excludes -P");
 	if (opts->quant >= LL_QUANT_DS && (opts->hidden % 512 || opts->dtype != NUM_BF16))

@@ -41,6 +41,11 @@ const enum perf_phase *perf_phases(const struct perf_opts *opts)
 	return opts->staged ? halves : whole;
 }
 
+int perf_rounds(const struct perf_opts *opts)
+{
+	return opts->graph && opts->graph_rounds > 1 ? opts->graph_rounds : 1;
+}
+
 void perf_print_head(const struct perf_opts *opts)
 {
 	printf("# %s " EP_VERSION ", %s, %s, %d %s%s, %s%s%s%s%s%s\n", opts->program,
@@ -54,6 +59,8 @@ void perf_print_head(const struct perf_opts *opts)
 	printf("# tokens %d to %d, times %d; hidden %zu, top-%d of %d experts, quantisation %s, SMs %d\n", opts->first,
 	       opts->last, opts->factor, opts->hidden, opts->topk, opts->experts, perf_quant_names[opts->quant],
 	       opts->sms);
+	if (perf_rounds(opts) > 1)
+		printf("# %d dispatches and combines in a graph; times are those of one of each\n", perf_rounds(opts));
 	if (opts->align > 1)
 		printf("# rows of an expert padded to %d\n", opts->align);
 	if (opts->eager)
