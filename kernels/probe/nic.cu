@@ -45,8 +45,6 @@ GX_DEV uint32_t nic_give(const struct nic *n, struct ep_nic_state *s, uint32_t f
 	uint64_t due, until = s->until;
 	struct nic_batch b;
 
-	if (!nic_may(n->a, &put, until))
-		return 0;
 	count = nic_turn(n->a, &put, until);
 	if (gx_lane() >= count)
 		put = (struct nic_put){ 0, 0, 0, EP_NIC_PORTS };
@@ -82,7 +80,8 @@ GX_DEV uint32_t nic_next(const struct nic *n, struct ep_nic_state *s, uint32_t r
 		put.from = job->from;
 		put.to = job->to;
 	}
-	return nic_give(n, s, reserved, put);
+	/* Asked again and again: without the lock. */
+	return nic_may(n->a, &put, s->until) && nic_give(n, s, reserved, put);
 }
 
 GX_DEV void nic_job_make(struct ep_nic_state *s, const struct ep_nic_desc *d, uint32_t i)

@@ -13,9 +13,19 @@ GX_DEV uint64_t nic_span(const struct ep_nic_args *a, uint32_t bytes)
 
 #define NIC_LATER UINT64_MAX
 
-/* All lanes, each on a wire of its own; NULL: none. When the span begins; NIC_LATER: not reserved, it is not free at
- * `limit`. Another front holds the lock for two accesses. */
-GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span, uint64_t limit)
+/*
+ * Whether a wire that is free from then on may be reserved for `at`; until: the end of the context's last turn. The
+ * receiver's wire is reserved with the sender's, so it would stay idle where that is far ahead: others would have come
+ * first.
+ */
+GX_DEV uint32_t nic_soon(uint64_t free, uint64_t at, uint64_t until)
+{
+	return free <= at + (free == until ? EP_NIC_AHEAD / 2 : EP_NIC_AHEAD);
+}
+
+/* All lanes, each on a wire of its own; NULL: none. When the span begins; NIC_LATER: not reserved, it is not free soon;
+ * until: as nic_soon, or NIC_LATER: reserved whenever it is free. Another front holds the lock for two accesses. */
+GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span, uint64_t until)
 {
 	uint32_t waits = wire != NULL;
 	uint64_t start = at;
@@ -24,7 +34,8 @@ GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span
 		if (waits && gx_dev_cas_acquire_u32(&wire->lock, 0, 1) == 0) {
 			uint64_t free = gx_ld_relaxed_u64(&wire->free);
 
-			start = free > limit ? NIC_LATER : free > at ? free : at;
+			start = free > at ? free : at;
+			start = until == NIC_LATER || nic_soon(free, at, until) ? start : NIC_LATER;
 			if (start != NIC_LATER)
 				gx_st_relaxed_u64(&wire->free, start + span);
 			gx_dev_st_release_u32(&wire->lock, 0);
@@ -93,17 +104,6 @@ GX_DEV struct nic_batch nic_scan(const struct ep_nic_args *a, uint32_t count, ui
 	return b;
 }
 
-/*
- * Until when the wire must be free for a context to reserve it; until: the end of its last turn. The receiver's wire is
- * reserved with the sender's, so it would stay idle where that is far ahead: others would have come first.
- */
-GX_DEV uint64_t nic_limit(const struct ep_nic_wire *wire, uint64_t until)
-{
-	uint64_t ahead = gx_ld_relaxed_u64(&wire->free) == until ? EP_NIC_AHEAD / 2 : EP_NIC_AHEAD;
-
-	return gx_clock_ns() + ahead;
-}
-
 /* All lanes: whether it may be the turn of a context whose next put is lane 0's. */
 GX_DEV uint32_t nic_may(const struct ep_nic_args *a, const struct nic_put *put, uint64_t until)
 {
@@ -111,7 +111,7 @@ GX_DEV uint32_t nic_may(const struct ep_nic_args *a, const struct nic_put *put, 
 
 	if (a->ps_per_byte == 0) /* no wire to share */
 		return 1;
-	return gx_shfl_u32(gx_ld_relaxed_u64(&wire->free) <= nic_limit(wire, until), 0);
+	return gx_shfl_u32(nic_soon(gx_ld_relaxed_u64(&wire->free), gx_clock_ns(), until), 0);
 }
 
 /* All lanes. The time at which the lane's put is delivered, or NIC_LATER, for all; *until: of the context's turns, the
@@ -125,13 +125,13 @@ GX_DEV uint64_t nic_due(const struct ep_nic_args *a, const struct nic_put *put, 
 
 	if (a->ps_per_byte == 0) /* no wire to share */
 		return gx_clock_ns() + a->latency_ns;
-	sent = nic_reserve(gx_lane() == 0 ? wire : NULL, gx_clock_ns(), b->total, nic_limit(wire, *until));
+	sent = nic_reserve(gx_lane() == 0 ? wire : NULL, gx_clock_ns(), b->total, *until);
 	sent = gx_shfl_u64(sent, 0);
 	if (sent == NIC_LATER)
 		return NIC_LATER;
 	*until = sent + b->total;
 	sent += b->before;
-	base = nic_reserve(reserves ? &a->common->receives[put->to] : NULL, sent + a->latency_ns, b->all, UINT64_MAX);
+	base = nic_reserve(reserves ? &a->common->receives[put->to] : NULL, sent + a->latency_ns, b->all, NIC_LATER);
 	base = gx_shfl_u64(base, b->first);
 	due = base + b->ahead + span;
 	return due > sent + span + a->latency_ns ? due : sent + span + a->latency_ns;
