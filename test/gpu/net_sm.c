@@ -10,7 +10,7 @@
  *   relaxed=1	words and completions that are due at the same time become visible in any order (0): a NIC needs
  *		no fence between two words, this one does, of 2 us
  *   sms=16	multiprocessors (8): ranks' own and these must fit on the GPU together
- *   warps=4	per multiprocessor that copy (as many as its shared memory allows)
+ *   warps=4	per multiprocessor (as many as its shared memory allows)
  *   idle=1000000	ns without a put after which the kernel ends (1 ms): freeing memory waits for it
  *   host=1	the CPU device, even where there is a GPU
  * What differs from a NIC: the bytes of a put over 32 bytes may be there before its time or turn. Words, completions
