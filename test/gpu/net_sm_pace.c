@@ -171,7 +171,8 @@ static void long_arrived(struct net_rank *me, uint32_t imm, void *arg)
 	*(uint32_t *)arg = imm;
 }
 
-/* Each rank to the next one: contexts choose among the pieces differently. */
+/* Each rank to the next one: contexts choose among the pieces differently. An immediate that came too early shows on a
+ * GPU only: on the CPU device the copies are done before the host looks. */
 static void run_long(struct net_rank *me)
 {
 	ncclEpNetPut_v1_t put = {
