@@ -176,6 +176,8 @@ static int fits_ll(const struct perf_opts *opts)
 {
 	if (opts->layout == PERF_FLAT)
 		return complain(opts, "-l: ll supports expert and rank");
+	if (opts->staged && opts->graph)
+		return complain(opts, "-s excludes -G: a graph is of whole operations");
 	if (opts->graph_rounds > 1 && !opts->graph)
 		return complain(opts, "--graph-rounds needs -G");
 	if (opts->memcpy && opts->puts)

@@ -330,6 +330,8 @@ static int sm_regMr(void *c, const ncclEpNetMem_v1_t *mem, void *key, void **out
 	if ((rc = mem_address(f->dev, mem, mr)) || (rc = sm_region_get(f, &mr->own.region, &mr->own.serial))) {
 		comm->net->log(NCCL_EP_NET_WARN, "sm: rank %d: cannot register %zu bytes: %s", comm->rank, mem->size,
 			       ep_last_error());
+		if (mr->pin.host)
+			f->dev->ops->unpin(f->dev, &mr->pin);
 		free(mr);
 		return rc;
 	}
@@ -447,6 +449,9 @@ static int sm_iput(void *c, const ncclEpNetPut_v1_t *put, void **request)
 		return -EINVAL;
 	if (ctx->next - ctx->first + pieces(put->size) + 1 > EP_NIC_ENTRIES)
 		return 0;
+	/* A running kernel takes what is posted to a context that it serves, also if it does not serve the port. */
+	if (!sm_serves(ctx->comm->net->fabric, ctx->number))
+		return sm_kick(ctx->comm->net->fabric, ctx->number);
 	pthread_mutex_lock(&ctx->slot->lock);
 	if (!(rc = peer_check(ctx->comm, put->peer, &dst->far[put->peer]))) {
 		do {
@@ -482,7 +487,7 @@ static bool covered(struct ctx *ctx, const struct entry *e)
 
 	if (!ctx->comm->net->fabric->config.unordered)
 		return e->done;
-	if ((int32_t)(*at - ctx->first) < 0)
+	if (*at - ctx->first > EP_NIC_ENTRIES) /* before it, however long ago */
 		*at = ctx->first;
 	while ((int32_t)(e->number - *at) > 0 &&
 	       (ctx->entry[*at % EP_NIC_ENTRIES].peer != e->peer || ctx->entry[*at % EP_NIC_ENTRIES].done))

@@ -81,6 +81,9 @@ int sm_inbox_add(struct sm_inbox *in, uint32_t value);
 /* How many. */
 int sm_inbox_take(struct sm_inbox *in, uint32_t *imms, int max);
 
+/* Whether the last launch serves the slot and all ports; so do all later ones. */
+bool sm_serves(struct sm_fabric *f, uint32_t slot);
+
 /*
  * Launches the kernel unless it runs and serves this slot. Called after a put, and again by progress while puts are in
  * flight: that no put is lost to a kernel that ends stands on this alone. Whatever the kernel saw when it decided to

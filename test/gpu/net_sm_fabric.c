@@ -224,17 +224,16 @@ static int launch(struct sm_fabric *f)
 	return 0;
 }
 
-static bool serves(struct sm_fabric *f, uint32_t slot, uint32_t *number)
+bool sm_serves(struct sm_fabric *f, uint32_t slot)
 {
-	*number = __atomic_load_n(&f->launched, __ATOMIC_ACQUIRE);
 	return slot < __atomic_load_n(&f->contexts, __ATOMIC_RELAXED) &&
 	       __atomic_load_n(&f->wanted_ports, __ATOMIC_RELAXED) <= __atomic_load_n(&f->ports, __ATOMIC_RELAXED);
 }
 
 int sm_kick(struct sm_fabric *f, uint32_t slot)
 {
-	uint32_t number;
-	bool served = serves(f, slot, &number), ended;
+	uint32_t number = __atomic_load_n(&f->launched, __ATOMIC_ACQUIRE);
+	bool served = sm_serves(f, slot), ended;
 	int rc = 0;
 
 	ended = __atomic_load_n(&f->board->ended, __ATOMIC_ACQUIRE) == number;

@@ -103,9 +103,11 @@ shows 'set NCCL_EP_RANKS_PER_NODE'
 # Invalid options.
 for bad in '-y' '-e' '-e 0' '-b 8 -e 4' '-n x' '-t 3 -x 8' '-l flat' '--bwd' '--zero-copy maybe' '-a ht -s' '-a ht -M' \
 	'-M -P' '-a ht -q ds' '-a ht -l rank' '-a ht --align 3 -l em' '-a ht --align 4' '-a ht --drop' \
-	'-a ht --eager --max-recv 9999' '-a ht -e 64 --max-recv 32' '-a ht --graph-update' '--graph-rounds 4' '-a ht -G --graph-rounds 4' '-e 4 more'; do
+	'-a ht --eager --max-recv 9999' '-a ht -e 64 --max-recv 32' '-a ht --graph-update' '-a ht -G --graph-rounds 4' '-s -G' '-e 4 more'; do
 	# shellcheck disable=SC2086 # words
 	runs 2 $bad
 done
+runs 2 --graph-rounds 4
+shows 'graph-rounds needs -G'
 [ $failed = 0 ] && echo 'passed'
 exit $failed
