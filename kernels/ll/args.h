@@ -30,6 +30,7 @@ enum ep_ll_flag {
 	EP_LL_MASK = 1 << 7,	   /* a silent rank is masked instead of an error */
 	EP_LL_COLUMNS = 1 << 8,	  /* out_scales, 32 bits each, is by columns; in the window scales are with their row */
 	EP_LL_EXPONENTS = 1 << 9, /* with EP_LL_COLUMNS: of four scales their exponents, in one word */
+	EP_LL_MANY = 1 << 10,	  /* the group has far ranks, and room for more than EP_LL_FEW tokens */
 	/* What ll_dispatch, ll_combine and their _far cannot; the kernels _any can all. */
 	EP_LL_RARE = EP_LL_MASK | EP_LL_COLUMNS | EP_LL_EXPONENTS,
 };
@@ -158,7 +159,7 @@ struct ep_ll_args {
 	/* [tmax][topk] with masks: the slot to which the row of (token, k) returns; of a far rank: its number */
 	uint32_t *sent_slot;
 	struct ep_ll_back *back; /* [nranks] of far ranks */
-	/* [tmax] with far ranks: the tokens, about in the order in which their rows return */
+	/* [tmax] with EP_LL_MANY: the tokens, about in the order in which their rows return */
 	uint32_t *order;
 	uint8_t *const *window;	 /* [nranks], in device memory */
 	uint8_t *const *control; /* [nranks], in device memory */

@@ -117,7 +117,7 @@ GX_DEV uint32_t ll_step_length(const struct ll *ll, uint32_t rows)
 {
 	uint32_t n = ll->op.nranks, sum = 0;
 
-	if (rows <= gx_blocks() * gx_warps() || n > EP_LL_STEPS_RANKS || ll->a->shape.masked)
+	if (!ll_has_steps(ll) || rows <= gx_blocks() * gx_warps())
 		return 0;
 	for (uint32_t r0 = 0; r0 < n; r0 += GX_WARP) {
 		uint32_t some = ll_step_rows(ll, r0 + gx_lane());
@@ -185,7 +185,8 @@ GX_DEV void ll_return_part(struct ll *ll, uint32_t length, uint32_t far, uint32_
 		ll_signal(ll, far);
 }
 
-/* Far ranks' rows first: they take longest, and near ones are written meanwhile. */
+/* Far ranks' rows first: they take longest, and near ones are written meanwhile. Two copies of the code: with one,
+ * ptxas spills registers where rows are summed. */
 GX_DEV void ll_return(struct ll *ll)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -306,7 +307,7 @@ GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
 	uint32_t token = gx_shfl_u32(ll->token, 0);
 
 	/* In the order in which rows return; of no use where each block has one token at most. */
-	if (ll->op.far && token < a->tokens && a->tokens > gx_blocks() && !a->shape.masked)
+	if (ll_has_steps(ll) && token < a->tokens && a->tokens > gx_blocks())
 		token = a->order[token];
 	if (gx_lane() == 0) {
 		*terms->token = token;
@@ -378,19 +379,26 @@ GX_DEV void ll_combine_run(const struct ep_ll_args *a, const struct ep_far *far,
 	ll_close(&ll);
 }
 
-/* Four kernels, as for dispatch. */
+/* Five kernels, as for dispatch. */
 GX_KERNEL(ll_combine)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_combine_run(&a, NULL, EP_LL_RARE, shared);
+	ll_combine_run(&a, NULL, EP_LL_RARE | EP_LL_MANY, shared);
 }
 
 GX_KERNEL(ll_combine_any)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_combine_run(&a, NULL, 0, shared);
+	ll_combine_run(&a, NULL, EP_LL_MANY, shared);
+}
+
+GX_KERNEL(ll_combine_far_few)(GX_ARGS(struct ep_ll_args) a)
+{
+	GX_DYN_SHARED(shared);
+
+	ll_combine_run(&a, &a.far, EP_LL_RARE | EP_LL_MANY, shared);
 }
 
 GX_KERNEL(ll_combine_far)(GX_ARGS(struct ep_ll_args) a)

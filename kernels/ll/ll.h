@@ -338,7 +338,7 @@ GX_DEV uint32_t ll_far_warps(const struct ll *ll, uint32_t items, uint32_t part)
 {
 	uint32_t some = gx_warps() / part;
 
-	return ll->op.far && some != 0 && items > gx_blocks() * some ? some : gx_warps();
+	return ll_is(ll, EP_LL_MANY) && some != 0 && items > gx_blocks() * some ? some : gx_warps();
 }
 
 /* All lanes, when an item's stores are on their way; not earlier: it would keep the next one from an idle warp. */

@@ -93,7 +93,7 @@ GX_DEV uint32_t ll_claim_source(struct ll *ll, uint32_t source, uint32_t *ahead,
 		total = gx_ld_relaxed_u32(&head[EP_LL_ROWS]);
 		back_to = gx_ld_relaxed_u32(&head[EP_LL_BACK_AT]);
 		back = gx_ld_relaxed_u32(&head[EP_LL_BACK]);
-		each = gx_ld_relaxed_u32(&head[EP_LL_EACH]);
+		each = ll_has_steps(ll) ? gx_ld_relaxed_u32(&head[EP_LL_EACH]) : 0;
 	}
 	gx_syncwarp();
 	for (uint32_t e = gx_lane(); mine && e < experts; e += GX_WARP) {
@@ -331,7 +331,7 @@ GX_DEV uint32_t ll_wait_counts(struct ll *ll, uint32_t source, uint32_t *rows)
 	uint64_t at = ep_ll_counted_at(ll->op.nranks, source);
 
 	*rows = ll_far(ll, source);
-	if (!*rows || !ll_counts_first(ll))
+	if (!*rows || !ll_has_steps(ll))
 		return ll_wait_source(ll, source, ep_ll_signal_at(source));
 	if (!ll_wait_source(ll, source, at))
 		return 0;

@@ -113,6 +113,13 @@ GX_DEV uint64_t *ll_word(const struct ll *ll, uint32_t rank, uint64_t at)
 	return (uint64_t *)(ll->a->control[rank] + at);
 }
 
+/* Whether many rows between far ranks come by steps, in a dispatch behind their counts. A property of the group, so
+ * that all ranks know. */
+GX_DEV uint32_t ll_has_steps(const struct ll *ll)
+{
+	return ll_is(ll, EP_LL_MANY) && !ll->a->shape.masked && ll->op.nranks <= EP_LL_STEPS_RANKS;
+}
+
 /* Combine: how many of the rows that return from one rank to another, far one share a put. Both know. */
 GX_DEV uint32_t ll_join_back(const struct ll *ll, uint32_t rows)
 {
@@ -128,18 +135,9 @@ GX_DEV uint32_t ll_step_of(const struct ll *ll, uint32_t rows, uint32_t number)
 {
 	uint32_t join = ll_join_back(ll, rows), step = number / join;
 
-	if (rows < 2 * EP_LL_JOIN || step >= rows / join || ll->a->shape.masked || ll->op.nranks > EP_LL_STEPS_RANKS)
+	if (!ll_has_steps(ll) || rows < 2 * EP_LL_JOIN || step >= rows / join)
 		return EP_LL_STEPS_EACH;
 	return step < EP_LL_STEPS_EACH ? step : EP_LL_STEPS_EACH;
-}
-
-/* Whether a far source that has many rows tells of its counts before them: a property of the group, so that all ranks
- * know. */
-GX_DEV uint32_t ll_counts_first(const struct ll *ll)
-{
-	const struct ep_ll_shape *s = &ll->a->shape;
-
-	return ll->op.far && s->tmax > EP_LL_FEW && !s->masked && s->nranks <= EP_LL_STEPS_RANKS;
 }
 
 /* This rank's own: without the table, whose load takes most of a microsecond on a GPU. */

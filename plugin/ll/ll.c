@@ -56,11 +56,19 @@ static size_t useful_rows(const struct ep_ll_args *a)
 	return others > a->tokens ? others : a->tokens + 1;
 }
 
-/* [across nodes][what few launches need][combine] */
-static const enum ep_kernel kernels[2][2][2] = {
-	{ { EP_K_ll_dispatch, EP_K_ll_combine }, { EP_K_ll_dispatch_any, EP_K_ll_combine_any } },
-	{ { EP_K_ll_dispatch_far, EP_K_ll_combine_far }, { EP_K_ll_dispatch_far_any, EP_K_ll_combine_far_any } },
-};
+/* The smallest kernel that has all the code a launch needs. */
+static enum ep_kernel kernel_of(const struct ep_ll_args *a, bool across, bool combine)
+{
+	if (a->flags & EP_LL_RARE && across)
+		return combine ? EP_K_ll_combine_far_any : EP_K_ll_dispatch_far_any;
+	if (a->flags & EP_LL_RARE)
+		return combine ? EP_K_ll_combine_any : EP_K_ll_dispatch_any;
+	if (a->flags & EP_LL_MANY)
+		return combine ? EP_K_ll_combine_far : EP_K_ll_dispatch_far;
+	if (across)
+		return combine ? EP_K_ll_combine_far_few : EP_K_ll_dispatch_far_few;
+	return combine ? EP_K_ll_combine : EP_K_ll_dispatch;
+}
 
 static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, unsigned sms, struct ep_ll_args *a, void *stream)
 {
@@ -78,7 +86,7 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, unsigned s
 
 	if (rc)
 		return rc;
-	l.kernel = kernels[group->link != NULL][(a->flags & EP_LL_RARE) != 0][!dispatch];
+	l.kernel = kernel_of(a, group->link != NULL, !dispatch);
 	l.grid = plan.grid;
 	l.block = plan.block;
 	l.shared = ep_ll_shared_bytes(a, plan.block / group->dev->warp);
