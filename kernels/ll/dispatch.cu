@@ -514,6 +514,10 @@ GX_DEV void ll_publish(struct ll *ll)
 		     i += gx_threads())
 			a->out_idx[(uint64_t)r * s->tmax * s->topk + i] = -1;
 	}
+	/* No row returns to a source that did not come, and a combine may follow. */
+	for (uint32_t r = gx_tid(); ll_is(ll, EP_LL_MASK) && r < s->nranks; r += gx_threads())
+		if (ll_far(ll, r) && gx_ld_relaxed_u32(&ll->src_ready[r]) == 0)
+			a->back[r].rows = a->back[r].to = 0;
 	if (gx_tid() == 0) {
 		a->handle->rows = gx_ld_relaxed_u32(&a->state->listed);
 		a->handle->far_rows = gx_ld_relaxed_u32(&a->state->listed_far);

@@ -30,8 +30,8 @@ GX_DEV uint32_t ll_list(struct ll *ll, uint32_t n)
 	return gx_dev_add_relaxed_u32(&ll->a->state->listed, n);
 }
 
-/* All lanes: room for the entries of a far source, from the list's end on; the first's number. With masks a combine may
- * follow though not all are written, and it returns all that is listed: so each is some row. */
+/* All lanes: room for the entries of a far source, from the list's end on; the first's number. A combine returns all
+ * that is listed, also what no row that came was for: so each is some row that returns to that source. */
 GX_DEV uint32_t ll_list_far(struct ll *ll, uint32_t source, uint32_t rows)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -40,7 +40,7 @@ GX_DEV uint32_t ll_list_far(struct ll *ll, uint32_t source, uint32_t rows)
 	if (gx_lane() == 0)
 		first = gx_dev_add_relaxed_u32(&a->state->listed_far, rows);
 	first = gx_shfl_u32(first, 0);
-	for (uint32_t i = gx_lane(); ll_is(ll, EP_LL_MASK) && i < rows; i += GX_WARP) {
+	for (uint32_t i = gx_lane(); i < rows; i += GX_WARP) {
 		struct ep_ll_entry some = { 0, source, i, 0 };
 
 		*ll_entry(a, 1, (uint64_t)first + i) = some;
@@ -64,7 +64,8 @@ GX_DEV uint32_t ll_back_fits(const struct ll *ll, uint32_t at, uint32_t rows)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 
-	return rows <= (uint64_t)s->tmax * s->fan && (s->masked || (uint64_t)at + rows <= (uint64_t)s->tmax * s->topk);
+	return rows <= (uint64_t)s->tmax * s->fan &&
+	       (s->masked ? at == 0 : (uint64_t)at + rows <= (uint64_t)s->tmax * s->topk);
 }
 
 /* Where a source's rows start in each expert, and how many a far one has: by the first warp that sees its signal, so
