@@ -31,7 +31,7 @@ enum ep_ll_flag {
 	EP_LL_COLUMNS = 1 << 8,	  /* out_scales, 32 bits each, is by columns; in the window scales are with their row */
 	EP_LL_EXPONENTS = 1 << 9, /* with EP_LL_COLUMNS: of four scales their exponents, in one word */
 	EP_LL_MANY = 1 << 10,	  /* the group has far ranks, and room for more than EP_LL_FEW tokens */
-	/* What ll_dispatch, ll_combine and their _far cannot; the kernels _any can all. */
+	/* What only the kernels _any can; of the others, those for far ranks but _far_few can EP_LL_MANY. */
 	EP_LL_RARE = EP_LL_MASK | EP_LL_COLUMNS | EP_LL_EXPONENTS,
 };
 
@@ -156,7 +156,8 @@ struct ep_ll_args {
 	struct ep_ll_handle *handle;
 	struct ep_ll_entry *list; /* [nranks * tmax * fan] rows of other ranks */
 	int32_t *home_row;	  /* [tmax][topk] the row of (token, k) if it is on this rank, or -1 */
-	/* [tmax][topk] with masks: the slot to which the row of (token, k) returns; of a far rank: its number */
+	/* [tmax][topk] with masks: the slot to which the row of (token, k) returns, or EP_LL_UNSENT; of a far rank: its
+	 * number */
 	uint32_t *sent_slot;
 	struct ep_ll_back *back; /* [nranks] of far ranks */
 	/* [tmax] with EP_LL_MANY: the tokens, about in the order in which their rows return */
@@ -221,6 +222,8 @@ struct ep_ll_source_args {
 	int32_t *tokens; /* [per_rank][nranks * tmax] the token of a row at its source; rows past the count untouched */
 	int64_t *ranges; /* [per_rank][nranks] first row << 32 | rows */
 };
+
+#define EP_LL_UNSENT UINT32_MAX
 
 #define EP_LL_LINE 64u /* a signal has a cache line of its own: on the CPU it would be falsely shared */
 

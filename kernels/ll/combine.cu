@@ -257,14 +257,21 @@ GX_DEV uint32_t ll_far_slot(const struct ll *ll, uint32_t peer, uint32_t k, uint
 	return from + number;
 }
 
+/* Whether the row of rank peer at that position returns. */
+GX_DEV uint32_t ll_returns(const struct ll *ll, uint32_t peer, uint32_t k)
+{
+	return !ll_off(ll, peer) && !(ll_is(ll, EP_LL_MASK) && ll->a->sent_slot[k] == EP_LL_UNSENT);
+}
+
 /* As ll_wait: the row of rank peer at that position, or NULL. */
 GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t peer, uint32_t k)
 {
 	const struct ep_ll_args *a = ll->a;
 	const struct ep_ll_shape *s = &a->shape;
 	uint32_t own = peer == s->rank && ll->direct;
-	uint32_t waits = peer != LL_NOBODY && !own && !ll_off(ll, peer), far = waits && ll_far(ll, peer), slot = 0, ok;
+	uint32_t waits = peer != LL_NOBODY && !own && ll_returns(ll, peer, k), far = waits && ll_far(ll, peer);
 	uint64_t at = waits ? ep_ll_signal_at(peer) : 0;
+	uint32_t slot = 0, ok;
 
 	if (far)
 		slot = ll_far_slot(ll, peer, k, &at);

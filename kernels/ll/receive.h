@@ -369,7 +369,7 @@ GX_DEV void ll_recv_source(struct ll *ll, uint32_t source)
 	if (ok)
 		total = gx_ld_relaxed_u32(far ? &ll->src_rows[source] : (const uint32_t *)ll_in(ll, source));
 	if (far) {
-		each = total >> LL_EACH_SHIFT;
+		each = ll_has_steps(ll) ? total >> LL_EACH_SHIFT : 0;
 		total %= 1u << LL_EACH_SHIFT;
 	}
 	if (total > a->shape.tmax || ok == LL_MALFORMED) {

@@ -66,8 +66,7 @@ static struct rig_cfg cfg_of(const struct lie *lie)
 				       .hidden = HIDDEN,
 				       .token = NUM_BF16,
 				       .combine = NUM_BF16 };
-	/* Tokens are fewer than tmax for most seeds: what is added to a count is still possible. */
-	cfg.data = (struct ll_data){ .seed = 3, .fill = LL_FILL_RANDOM, .route = LL_ROUTE_UNIFORM };
+	cfg.data = (struct ll_data){ .seed = 3, .fill = LL_FILL_FULL, .route = LL_ROUTE_UNIFORM };
 	return cfg;
 }
 
