@@ -8,9 +8,9 @@ tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 passed=0 failed=0
 
-# The C library's headers, without /usr/local, where CUDA may be.
-bare="-nostdinc -isystem $($cc -print-file-name=include) -isystem /usr/include"
-for dir in /usr/include/*-linux-gnu*; do
+# The compiler's and the C library's headers, without /usr/local, where CUDA may be.
+bare=-nostdinc
+for dir in $(LC_ALL=C $cc -E -Wp,-v -xc /dev/null 2>&1 >/dev/null | sed -n 's/^ \(\/.*\)$/\1/p' | grep -v '^/usr/local/'); do
 	bare="$bare -isystem $dir"
 done
 
