@@ -81,7 +81,7 @@ int sm_inbox_add(struct sm_inbox *in, uint32_t value);
 /* How many. */
 int sm_inbox_take(struct sm_inbox *in, uint32_t *imms, int max);
 
-/* Whether the last launch serves the slot and all ports; so do all later ones. */
+/* Whether the last launch serves the slot and all ports there are: later ones do, until there are more. */
 bool sm_serves(struct sm_fabric *f, uint32_t slot);
 
 /*
