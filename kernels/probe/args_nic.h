@@ -86,17 +86,18 @@ struct ep_nic_state {
 EP_SIZE_IS(ep_nic_state, 32 + EP_NIC_ENTRIES * 72 + EP_NIC_PORTS * (12 + EP_NIC_ENTRIES * 4));
 
 struct ep_nic_wire {
-	uint64_t free; /* gx_clock_ns from which it is free */
+	uint64_t free;	       /* gx_clock_ns from which it is free, */
+	uint64_t gap, gap_end; /* and before that: of a receiver's */
 	uint32_t lock, pad;
 };
-EP_SIZE_IS(ep_nic_wire, 16);
+EP_SIZE_IS(ep_nic_wire, 32);
 
 struct ep_nic_common {
 	uint32_t stop; /* this launch ends */
 	uint32_t left; /* blocks that have finished */
 	struct ep_nic_wire sends[EP_NIC_PORTS], receives[EP_NIC_PORTS];
 };
-EP_SIZE_IS(ep_nic_common, 8 + EP_NIC_PORTS * 32);
+EP_SIZE_IS(ep_nic_common, 8 + EP_NIC_PORTS * 64);
 
 struct ep_nic_args {
 	struct ep_nic_queue *queue; /* [contexts] */

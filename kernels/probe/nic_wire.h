@@ -23,8 +23,44 @@ GX_DEV uint32_t nic_soon(uint64_t free, uint64_t at, uint64_t until)
 	return free <= at + (free == until ? EP_NIC_AHEAD / 2 : EP_NIC_AHEAD);
 }
 
-/* All lanes, each on a wire of its own; NULL: none. When the span begins; NIC_LATER: not reserved, it is not free soon;
- * until: as nic_soon, or NIC_LATER: reserved whenever it is free. Another front holds the lock for two accesses. */
+/* With the lock: a span on a sender's wire. When it begins, or NIC_LATER: it is not free soon, and not reserved. */
+GX_DEV uint64_t nic_send(struct ep_nic_wire *wire, uint64_t at, uint64_t span, uint64_t until)
+{
+	uint64_t free = gx_ld_relaxed_u64(&wire->free), start = free > at ? free : at;
+
+	if (!nic_soon(free, at, until))
+		return NIC_LATER;
+	gx_st_relaxed_u64(&wire->free, start + span);
+	return start;
+}
+
+/*
+ * With the lock: a span on a receiver's wire, from `at` on. When it would begin if it were in one piece. What a sender
+ * reserved ahead leaves the wire idle before it: others' bytes come there first, as packets do, and the rest behind all
+ * that is reserved. One such gap is remembered, the last.
+ */
+GX_DEV uint64_t nic_receive(struct ep_nic_wire *wire, uint64_t at, uint64_t span)
+{
+	uint64_t free = gx_ld_relaxed_u64(&wire->free), gap = gx_ld_relaxed_u64(&wire->gap);
+	uint64_t end = gx_ld_relaxed_u64(&wire->gap_end), from = gap > at ? gap : at, early = 0, start;
+
+	if (end > from)
+		early = end - from < span ? end - from : span;
+	if (early != 0)
+		gx_st_relaxed_u64(&wire->gap, from + early);
+	if (early == span)
+		return from;
+	start = free > at ? free : at;
+	gx_st_relaxed_u64(&wire->free, start + span - early);
+	if (start > free) {
+		gx_st_relaxed_u64(&wire->gap, free);
+		gx_st_relaxed_u64(&wire->gap_end, start);
+	}
+	return start - early;
+}
+
+/* All lanes, each on a wire of its own; NULL: none. until: as nic_soon, or NIC_LATER: a receiver's wire. Another front
+ * holds the lock for two accesses. */
 GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span, uint64_t until)
 {
 	uint32_t waits = wire != NULL;
@@ -32,12 +68,10 @@ GX_DEV uint64_t nic_reserve(struct ep_nic_wire *wire, uint64_t at, uint64_t span
 
 	for (uint32_t spin = 0; gx_ballot((int)waits) != 0; spin++) {
 		if (waits && gx_dev_cas_acquire_u32(&wire->lock, 0, 1) == 0) {
-			uint64_t free = gx_ld_relaxed_u64(&wire->free);
-
-			start = free > at ? free : at;
-			start = until == NIC_LATER || nic_soon(free, at, until) ? start : NIC_LATER;
-			if (start != NIC_LATER)
-				gx_st_relaxed_u64(&wire->free, start + span);
+			if (until == NIC_LATER)
+				start = nic_receive(wire, at, span);
+			else
+				start = nic_send(wire, at, span, until);
 			gx_dev_st_release_u32(&wire->lock, 0);
 			waits = 0;
 		}
