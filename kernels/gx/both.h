@@ -12,6 +12,9 @@
 /* Threads per block. 1024 would leave 64 registers for each, and rowsig spills at that; 512 leaves 128. */
 #define EP_THREADS_MAX 512
 
+/* Warps of a block of an LL dispatch, whose kernels are compiled for no more: with the registers of 16 they spill. */
+#define EP_LL_DISPATCH_WARPS 8
+
 /* Bytes in front of the row in a stage (a warp's shared memory): the copy engine's mbarrier. */
 #define EP_STAGE_HEAD 128u
 

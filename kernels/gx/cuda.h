@@ -12,7 +12,9 @@
 /* __grid_constant__: taking the address of the arguments does not copy them to local memory. */
 #define GX_ARGS(type) const __grid_constant__ type
 /* At least one block per multiprocessor: without the 1, ptxas aims at two and spills. */
-#define GX_KERNEL(name) extern "C" __global__ void __launch_bounds__(EP_THREADS_MAX, 1) EP_KERNEL_SYMBOL(name)
+#define GX_KERNEL_WARPS(name, warps) \
+	extern "C" __global__ void __launch_bounds__((warps) * GX_WARP, 1) EP_KERNEL_SYMBOL(name)
+#define GX_KERNEL(name) GX_KERNEL_WARPS(name, EP_THREADS_MAX / GX_WARP)
 
 #include "kernels/gx/both.h"
 
@@ -135,6 +137,11 @@ GX_DEV uint32_t gx_dev_cas_acquire_u32(uint32_t *p, uint32_t old, uint32_t value
 GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
 {
 	asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+
+GX_DEV void gx_dev_st_release_u64(uint64_t *p, uint64_t value)
+{
+	asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(p), "l"(value) : "memory");
 }
 
 /* One store of 16 bytes: one PCIe packet instead of two. The halves may still become visible separately. */

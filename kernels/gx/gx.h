@@ -10,6 +10,7 @@
  *   scalar.h  the host, warps of one lane, one thread per kernel: the CPU device
  *
  *   GX_KERNEL(name)(GX_ARGS(struct tag) a)	the entry point of an entry of kernels/list.h
+ *   GX_KERNEL_WARPS(name, warps)		the same of a kernel whose blocks never have more: it has more registers
  *   GX_DEV, GX_SHARED, GX_DYN_SHARED(name)	function, variable, the launch's shared memory (128-byte aligned)
  *   GX_SLOW					a function that is called, not inlined: rarely executed code must not
  *						stand between the rest (a kernel's code is fetched anew at every
@@ -26,7 +27,7 @@
  *   gx_dev_add_relaxed_u32/u64			device scope: blocks of one launch among themselves
  *   gx_dev_add_acqrel_u32
  *   gx_dev_cas_acquire_u32,			a lock among them
- *   gx_dev_st_release_u32
+ *   gx_dev_st_release_u32/u64
  *   gx_st_fenced_u64x2				two words, 16-byte aligned, after a gx_fence_sys by the caller
  *   gx_fence_sys
  *   gx_end					the last block says which launch has ended, for the host

@@ -13,9 +13,10 @@
 #define GX_SHARED __attribute__((shared))
 #define GX_DYN_SHARED(name) extern __attribute__((shared, aligned(128))) uint8_t name[]
 #define GX_ARGS(type) const type
-#define GX_KERNEL(name)                                                                                         \
-	extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, EP_THREADS_MAX))) void \
+#define GX_KERNEL_WARPS(name, warps)                                                                               \
+	extern "C" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(1, (warps) * GX_WARP))) void \
 	EP_KERNEL_SYMBOL(name)
+#define GX_KERNEL(name) GX_KERNEL_WARPS(name, EP_THREADS_MAX / GX_WARP)
 
 #include "kernels/gx/both.h"
 
@@ -129,6 +130,11 @@ GX_DEV uint32_t gx_dev_cas_acquire_u32(uint32_t *p, uint32_t old, uint32_t value
 }
 
 GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
+{
+	__hip_atomic_store(p, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+}
+
+GX_DEV void gx_dev_st_release_u64(uint64_t *p, uint64_t value)
 {
 	__hip_atomic_store(p, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
 }

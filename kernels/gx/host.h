@@ -15,6 +15,7 @@
 /* A block runs in a thread of its own (simt) or in the caller's (scalar): per thread is per block. */
 #define GX_SHARED static _Thread_local
 #define GX_ARGS(type) const type
+#define GX_KERNEL_WARPS(name, warps) GX_KERNEL(name)
 #define GX_KERNEL(name) \
 	static void EP_KERNEL_SYMBOL(name) /* its address goes into the table of kernels/host/kernels.c */
 
@@ -58,6 +59,11 @@ GX_DEV uint32_t gx_dev_cas_acquire_u32(uint32_t *p, uint32_t old, uint32_t value
 }
 
 GX_DEV void gx_dev_st_release_u32(uint32_t *p, uint32_t value)
+{
+	__atomic_store_n(p, value, __ATOMIC_RELEASE);
+}
+
+GX_DEV void gx_dev_st_release_u64(uint64_t *p, uint64_t value)
 {
 	__atomic_store_n(p, value, __ATOMIC_RELEASE);
 }

@@ -68,16 +68,35 @@ GX_DEV uint32_t gx_ring_room(const struct ep_cmd_ring *ring, uint64_t need)
 	return 1;
 }
 
-/* One lane: claims n entries, *at is the first. The reads do not wait for the atomic. */
+/* One lane: a claim of n entries. The reads do not wait for the atomic, nor what follows for any of them. */
+struct gx_ring_taken {
+	uint64_t seen, dead, first;
+};
+
+GX_DEV struct gx_ring_taken gx_ring_ask(const struct ep_cmd_ring *ring, uint32_t n)
+{
+	struct gx_ring_taken t;
+
+	t.seen = gx_ld_relaxed_u64(&ring->head->seen);
+	t.dead = gx_ld_relaxed_u64(&ring->head->dead);
+	t.first = gx_dev_add_relaxed_u64(&ring->head->claim, n);
+	return t;
+}
+
+/* Whether what was asked for is free. */
+GX_DEV uint32_t gx_ring_took(const struct ep_cmd_ring *ring, struct gx_ring_taken t, uint32_t n)
+{
+	if (t.dead != 0)
+		return (uint32_t)gx_ring_give_up(ring, t.first, GX_FAILED);
+	return gx_ring_reached(t.seen, t.first + n - ring->entries) ? (uint32_t)GX_ARRIVED : GX_PENDING;
+}
+
 GX_DEV uint32_t gx_ring_take(const struct ep_cmd_ring *ring, uint32_t n, uint64_t *at)
 {
-	uint64_t seen = gx_ld_relaxed_u64(&ring->head->seen), dead = gx_ld_relaxed_u64(&ring->head->dead);
-	uint64_t first = gx_dev_add_relaxed_u64(&ring->head->claim, n);
+	struct gx_ring_taken t = gx_ring_ask(ring, n);
 
-	*at = first;
-	if (dead != 0)
-		return (uint32_t)gx_ring_give_up(ring, first, GX_FAILED);
-	return gx_ring_reached(seen, first + n - ring->entries) ? (uint32_t)GX_ARRIVED : GX_PENDING;
+	*at = t.first;
+	return gx_ring_took(ring, t, n);
 }
 
 /* One lane, once per iteration of a wait: whether its claim of n entries at `at`, a hole if never filled, has room. */
@@ -129,21 +148,27 @@ GX_DEV void gx_ring_store(const struct ep_cmd_ring *ring, uint64_t at, struct ep
 
 /*
  * A whole warp: a command of each lane that has one, to a ring of its own; id: the ring's number, GX_NO_RING: the lane
- * has none, and the result is GX_ARRIVED. Lanes of the same ring push in lane order, with one atomic: their first
- * claims and polls for all of them.
+ * has none, and the result is GX_ARRIVED. fence: R1 is made here, where it takes no longer than the claim. Lanes of the
+ * same ring push in lane order, with one atomic: their first claims and polls for all of them.
  *
  * All lanes wait together, but whoever has room stores at once. If a warp kept its claims in one ring while it waits
  * for room in another, two warps could wait for each other; and a lane's own claim may be what another one waits for.
  */
 GX_DEV enum gx_wait_result gx_ring_push_lanes(const struct ep_cmd_ring *ring, uint32_t id, struct ep_cmd cmd,
-					      const struct gx_limit *limit)
+					      const struct gx_limit *limit, uint32_t fence)
 {
+	struct gx_ring_taken taken = { 0, 0, 0 };
 	uint64_t same = gx_match_u32(id), at = 0, next = 0, mine;
 	uint32_t first = gx_popc((same & -same) - 1), n = gx_popc(same), waits = id != GX_NO_RING, now;
 	uint32_t claims = waits && gx_lane() == first, found = GX_ARRIVED;
 
 	if (claims)
-		found = gx_ring_take(ring, n, &at);
+		taken = gx_ring_ask(ring, n);
+	if (fence)
+		gx_fence_sys(); /* R1 */
+	if (claims)
+		found = gx_ring_took(ring, taken, n);
+	at = taken.first;
 	mine = gx_shfl_u64(at, first) + gx_popc(same & (((uint64_t)1 << gx_lane()) - 1));
 	for (uint32_t spin = 0;; spin++) {
 		now = gx_shfl_u32(found, first);

@@ -171,7 +171,7 @@ GX_DEV struct ep_cmd ht_step_word(const struct ht *ht, const struct ht_flow *f, 
 GX_DEV void ht_far_push(const struct ht *ht, uint32_t peer, struct ep_cmd cmd)
 {
 	struct far_cmd to = far_to(ht->op.far, peer, cmd);
-	uint32_t rc = far_push(ht->op.far, &to, &ht->op.limit);
+	uint32_t rc = far_push(ht->op.far, &to, &ht->op.limit, 0);
 
 	if (rc != 0)
 		gx_op_fail_push(&ht->op, rc, peer);

@@ -64,6 +64,7 @@ struct ep_ll_state {
 	uint32_t opens; /* with far ranks: launches that have ended, as in struct ep_cmd_open */
 	/* Zero between launches, like the arrays after this struct (ll_arrays): */
 	uint32_t send_ticket EP_LL_ALONE;
+	uint32_t near_ticket EP_LL_ALONE; /* with far ranks: of the items for near ones */
 	uint32_t send_done EP_LL_ALONE;
 	uint32_t send_far; /* the same of what goes to far ranks */
 	uint32_t counted;  /* (token, k) whose rows for far ranks are in early_rows[] */
@@ -82,7 +83,7 @@ struct ep_ll_state {
 	uint64_t barriers;	       /* number of the last; begins anew with every clean, of which all ranks know */
 	uint64_t broken; /* with masks: the failed word of this launch; the one in the control page may be another's */
 };
-EP_SIZE_IS(ep_ll_state, 896);
+EP_SIZE_IS(ep_ll_state, 1024);
 
 /* A row this rank holds for another: where it is in the expert's tensor; home rank, slot and token there. */
 struct ep_ll_entry {
@@ -165,6 +166,7 @@ struct ep_ll_args {
 	uint8_t *const *window;	 /* [nranks], in device memory */
 	uint8_t *const *control; /* [nranks], in device memory */
 	uint8_t *mine;		 /* this rank's own control page */
+	uint64_t near_ranks;	 /* of the first EP_LL_BITS ranks, as bits: control[] has them, too */
 	struct ep_far far;
 	uint64_t number; /* the handle's */
 	struct ep_kernel_report *report;
@@ -204,6 +206,11 @@ enum ep_ll_mask_op {
 	EP_LL_MASK_CHECK, /* before a combine: a rank that is behind has nothing to combine */
 	EP_LL_BARRIER,
 };
+
+#define EP_LL_BITS 64u
+
+/* Blocks that sum a token between them at most: a multiprocessor loads little at a time, above all across PCIe. */
+#define EP_LL_PARTS 4u
 
 #define EP_LL_MASK_BITS 16384u /* ranks per launch of query and update */
 
@@ -368,10 +375,17 @@ EP_BOTH uint64_t ep_ll_joins(const struct ep_ll_shape *s)
 	return ((uint64_t)s->tmax * s->per_rank + EP_LL_JOIN - 1) / EP_LL_JOIN;
 }
 
-/* state: the struct and the arrays after it, in 32-bit words (ll_arrays); far: the group has far ranks */
+/* state: the struct and the arrays after it, in 32-bit words (ll_arrays); first src_ready in lines of its own, because
+ * warps that poll it delay accesses to the rest of its line; far: the group has far ranks */
+EP_BOTH uint64_t ep_ll_ready_words(uint32_t nranks)
+{
+	return ((uint64_t)nranks + 31) / 32 * 32;
+}
+
 EP_BOTH uint64_t ep_ll_state_size(const struct ep_ll_shape *s, uint32_t far)
 {
-	uint64_t words = 7 * (uint64_t)s->nranks + s->experts + s->per_rank + (uint64_t)s->nranks * s->per_rank;
+	uint64_t words = ep_ll_ready_words(s->nranks) + 6 * (uint64_t)s->nranks + s->experts + s->per_rank +
+			 (uint64_t)s->nranks * s->per_rank;
 	uint64_t of_far = s->nranks * (2 + ep_ll_joins(s)) + s->experts;
 
 	return sizeof(struct ep_ll_state) + (words + (far ? of_far : 0)) * 4;
@@ -386,7 +400,7 @@ EP_BOTH uint64_t ep_ll_list_room(const struct ep_ll_shape *s)
 /* shared memory: [warps] stages for gx_bulk, [warps] routings of a token, two sets of the block's terms of a sum */
 EP_BOTH uint32_t ep_ll_route_bytes(const struct ep_ll_args *a)
 {
-	return (uint32_t)ep_ll_pad((uint64_t)a->shape.topk * 28);
+	return (uint32_t)ep_ll_pad((uint64_t)a->shape.topk * 36);
 }
 
 EP_BOTH uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)
@@ -396,7 +410,7 @@ EP_BOTH uint64_t ep_ll_terms_at(const struct ep_ll_args *a, uint32_t warps)
 
 EP_BOTH uint64_t ep_ll_terms_bytes(const struct ep_ll_args *a)
 {
-	return ep_ll_pad((uint64_t)a->shape.topk * 12 + 4);
+	return ep_ll_pad((uint64_t)a->shape.topk * 12 + 8);
 }
 
 EP_BOTH uint64_t ep_ll_shared_bytes(const struct ep_ll_args *a, uint32_t warps)

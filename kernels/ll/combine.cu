@@ -13,7 +13,7 @@
 
 #define LL_ONE_RETURNS 4u /* in so many warps begins with far ranks, the others wait for them */
 
-/* Rows that return to a far home or LL_NOBODY, from their first number on. To be pushed after a gx_fence_sys. */
+/* Rows that return to a far home or LL_NOBODY, from their first number on. */
 GX_DEV struct far_cmd ll_put_rows(const struct ll *ll, uint32_t home, uint32_t first, uint32_t rows)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -42,42 +42,45 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	const struct ep_ll_args *a = ll->a;
 	const uint8_t *src = a->in + (uint64_t)row * a->row_bytes;
 	uint32_t room = gx_bulk_room(&ll->bulk), ok, far = ll_far(ll, home), seen = ll_seen_free(ll, home);
+	uint32_t back = far ? a->back[home].rows : 0, join;
 	struct far_cmd put;
-	uint32_t join;
 	uint8_t *dst;
 
-	ok = gx_lane() == 0 && !ll_off(ll, home);
-	if (!seen)
-		ok = ll_wait_free(ll, ok ? home : LL_NOBODY) && ok;
-	if (!gx_shfl_u32(ok, 0))
-		return;
-	ll->freed |= ll_free_bit(home);
+	/* All that needs no free buffer is on its way when that is waited for. */
+	gx_bulk_load_own(&ll->bulk, src, a->row_bytes < room ? a->row_bytes : room);
 	if (far)
 		dst = ll_out(ll, home) + (uint64_t)slot * a->row_pitch;
 	else
 		dst = a->window[home] + ll->buffer * a->buffer_bytes + ll_slot_at(ll, ll_there(ll, home), slot);
+	ok = gx_lane() == 0 && !ll_off(ll, home);
+	if (!seen)
+		ok = ll_wait_free(ll, ok ? home : LL_NOBODY) && ok;
+	if (!gx_shfl_u32(ok, 0)) {
+		gx_bulk_row(&ll->bulk); /* no load is in flight when the block ends */
+		return;
+	}
+	ll->freed |= ll_free_bit(home);
 	gx_syncwarp();
 	if (!seen)
 		gx_fence_proxy(); /* A4 */
 	for (uint32_t at = 0; at < a->row_bytes; at += room) {
 		uint32_t n = a->row_bytes - at < room ? a->row_bytes - at : room;
 
-		gx_bulk_load(&ll->bulk, src + at, n);
+		if (at > 0)
+			gx_bulk_load_own(&ll->bulk, src + at, n);
 		gx_bulk_store(&ll->bulk, dst + at, 0, n);
 	}
 	if (!far)
 		return;
-	join = ll_join_back(ll, a->back[home].rows);
+	join = ll_join_back(ll, back);
 	put = ll_put_step(ll, gx_lane(), home, slot, join);
 	gx_bulk_drain(&ll->bulk);
 	ok = gx_lane() == 0 && ll_joins(ll, home, slot, join);
 	if (!gx_shfl_u32(ok, 0))
 		return;
-	if (ok)
-		gx_fence_sys(); /* R1 of gx/ring.h */
-	ll_push(ll, put);
+	ll_push(ll, put, 1);
 	for (uint32_t i = GX_WARP; i < 2; i += GX_WARP)
-		ll_push(ll, ll_put_step(ll, i + gx_lane(), home, slot, join));
+		ll_push(ll, ll_put_step(ll, i + gx_lane(), home, slot, join), 0);
 }
 
 /* To far ranks, with the rows that no put has carried yet, in one push: a lane for each command. */
@@ -91,9 +94,7 @@ GX_DEV void ll_signal_far_ranks(const struct ll *ll)
 
 		if (rest != 0)
 			to = ll_put_rows(ll, r, ll_rest(ll, r, rows, join), rest);
-		if (i0 == 0)
-			gx_fence_sys();
-		ll_push(ll, to);
+		ll_push(ll, to, i0 == 0);
 	}
 }
 
@@ -155,16 +156,16 @@ GX_DEV uint32_t ll_by_steps(const struct ll *ll, uint32_t item, uint32_t length)
 }
 
 /*
- * Items of one part, from first on: far ranks' rows by steps of that length or, if it is 0, by the list; or near ones'
- * rows and, in a staged operation, (token, k) of this rank, because own rows must not stay in the caller's tensor. Then
- * an empty one, for a rank without rows.
+ * Items of one part: far ranks' rows by steps of that length or, if it is 0, by the list; or near ones' rows and, in a
+ * staged operation, (token, k) of this rank, because own rows must not stay in the caller's tensor. Then an empty one,
+ * for a rank without rows.
  */
-GX_DEV void ll_return_part(struct ll *ll, uint32_t length, uint32_t far, uint32_t first, uint32_t rows, uint32_t own)
+GX_DEV void ll_return_part(struct ll *ll, uint32_t length, uint32_t far, uint32_t rows, uint32_t own)
 {
 	const struct ep_ll_args *a = ll->a;
 	uint32_t items = rows + own + 1, item, n = 0;
 
-	for (; (item = gx_shfl_u32(ll->ticket, 0) - first) < items; n++) {
+	for (; (item = gx_shfl_u32(ll->ticket, 0)) < items; n++) {
 		if (item < rows) {
 			uint32_t i = length ? ll_by_steps(ll, item, length) : item;
 
@@ -179,7 +180,7 @@ GX_DEV void ll_return_part(struct ll *ll, uint32_t length, uint32_t far, uint32_
 			ll_return_row(ll, (uint32_t)ll->a->home_row[at], a->shape.rank,
 				      a->shape.masked ? ll->a->sent_slot[at] : at);
 		}
-		ll_next(ll);
+		ll_next(ll, far);
 	}
 	if (ll_finished(ll, far, n, items))
 		ll_signal(ll, far);
@@ -204,16 +205,15 @@ GX_DEV void ll_return(struct ll *ll)
 		ll->ticket = gx_op_take(&a->state->send_ticket);
 	dead = gx_shfl_u32(gx_lane() == 0 && ll_dead(ll), 0);
 	if (far && begins && !dead) {
-		ll_return_part(ll, length, 1, 0, far_rows, 0);
+		ll_return_part(ll, length, 1, far_rows, 0);
 		gx_fence_proxy(); /* the end of the part has acquired */
 	}
-	if (warps < gx_warps()) {
+	if (warps < gx_warps())
 		gx_syncthreads();
-		if (!begins)
-			ll->ticket = gx_op_take(&a->state->send_ticket);
-	}
+	if (far)
+		ll->ticket = gx_op_take(ll_tickets(ll, 0));
 	if (!dead)
-		ll_return_part(ll, 0, 0, first, rows, own);
+		ll_return_part(ll, 0, 0, rows, own);
 }
 
 /* ---- receive ---- */
@@ -291,7 +291,7 @@ GX_DEV const uint8_t *ll_term(struct ll *ll, uint32_t peer, uint32_t k)
 struct ll_terms {
 	const uint8_t **row;
 	float *weight;
-	uint32_t *token;
+	uint32_t *token; /* and which part of it */
 };
 
 /* After the warps' stages, which hold the copy engine's mbarriers. */
@@ -307,17 +307,27 @@ GX_DEV struct ll_terms ll_terms_at(const struct ll *ll, uint8_t *shared, uint32_
 	return terms;
 }
 
+/* Where far ranks' rows may be across PCIe and blocks are more than tokens, several share a token. In a node that gains
+ * nothing, and the loop that sums has no register to spare. */
+GX_DEV uint32_t ll_parts(const struct ll *ll)
+{
+	uint32_t n = ll->a->tokens, parts = ll->op.far && n != 0 && GX_WARP > 1 ? gx_blocks() / n : 1;
+
+	return parts > EP_LL_PARTS ? EP_LL_PARTS : parts == 0 ? 1 : parts;
+}
+
 /* The next token's terms, by one warp, one k per lane, while the other warps sum the token before. */
-GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
+GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms, uint32_t parts)
 {
 	const struct ep_ll_args *a = ll->a;
-	uint32_t token = gx_shfl_u32(ll->token, 0);
+	uint32_t ticket = gx_shfl_u32(ll->token, 0), token = ticket / parts;
 
 	/* In the order in which rows return; of no use where each block has one token at most. */
-	if (ll_has_steps(ll) && token < a->tokens && a->tokens > gx_blocks())
+	if (ll_has_order(ll) && token < a->tokens && a->tokens > gx_blocks())
 		token = a->order[token];
 	if (gx_lane() == 0) {
-		*terms->token = token;
+		terms->token[0] = token;
+		terms->token[1] = ticket % parts;
 		ll->token = gx_dev_add_relaxed_u32(&a->state->recv_ticket, 1);
 	}
 	if (token >= a->tokens)
@@ -339,8 +349,9 @@ GX_DEV void ll_gather_terms(struct ll *ll, const struct ll_terms *terms)
 GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
 {
 	const struct ep_ll_args *a = ll->a;
-	uint32_t ahead = gx_warp() == gx_warps() - 1, alone = gx_warps() == 1;
-	struct sum sum = { NULL, NULL, NULL, a->shape.topk, a->hidden, gx_tid(), gx_threads() - (alone ? 0 : GX_WARP) };
+	uint32_t ahead = gx_warp() == gx_warps() - 1, alone = gx_warps() == 1, parts = ll_parts(ll);
+	uint32_t threads = gx_threads() - (alone ? 0 : GX_WARP);
+	struct sum sum = { NULL, NULL, NULL, a->shape.topk, a->hidden, 0, threads * parts };
 
 	if (ahead && gx_lane() == 0 && ll_dead(ll))
 		ll->token = UINT32_MAX;
@@ -350,7 +361,7 @@ GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
 	if (ahead) {
 		struct ll_terms first = ll_terms_at(ll, shared, 0);
 
-		ll_gather_terms(ll, &first);
+		ll_gather_terms(ll, &first, parts);
 	}
 	for (uint32_t which = 0;; which ^= 1) {
 		struct ll_terms now = ll_terms_at(ll, shared, which), next = ll_terms_at(ll, shared, which ^ 1);
@@ -359,10 +370,12 @@ GX_DEV void ll_sum(struct ll *ll, uint8_t *shared)
 		if (*now.token >= a->tokens)
 			return;
 		if (ahead)
-			ll_gather_terms(ll, &next);
+			ll_gather_terms(ll, &next, parts);
 		sum.out = a->out + (uint64_t)*now.token * a->row_bytes;
 		sum.term = now.row;
 		sum.weight = now.weight;
+		/* By whole warps, which load neighbouring bytes. */
+		sum.tid = ll->op.far ? (gx_warp() * parts + now.token[1]) * GX_WARP + gx_lane() : gx_tid();
 		if (alone || !ahead)
 			sum_rows(&sum, a->dtype);
 	}

@@ -54,22 +54,36 @@ GX_DEV uint32_t ll_count_routes(const struct ll *ll)
 	return last;
 }
 
-/* All lanes: the rows of each rank of that part in all, to the head of its area; of a far one also where those begin
- * that return from it, which stays in the handle too. */
-GX_DEV void ll_write_heads(struct ll *ll, uint32_t far)
+/* The lane's part of the heads. */
+struct ll_heads {
+	uint32_t rows, back;
+};
+
+GX_DEV struct ll_heads ll_load_heads(const struct ll *ll, uint32_t r, uint32_t far)
 {
-	const struct ep_ll_shape *s = &ll->a->shape;
 	const uint32_t *all = far && ll->each ? ll->early_rows : ll->rank_rows;
 	const uint32_t *returns = ll_is(ll, EP_LL_RANK_MAJOR) ? all : ll->each ? ll->early_back : ll->back_rows;
+	struct ll_heads heads = { 0, 0 };
+
+	if (r < ll->op.nranks) {
+		heads.rows = gx_ld_relaxed_u32(&all[r]);
+		heads.back = far ? gx_ld_relaxed_u32(&returns[r]) : 0;
+	}
+	return heads;
+}
+
+/* All lanes: the rows of each rank of that part in all, to the head of its area; of a far one also where those begin
+ * that return from it, which stays in the handle too. heads: the first lanes', loaded already. */
+GX_DEV void ll_write_heads(struct ll *ll, uint32_t far, struct ll_heads heads)
+{
 	uint32_t from = 0;
 
-	for (uint32_t r0 = 0; r0 < s->nranks; r0 += GX_WARP) {
-		uint32_t r = r0 + gx_lane(), told = ll_told(ll, r, far), at = 0;
-		uint32_t rows = told ? gx_ld_relaxed_u32(&all[r]) : 0;
-		uint32_t back = told && far ? gx_ld_relaxed_u32(&returns[r]) : 0;
+	for (uint32_t r0 = 0; r0 < ll->op.nranks; r0 += GX_WARP) {
+		uint32_t r = r0 + gx_lane(), told = ll_told(ll, r, far), back = told ? heads.back : 0, at = 0;
 
 		if (told)
-			((uint32_t *)ll_out(ll, r))[EP_LL_ROWS] = rows;
+			((uint32_t *)ll_out(ll, r))[EP_LL_ROWS] = heads.rows;
+		heads = ll_load_heads(ll, r + GX_WARP, far);
 		if (!far)
 			continue;
 		at = from + ll_sum_below(back);
@@ -77,7 +91,7 @@ GX_DEV void ll_write_heads(struct ll *ll, uint32_t far)
 		if (told) {
 			uint32_t *head = (uint32_t *)ll_out(ll, r);
 
-			ll->a->back[r].from = head[EP_LL_BACK_AT] = s->masked ? 0 : at;
+			ll->a->back[r].from = head[EP_LL_BACK_AT] = ll->a->shape.masked ? 0 : at;
 			ll->a->back[r].come = head[EP_LL_BACK] = back;
 			head[EP_LL_EACH] = ll->each;
 		}
@@ -89,6 +103,7 @@ GX_DEV void ll_write_counts(struct ll *ll, uint32_t far)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const uint32_t *all = far && ll->each ? ll->early_experts : ll->expert_rows;
+	struct ll_heads heads = ll_load_heads(ll, gx_lane(), far); /* in flight with the others */
 
 	for (uint32_t i0 = gx_lane(); i0 < s->experts; i0 += GX_WARP * LL_LOOK) {
 		uint32_t n[LL_LOOK];
@@ -104,7 +119,7 @@ GX_DEV void ll_write_counts(struct ll *ll, uint32_t far)
 				((uint32_t *)ll_out(ll, peer))[EP_LL_COUNTS + i - peer * s->per_rank] = n[u];
 		}
 	}
-	ll_write_heads(ll, far);
+	ll_write_heads(ll, far, heads);
 	gx_syncwarp();
 }
 

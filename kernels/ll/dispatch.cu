@@ -58,6 +58,7 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token, uint32_t far)
 		uint32_t k = k0 + gx_lane(), has = k < s->topk, needs;
 		int32_t id = has ? w->id[k] : -1, peer = has ? w->peer[k] : -1;
 		uint32_t new_id = id >= 0 && (!ll->op.far || ll_far(ll, (uint32_t)peer) == far), new_peer = new_id;
+		uint8_t *out = new_id ? ll_out(ll, (uint32_t)peer) : NULL; /* in flight with what follows */
 
 		for (uint32_t j = 0; j < s->topk; j++) { /* as often for all lanes, without a branch */
 			new_id &= !(j < k) | (w->id[j] != id);
@@ -70,13 +71,12 @@ GX_DEV void ll_claim_rows(struct ll *ll, uint32_t token, uint32_t far)
 			new_peer = 0;
 		if (!has)
 			continue;
+		w->out[k] = out;
 		w->slot[k] = new_peer ? (int32_t)gx_dev_add_relaxed_u32(&ll->rank_rows[peer], 1) : -1;
 		w->pos[k] = new_id ? (int32_t)gx_dev_add_relaxed_u32(ll_counter(ll, id, peer), 1) : -1;
 		if (far)
 			w->back[k] = new_id ? gx_dev_add_relaxed_u32(&ll->back_rows[peer], 1) : 0;
 	}
-	if (far && ll_has_steps(ll) && gx_lane() == 0)
-		ll->a->order[gx_dev_add_relaxed_u32(&ll->a->state->claimed, 1)] = token;
 	gx_syncwarp();
 	if (reused)
 		gx_fence_proxy(); /* A4: the token's row goes over rows that peers have read */
@@ -140,8 +140,7 @@ GX_DEV void ll_heads_expert(struct ll *ll, uint32_t token, uint32_t far)
 			ll->a->home_row[at] = local * (int32_t)(s->nranks * s->tmax) + w->pos[k];
 			continue;
 		}
-		head = (struct ep_ll_row_head *)(ll_out(ll, (uint32_t)w->peer[k]) +
-						 ll_row_at(ll, (uint32_t)place.slot));
+		head = (struct ep_ll_row_head *)(w->out[k] + ll_row_at(ll, (uint32_t)place.slot));
 		entry = (uint32_t *)(head + 1) + (uint64_t)3 * place.ordinal;
 		entry[0] = (uint32_t)local;
 		entry[1] = (uint32_t)w->pos[k];
@@ -179,8 +178,7 @@ GX_DEV void ll_heads_rank(struct ll *ll, uint32_t token, uint32_t far)
 			ll_row_routing(ll, w->id, weight, row);
 			continue;
 		}
-		head = (struct ep_ll_row_head *)(ll_out(ll, (uint32_t)w->peer[k]) +
-						 ll_row_at(ll, (uint32_t)w->slot[k]));
+		head = (struct ep_ll_row_head *)(w->out[k] + ll_row_at(ll, (uint32_t)w->slot[k]));
 		for (uint32_t j = gx_lane(); j < s->topk; j += GX_WARP) {
 			((int32_t *)(head + 1))[j] = w->id[j];
 			((float *)(head + 1))[s->topk + j] = weight[j];
@@ -221,8 +219,7 @@ GX_DEV void ll_aim(struct ll *ll, uint64_t window_at, uint8_t *out, uint64_t pit
 
 		if (!ll->direct || w->peer[k] != (int32_t)s->rank) {
 			if (w->slot[k] >= 0)
-				dst = ll_out(ll, (uint32_t)w->peer[k]) + ll_row_at(ll, (uint32_t)w->slot[k]) +
-				      window_at;
+				dst = w->out[k] + ll_row_at(ll, (uint32_t)w->slot[k]) + window_at;
 		} else if (out && (row = ll_own_row(ll, k)) != LL_NO_ROW) {
 			dst = out + row * pitch;
 		}
@@ -322,7 +319,7 @@ GX_DEV struct far_cmd ll_row_step(const struct ll *ll, uint32_t peer, uint32_t s
 }
 
 /* The puts that the token's rows complete and, if there are steps, those behind them: a command per lane. */
-GX_DEV void ll_put_token(struct ll *ll)
+GX_DEV void ll_put_token(struct ll *ll, uint32_t token)
 {
 	const struct ll_route *w = &ll->route;
 	uint32_t join = ll_join_rows(ll), steps = ll->each != 0, full = 0;
@@ -342,12 +339,12 @@ GX_DEV void ll_put_token(struct ll *ll)
 			full = gx_shfl_u32(full, gx_lane() & ~1u); /* a warp of one lane has it from before */
 		if (!full)
 			to.ring = GX_NO_RING;
-		if (gx_ballot(to.ring != GX_NO_RING) == 0)
-			continue;
-		gx_fence_sys(); /* R1 of gx/ring.h */
-		ll_push(ll, to);
+		if (gx_ballot(to.ring != GX_NO_RING) != 0)
+			ll_push(ll, to, 1);
 	}
-	gx_syncwarp();
+	if (ll_has_order(ll) && gx_lane() == 0)
+		ll->a->order[gx_dev_add_relaxed_u32(&ll->a->state->claimed, 1)] = token;
+	gx_syncwarp(); /* the next item overwrites this one's route */
 }
 
 /* Its rows for far ranks, or those for the others. */
@@ -380,8 +377,6 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token, uint32_t far)
 		ll_heads_rank(ll, token, far);
 	else
 		ll_heads_expert(ll, token, far);
-	if (far)
-		ll_put_token(ll);
 }
 
 /* What ll_send_counts tells of. */
@@ -418,25 +413,29 @@ GX_DEV struct far_cmd ll_last_cmd(struct ll *ll, uint32_t i, uint32_t what)
 	return to;
 }
 
-/* The counts, then the signals, by the warp that finished that part last; what goes ahead of the rows, by the one that
- * counted last. */
-GX_DEV void ll_send_counts(struct ll *ll, uint32_t far, uint32_t what)
+/* A peer that gets no rows still gets a head, which must wait for its buffer, too. */
+GX_DEV void ll_free_all(struct ll *ll, uint32_t far)
 {
-	/* A peer that gets no rows still gets a head, which must wait for its buffer too. */
 	for (uint32_t r0 = 0; r0 < ll->op.nranks; r0 += GX_WARP) {
 		uint32_t r = r0 + gx_lane();
 
 		ll_wait_free(ll, ll_told(ll, r, far) ? r : LL_NOBODY);
 	}
 	gx_syncwarp();
+}
+
+/* The counts, then the signals, by the warp that finished that part last; what goes ahead of the rows, by the one that
+ * counted last. */
+GX_DEV void ll_send_counts(struct ll *ll, uint32_t far, uint32_t what)
+{
+	if (what == LL_COUNTS)
+		ll_free_all(ll, far);
 	if (what & LL_COUNTS)
 		ll_write_counts(ll, far);
 	for (uint32_t i = 0; far && i < LL_CMDS * ll->op.nranks; i += GX_WARP) {
 		struct far_cmd to = ll_last_cmd(ll, i + gx_lane(), what);
 
-		if (i == 0)
-			gx_fence_sys();
-		ll_push(ll, to);
+		ll_push(ll, to, i == 0);
 	}
 	if (far)
 		return;
@@ -445,27 +444,31 @@ GX_DEV void ll_send_counts(struct ll *ll, uint32_t far, uint32_t what)
 		gx_dev_add_acqrel_u32(&ll->a->state->self_ready, 1); /* R5 */
 }
 
-/* The items of one part, from first on: the tokens, and one more, since a rank without tokens signals too. How many of
- * them this warp has done. */
-GX_DEV uint32_t ll_send_items(struct ll *ll, uint32_t far, uint32_t first)
+/* The items of one part: the tokens, and one more, since a rank without tokens signals too: the wait for all buffers,
+ * which whoever finishes last then need not make. How many of them this warp has done. */
+GX_DEV uint32_t ll_send_items(struct ll *ll, uint32_t far)
 {
 	uint32_t items = ll->a->tokens + 1, item, n = 0;
 
-	for (; (item = gx_shfl_u32(ll->ticket, 0) - first) < items; n++) {
+	for (; (item = gx_shfl_u32(ll->ticket, 0)) < items; n++) {
 		if (item < ll->a->tokens)
 			ll_send_token(ll, item, far);
-		ll_next(ll);
+		else
+			ll_free_all(ll, far);
+		ll_next(ll, far); /* while the row is on its way */
+		if (far && item < ll->a->tokens)
+			ll_put_token(ll, item);
 	}
 	return n;
 }
 
 /* One part, by this warp, or its routes where other warps begin with it: one item more, which ends with the counts. */
-GX_DEV void ll_send_part(struct ll *ll, uint32_t far, uint32_t first, uint32_t begins)
+GX_DEV void ll_send_part(struct ll *ll, uint32_t far, uint32_t begins)
 {
 	uint32_t early = far && ll->each != 0, items = ll->a->tokens + 1 + early, n = 0;
 
 	if (begins) {
-		n = ll_send_items(ll, far, first);
+		n = ll_send_items(ll, far);
 	} else if (early && ll_count_routes(ll)) {
 		ll_send_counts(ll, 1, LL_COUNTS);
 		n = 1;
@@ -492,58 +495,27 @@ GX_DEV void ll_send(struct ll *ll)
 	GX_ROLL
 	for (;; far = 0) {
 		if (!dead)
-			ll_send_part(ll, far, far ? 0 : first, !far || begins);
+			ll_send_part(ll, far, !far || begins);
 		if (!far)
 			return;
 		gx_fence_proxy(); /* the end of the part has acquired, and so has the end of counting */
-		if (later == 0)
-			continue;
-		gx_syncthreads();
-		if (!begins)
-			ll->ticket = gx_op_take(&ll->a->state->send_ticket);
+		if (later != 0)
+			gx_syncthreads();
+		ll->ticket = gx_op_take(ll_tickets(ll, 0));
 	}
 }
 
-/* ---- end ---- */
-
-/* The caller's counters: rows per expert, or per source, with the ids of unused rows set to -1. The last block. */
-GX_DEV void ll_publish(struct ll *ll)
-{
-	const struct ep_ll_args *a = ll->a;
-	const struct ep_ll_shape *s = &a->shape;
-	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR);
-
-	for (uint32_t e = gx_tid(); !rank_major && a->out_counts && e < s->per_rank; e += gx_threads())
-		a->out_counts[e] = (int32_t)gx_ld_relaxed_u32(&ll->fill[e]);
-	for (uint32_t r = 0; rank_major && r < s->nranks; r++) {
-		uint32_t own = r == s->rank && ll->direct;
-		uint32_t n = own				     ? gx_ld_relaxed_u32(&ll->rank_rows[r])
-			     : gx_ld_relaxed_u32(&ll->src_ticket[r]) ? gx_ld_relaxed_u32(&ll->base[r])
-								     : 0;
-
-		if (gx_tid() == 0 && a->out_counts)
-			a->out_counts[r] = (int32_t)n;
-		for (uint64_t i = (uint64_t)n * s->topk + gx_tid(); a->out_idx && i < (uint64_t)s->tmax * s->topk;
-		     i += gx_threads())
-			a->out_idx[(uint64_t)r * s->tmax * s->topk + i] = -1;
-	}
-	/* No row returns to a source that did not come, and a combine may follow. */
-	for (uint32_t r = gx_tid(); ll_is(ll, EP_LL_MASK) && r < s->nranks; r += gx_threads())
-		if (ll_far(ll, r) && gx_ld_relaxed_u32(&ll->src_ready[r]) == 0)
-			a->back[r].rows = a->back[r].to = 0;
-	if (gx_tid() == 0) {
-		a->handle->rows = gx_ld_relaxed_u32(&a->state->listed);
-		a->handle->far_rows = gx_ld_relaxed_u32(&a->state->listed_far);
-	}
-}
-
-GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far, uint32_t lacks, uint8_t *shared)
+/* receives: flags of which only the receiving half has the code, beside those that the kernel lacks. */
+GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far, uint32_t lacks, uint32_t receives,
+			    uint8_t *shared)
 {
 	struct ll ll;
 	uint32_t go = ll_open(&ll, a, EP_KIND_DISPATCH, far, lacks, shared);
 
+	ll.lacks = lacks | receives;
 	if (go && (a->flags & EP_LL_SEND))
 		ll_send(&ll);
+	ll.lacks = lacks;
 	if (go && (a->flags & EP_LL_RECV))
 		ll_recv(&ll);
 	if (!gx_op_leave(&a->state->left)) /* R3, A3 */
@@ -560,37 +532,39 @@ GX_DEV void ll_dispatch_run(const struct ep_ll_args *a, const struct ep_far *far
 
 /* Five kernels. One without far ranks has none of the code for them (0.7 us of 15.5 in a dispatch, 1.2 of 12.8 in a
  * combine, as every block runs it once), and those that most launches need have only theirs. */
-GX_KERNEL(ll_dispatch)(GX_ARGS(struct ep_ll_args) a)
+GX_KERNEL_WARPS(ll_dispatch, EP_LL_DISPATCH_WARPS)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_dispatch_run(&a, NULL, EP_LL_RARE | EP_LL_MANY, shared);
+	ll_dispatch_run(&a, NULL, EP_LL_RARE | EP_LL_MANY, 0, shared);
 }
 
-GX_KERNEL(ll_dispatch_any)(GX_ARGS(struct ep_ll_args) a)
+GX_KERNEL_WARPS(ll_dispatch_any, EP_LL_DISPATCH_WARPS)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_dispatch_run(&a, NULL, EP_LL_MANY, shared);
+	ll_dispatch_run(&a, NULL, EP_LL_MANY, 0, shared);
 }
 
-GX_KERNEL(ll_dispatch_far_few)(GX_ARGS(struct ep_ll_args) a)
+/* For a rank with few tokens, also in a group for many: it sends without steps, as the others learn from its words and
+ * heads, and the code for them takes longer to fetch than to run. */
+GX_KERNEL_WARPS(ll_dispatch_far_few, EP_LL_DISPATCH_WARPS)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_dispatch_run(&a, &a.far, EP_LL_RARE | EP_LL_MANY, shared);
+	ll_dispatch_run(&a, &a.far, EP_LL_RARE, EP_LL_MANY, shared);
 }
 
-GX_KERNEL(ll_dispatch_far)(GX_ARGS(struct ep_ll_args) a)
+GX_KERNEL_WARPS(ll_dispatch_far, EP_LL_DISPATCH_WARPS)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_dispatch_run(&a, &a.far, EP_LL_RARE, shared);
+	ll_dispatch_run(&a, &a.far, EP_LL_RARE, 0, shared);
 }
 
-GX_KERNEL(ll_dispatch_far_any)(GX_ARGS(struct ep_ll_args) a)
+GX_KERNEL_WARPS(ll_dispatch_far_any, EP_LL_DISPATCH_WARPS)(GX_ARGS(struct ep_ll_args) a)
 {
 	GX_DYN_SHARED(shared);
 
-	ll_dispatch_run(&a, &a.far, 0, shared);
+	ll_dispatch_run(&a, &a.far, 0, 0, shared);
 }

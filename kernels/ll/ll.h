@@ -23,13 +23,13 @@
 
 /* ---- to other ranks ---- */
 
-/* All lanes, each with a command of its own or none. */
-GX_DEV void ll_push(const struct ll *ll, struct far_cmd to)
+/* All lanes, each with a command of its own or none. fence: as far_push. */
+GX_DEV void ll_push(const struct ll *ll, struct far_cmd to, uint32_t fence)
 {
-	uint32_t rc = far_push(ll->op.far, &to, &ll->op.limit);
+	uint32_t rc = far_push(ll->op.far, &to, &ll->op.limit, fence);
 
 	if (rc != 0)
-		gx_op_fail_push(&ll->op, rc, to.peer);
+		ll_blame_push(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, EP_KPHASE_SEND, ll->op.far), rc, to.peer);
 }
 
 /* All lanes, each to a rank of its own or LL_NOBODY: writes a word to its control page, ordered after everything the
@@ -42,12 +42,13 @@ GX_DEV void ll_tell(const struct ll *ll, uint32_t rank, uint64_t at, uint64_t va
 		gx_st_release_u64(ll_word(ll, rank, at), value);
 	if (!ll->op.far || gx_ballot((int)far) == 0)
 		return;
-	gx_fence_sys();
-	ll_push(ll, far_to(ll->op.far, far ? rank : FAR_NOBODY,
-			   far_signal(ll->op.far, rank, ep_ll_far_at(ll->op.nranks, at), value)));
+	ll_push(ll,
+		far_to(ll->op.far, far ? rank : FAR_NOBODY,
+		       far_signal(ll->op.far, rank, ep_ll_far_at(ll->op.nranks, at), value)),
+		1);
 }
 
-/* To be pushed after a gx_fence_sys: puts bytes from a far peer's part of the send memory to its window. */
+/* Puts bytes from a far peer's part of the send memory to its window. */
 GX_DEV struct far_cmd ll_put(const struct ll *ll, uint32_t peer, uint64_t to, uint64_t from, uint32_t bytes)
 {
 	const struct ep_far *far = ll->op.far;
@@ -137,10 +138,23 @@ GX_DEV void ll_begun(const struct ll *ll)
 }
 
 /* One thread of the launch, whatever became of it. */
-GX_DEV void ll_ended(const struct ll *ll)
+GX_DEV void ll_ended(const struct ll *ll, uint32_t opens)
 {
-	if (ll->op.far)
-		gx_st_relaxed_u32(&ll->op.far->open->ended, ++ll->a->state->opens);
+	if (!ll->op.far)
+		return;
+	ll->a->state->opens = opens;
+	gx_st_relaxed_u32(&ll->op.far->open->ended, opens);
+}
+
+/*
+ * Whether far ranks need no ack of this operation. It is one launch, so this rank has read everything when its next
+ * operation begins; and as no staged operation holds the other buffer, the next one uses that and signals without
+ * waiting for this one. All ranks make the same operations, so a sender knows it too.
+ */
+GX_DEV uint32_t ll_implies(const struct ll *ll)
+{
+	return ll->op.far && ll->buffer < 2 && ll->direct && !ll_is(ll, EP_LL_MASK) &&
+	       ll->a->state->busy[ll->buffer ^ 1] == 0;
 }
 
 /* All threads. 0: this launch must do nothing. The state is stable: the last block to leave advances it. */
@@ -160,11 +174,13 @@ GX_DEV uint32_t ll_open(struct ll *ll, const struct ep_ll_args *a, uint32_t kind
 	ll->freed = 0;
 	ll->each = 0;
 	ll->implied = far && ll->buffer < 2 && a->state->implied[ll->buffer] != 0;
+	ll->implies = ll_implies(ll);
 	ll_begun(ll);
 	gx_bulk_open(&ll->bulk, shared, a->stage);
 	ll->route.dst =
 		(uint8_t **)(shared + (uint64_t)gx_warps() * a->stage + (uint64_t)gx_warp() * ep_ll_route_bytes(a));
-	ll->route.id = (int32_t *)(ll->route.dst + a->shape.topk);
+	ll->route.out = ll->route.dst + a->shape.topk;
+	ll->route.id = (int32_t *)(ll->route.out + a->shape.topk);
 	ll->route.peer = ll->route.id + a->shape.topk;
 	ll->route.slot = ll->route.peer + a->shape.topk;
 	ll->route.pos = ll->route.slot + a->shape.topk;
@@ -189,7 +205,8 @@ GX_DEV uint32_t ll_dead(const struct ll *ll)
 {
 	if (ll->failed == 0 || ll_is(ll, EP_LL_MASK))
 		return 0;
-	gx_op_fail_remote(&ll->op, ll->failed, EP_KPHASE_START);
+	ll_blame(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, EP_KPHASE_START, ll->op.far),
+		 gx_blame_remote(ll->failed, EP_KPHASE_START));
 	return 1;
 }
 
@@ -220,16 +237,6 @@ GX_DEV void ll_clear(uint32_t *from, uint64_t n)
 		from[i] = 0;
 }
 
-/*
- * Whether far ranks need no ack of this operation. It was one launch, so this rank has read everything when its next
- * operation begins; and as no staged operation holds the other buffer, the next one uses that and signals without
- * waiting for this one. All ranks make the same operations, so a sender knows it too.
- */
-GX_DEV uint32_t ll_implies(const struct ll *ll)
-{
-	return ll->direct && !ll_is(ll, EP_LL_MASK) && ll->a->state->busy[ll->buffer ^ 1] == 0;
-}
-
 GX_DEV void ll_end_send(struct ll *ll)
 {
 	const struct ep_ll_args *a = ll->a;
@@ -248,7 +255,7 @@ GX_DEV void ll_end_send(struct ll *ll)
 	a->state->counted = a->state->count_ticket = 0;
 	a->state->epoch = ll->op.epoch;
 	a->state->used[ll->buffer] = ll->op.epoch;
-	a->state->implied[ll->buffer] = ll_implies(ll);
+	a->state->implied[ll->buffer] = ll->implies;
 	if (ll_is(ll, EP_LL_RECV))
 		return;
 	a->state->busy[ll->buffer] = 1;
@@ -269,10 +276,11 @@ GX_DEV void ll_end_recv(struct ll *ll)
 
 		if (r == a->shape.rank)
 			gx_st_relaxed_u64(ll_own(ll, at), ll->op.epoch);
-		other = other && !ll_off(ll, r) && !(ll_far(ll, r) && ll_implies(ll));
+		other = other && !ll_off(ll, r) && !(ll_far(ll, r) && ll->implies);
 		ll_tell(ll, other ? r : LL_NOBODY, at, ll->op.epoch);
 	}
-	ll_clear(ll->src_ticket, 3ull * a->shape.nranks);
+	ll_clear(ll->src_ticket, 2ull * a->shape.nranks);
+	ll_clear(ll->src_ready, a->shape.nranks);
 	ll_clear(ll->fill, a->shape.per_rank);
 	if (gx_tid() != 0)
 		return;
@@ -311,15 +319,16 @@ GX_DEV struct far_cmd ll_signal_far(const struct ll *ll, uint32_t rank)
 GX_DEV void ll_close(struct ll *ll)
 {
 	struct ep_ll_state *state = ll->a->state;
+	uint32_t opens = state->opens + 1; /* in flight with what gx_op_tell loads */
 
 	if (ll->op.far)
 		gx_syncthreads(); /* what failed in this block has been noted */
 	if (gx_warp() == 0)
 		gx_op_tell(&ll->op);
 	if (gx_tid() == 0) {
-		state->left = state->send_ticket = state->recv_ticket = 0;
+		state->left = state->send_ticket = state->near_ticket = state->recv_ticket = 0;
 		state->broken = 0;
-		ll_ended(ll);
+		ll_ended(ll, opens);
 	}
 	gx_op_end(ll->a->counted, &state->ended);
 }
@@ -341,11 +350,20 @@ GX_DEV uint32_t ll_far_warps(const struct ll *ll, uint32_t items, uint32_t part)
 	return ll_is(ll, EP_LL_MANY) && some != 0 && items > gx_blocks() * some ? some : gx_warps();
 }
 
+/*
+ * The tickets of that part. Each has its own: a warp that ends the part for far ranks would else hold an item of the
+ * other one meanwhile, and receivers wait for all of those (a dispatch of one token over loop took 6 us more).
+ */
+GX_DEV uint32_t *ll_tickets(const struct ll *ll, uint32_t far)
+{
+	return ll->op.far && !far ? &ll->a->state->near_ticket : &ll->a->state->send_ticket;
+}
+
 /* All lanes, when an item's stores are on their way; not earlier: it would keep the next one from an idle warp. */
-GX_DEV void ll_next(struct ll *ll)
+GX_DEV void ll_next(struct ll *ll, uint32_t far)
 {
 	gx_syncwarp(); /* the next item overwrites this one's route */
-	ll->ticket = gx_op_take(&ll->a->state->send_ticket);
+	ll->ticket = gx_op_take(ll_tickets(ll, far));
 }
 
 #endif

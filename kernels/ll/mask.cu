@@ -184,7 +184,7 @@ GX_KERNEL(ll_mask)(GX_ARGS(struct ep_ll_mask_args) m)
 		gx_op_tell(&ll.op);
 	if (gx_tid() == 0) {
 		m.ll.state->broken = 0;
-		ll_ended(&ll);
+		ll_ended(&ll, m.ll.state->opens + 1);
 	}
 	gx_op_end(m.ll.counted, &m.ll.state->ended);
 }

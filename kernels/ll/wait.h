@@ -7,6 +7,7 @@
 
 #include "kernels/op/op.h"
 #include "kernels/ll/args.h"
+#include "kernels/ll/look.h"
 
 /* The routing of a token in the warp's shared memory, [topk] each. */
 struct ll_route {
@@ -14,6 +15,7 @@ struct ll_route {
 	int32_t *peer;	/* its rank */
 	int32_t *slot;	/* the token's slot on that rank, at the first k routed to the rank; else -1 */
 	uint8_t **dst;	/* destinations of the current part of the row */
+	uint8_t **out;	/* where this rank writes what it sends to the rank: ll_out, loaded early */
 	int32_t *pos;	/* the row's index among this rank's rows for the expert, at its first k; else -1 */
 	uint32_t *back; /* ... its number among the rows that return from a far rank */
 };
@@ -26,6 +28,7 @@ struct ll {
 	uint32_t direct;  /* own rows bypass the window: the operation is one launch, not two halves */
 	uint64_t before;  /* the epoch whose acks free the buffer; 0: never used */
 	uint32_t implied; /* ... or, of far ranks, the signal after it */
+	uint32_t implies; /* far ranks need no ack of this operation */
 	uint64_t freed;	  /* the first 64 ranks whose buffer this warp has seen free, as bits */
 	uint64_t failed;  /* lane 0: the failed word when the launch began */
 	uint32_t each;	  /* dispatch: rows to a step, or 0: far ranks get everything at once */
@@ -51,9 +54,17 @@ GX_DEV uint32_t ll_is(const struct ll *ll, uint32_t flag)
 
 /* ---- addresses ---- */
 
+/* Of the first ranks without the table: after an acquire its load takes most of a microsecond on a GPU. */
+GX_DEV uint32_t ll_is_far(const struct ep_ll_args *a, uint32_t rank)
+{
+	if (a->shape.nranks <= EP_LL_BITS)
+		return (a->near_ranks >> rank & 1) == 0;
+	return !a->control[rank];
+}
+
 GX_DEV uint32_t ll_far(const struct ll *ll, uint32_t rank)
 {
-	return ll->op.far && !ll->a->control[rank];
+	return ll->op.far && ll_is_far(ll->a, rank);
 }
 
 GX_DEV uint32_t ll_here(const struct ll *ll, uint32_t rank)
@@ -120,6 +131,12 @@ GX_DEV uint32_t ll_has_steps(const struct ll *ll)
 	return ll_is(ll, EP_LL_MANY) && !ll->a->shape.masked && ll->op.nranks <= EP_LL_STEPS_RANKS;
 }
 
+/* Whether a dispatch notes in which order it sent its tokens, and a combine sums them in that order. */
+GX_DEV uint32_t ll_has_order(const struct ll *ll)
+{
+	return ll_has_steps(ll) && ll->a->tokens > EP_LL_FEW;
+}
+
 /* Combine: how many of the rows that return from one rank to another, far one share a put. Both know. */
 GX_DEV uint32_t ll_join_back(const struct ll *ll, uint32_t rows)
 {
@@ -169,11 +186,11 @@ GX_DEV void ll_arrays(struct ll *ll)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 
-	ll->rank_rows = (uint32_t *)(ll->a->state + 1);
+	ll->src_ready = (uint32_t *)(ll->a->state + 1);
+	ll->rank_rows = ll->src_ready + ep_ll_ready_words(s->nranks);
 	ll->src_ticket = ll->rank_rows + s->nranks;
 	ll->src_claim = ll->src_ticket + s->nranks;
-	ll->src_ready = ll->src_claim + s->nranks;
-	ll->expert_rows = ll->src_ready + s->nranks;
+	ll->expert_rows = ll->src_claim + s->nranks;
 	ll->fill = ll->expert_rows + s->experts;
 	ll->base = ll->fill + s->per_rank;
 	ll->off = ll->base + (uint64_t)s->nranks * s->per_rank;
@@ -212,8 +229,6 @@ GX_DEV void ll_begin(struct ll *ll, const struct ep_ll_args *a, uint32_t kind, c
 
 /* ---- waits ---- */
 
-#define LL_LOOK 4u /* loads in flight per lane */
-
 /* The signal of a rank as a wait saw it. */
 GX_DEV uint64_t ll_signalled(const struct ll *ll, uint32_t rank)
 {
@@ -234,68 +249,23 @@ GX_DEV void ll_raise(const struct ll *ll, uint32_t flag)
 	gx_st_relaxed_u32(&ll->a->async[flag], 1);
 }
 
-/* All lanes: reads the words of one kind that the net writes, unless another warp does, and publishes what is new. */
-GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
-{
-	uint32_t n = a->shape.nranks, *lock = &a->state->looking[words], taken = 0;
-	uint64_t at = words == EP_LL_COUNTED	? ep_ll_counted_at(n, 0)
-		      : words == EP_LL_STEPS	? ep_ll_step_at(n, 0, 0)
-		      : words == EP_LL_BARRIERS ? ep_ll_barrier_at(n, 0)
-		      : words == EP_LL_CLEANS	? ep_ll_clean_at(n, 0) + EP_LL_CLEAN_NUMBER
-						: (uint64_t)words * n * EP_LL_LINE;
-	const uint64_t *from = (const uint64_t *)(a->far.control + ep_ll_far_at(n, at));
-	uint64_t step = words == EP_LL_CLEANS || words == EP_LL_BARRIERS ? 2 : 1, line = EP_LL_LINE;
-
-	if (words == EP_LL_STEPS) {
-		n *= EP_LL_STEPS_EACH;
-		line = 8;
-	}
-	if (gx_lane() == 0)
-		taken = gx_ld_relaxed_u32(lock) == 0 && gx_dev_cas_acquire_u32(lock, 0, 1) == 0;
-	if (!gx_shfl_u32(taken, 0))
-		return;
-	gx_syncwarp();
-	for (uint32_t r0 = 0; r0 < n; r0 += GX_WARP * LL_LOOK) {
-		uint64_t now[LL_LOOK];
-
-		for (uint32_t u = 0; u < LL_LOOK; u++) {
-			uint32_t r = r0 + u * GX_WARP + gx_lane();
-
-			now[u] = r < n ? gx_ld_acquire_u64(&from[r * step]) : 0;
-		}
-		for (uint32_t u = 0; u < LL_LOOK; u++) {
-			uint32_t r = r0 + u * GX_WARP + gx_lane();
-			uint64_t *shown = (uint64_t *)(a->mine + at + r * line);
-
-			if (now[u] != 0 && now[u] > gx_ld_relaxed_u64(shown))
-				gx_st_release_u64(shown, now[u]); /* R6 */
-		}
-	}
-	gx_syncwarp();
-	if (gx_lane() == 0)
-		gx_dev_st_release_u32(lock, 0);
-}
-
 /* The rank of a wait whose lane has none to wait for. */
 #define LL_NOBODY FAR_NOBODY
 
-/* Looks for counts are rare: they come long before they are needed, and signals that are looked for instead do not. */
-GX_DEV uint32_t ll_looked_for(uint32_t words, uint32_t spin)
-{
-	return words == EP_LL_COUNTED && spin % 16 != 12 ? EP_LL_SIGNALS : words;
-}
+#define LL_BY_SIGNAL 0x100u /* beside GX_ARRIVED: the signal has come, not only the word that tells of counts */
 
 /*
- * All lanes, each for a word of a rank of its own, near or far; for the word that tells of counts or for the signal.
- * Nobody holds the lock until the value arrives: what others wait for may have to come first.
+ * All lanes, each for a word of a rank of its own, near or far; for the word that tells of counts or for the signal,
+ * which is looked for more often: counts come long before they are needed, and signals instead of them do not.
+ * Who looks does so for all, also for what others wait for, until its own words have come.
  */
 GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t value, uint32_t rank, uint64_t deadline,
 			     uint32_t masked)
 {
 	const uint64_t *shown = (const uint64_t *)(a->mine + at), *signal = NULL;
 	uint64_t failed = ep_ll_failed_at(a->shape.nranks), next = 0, mask;
-	uint32_t waits = rank != LL_NOBODY, far = waits && !a->control[rank], result = GX_ARRIVED;
-	uint32_t words = ep_ll_words_of(a->shape.nranks, at);
+	uint32_t waits = rank != LL_NOBODY, far = waits && ll_is_far(a, rank), result = GX_ARRIVED;
+	uint32_t words = ep_ll_words_of(a->shape.nranks, at), counts = words == EP_LL_COUNTED, held = LL_NO_WORDS;
 	struct gx_limit limit = { deadline, a->abort, NULL, NULL, NULL };
 
 	if (masked) { /* a failed rank is masked when it is waited for */
@@ -305,7 +275,7 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 		limit.failed = (const uint64_t *)(a->mine + failed);
 		limit.afar = (const uint64_t *)(a->far.control + ep_ll_far_at(a->shape.nranks, failed));
 	}
-	if (words == EP_LL_COUNTED)
+	if (counts)
 		signal = (const uint64_t *)(a->mine + ep_ll_signal_at(rank));
 	if (far && !a->far.control_pinned) { /* as fast to poll as the own page */
 		shown = (const uint64_t *)(a->far.control + ep_ll_far_at(a->shape.nranks, at));
@@ -314,18 +284,29 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 						    ep_ll_far_at(a->shape.nranks, ep_ll_signal_at(rank)));
 	}
 	for (uint32_t spin = 0;; spin++) {
-		waits = waits && !(signal && gx_ld_acquire_u64(signal) >= value); /* A6 */
-		waits = waits && gx_ld_acquire_u64(shown) < value;
+		const uint64_t *word = signal && spin % 4 != 1 ? signal : shown;
+		uint32_t first, kind = LL_NO_WORDS;
+
+		if (waits && gx_ld_acquire_u64(word) >= value) { /* A6 */
+			result = word == signal ? GX_ARRIVED | LL_BY_SIGNAL : GX_ARRIVED;
+			waits = 0;
+		}
 		if (gx_ballot((int)waits) == 0)
 			break;
-		mask = gx_ballot(waits && far);
-		if (spin % 4 == 0 && mask != 0 && a->far.control_pinned)
-			ll_look(a, ll_looked_for(gx_shfl_u32(words, gx_popc((mask & -mask) - 1)), spin));
+		mask = gx_ballot(waits && far && a->far.control_pinned);
+		first = gx_popc((mask & -mask) - 1) % GX_WARP; /* its kind of words is looked for */
+		if (mask != 0)
+			kind = gx_shfl_u32(counts ? EP_LL_SIGNALS : words, first);
+		held = ll_look_on(a, kind, held, spin);
+		if (mask != 0 && spin % 8 == 6 && gx_shfl_u32(counts, first))
+			ll_look(a, EP_LL_COUNTED);
 		gx_pause(spin);
 		if (waits)
 			result = (uint32_t)gx_limit_reached(&limit, spin, &next);
 		waits = waits && result == GX_ARRIVED;
 	}
+	if (held != LL_NO_WORDS)
+		ll_look_unlock(a, held);
 	gx_syncwarp();
 	return result;
 }
@@ -414,6 +395,31 @@ GX_SLOW uint32_t ll_missed(const struct ep_ll_args *a, uint64_t epoch, uint32_t 
 	return before;
 }
 
+/* One thread: the operation fails. Makes its own struct ll and is called for the same reason. wait: of LL_WAIT. */
+GX_SLOW void ll_blame(const struct ep_ll_args *a, uint64_t epoch, uint32_t wait, struct gx_blame blame)
+{
+	struct ll ll;
+
+	ll_begin(&ll, a, wait & 0xff, wait >> 16 ? &a->far : NULL, 0);
+	ll.op.epoch = epoch;
+	gx_op_blame(&ll.op, blame);
+}
+
+GX_SLOW void ll_blame_push(const struct ep_ll_args *a, uint64_t epoch, uint32_t wait, uint32_t result, uint32_t peer)
+{
+	struct ll ll;
+
+	ll_begin(&ll, a, wait & 0xff, wait >> 16 ? &a->far : NULL, 0);
+	ll.op.epoch = epoch;
+	gx_op_fail_push(&ll.op, result, peer);
+}
+
+GX_DEV void ll_fail(const struct ll *ll, uint32_t code, uint32_t rank, uint32_t phase)
+{
+	ll_blame(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, phase, ll->op.far),
+		 (struct gx_blame){ code, phase, rank, rank });
+}
+
 /* All lanes, each for a word of its own, or NULL. */
 GX_SLOW uint32_t ll_wait_near(const struct ep_ll_args *a, const uint64_t *word, uint64_t value, uint32_t rank,
 			      uint64_t deadline)
@@ -429,9 +435,12 @@ GX_SLOW uint32_t ll_wait_near(const struct ep_ll_args *a, const uint64_t *word, 
 	return (uint32_t)gx_wait(word, value, &limit);
 }
 
+#define LL_SIGNALLED 2u
+
 /*
- * All lanes, each for a word of its own. rank LL_NOBODY: nothing is waited for, and the answer is 1. 0: the rank did
- * not signal; it is masked now (with masks), or the operation has failed (without).
+ * All lanes, each for a word of its own. rank LL_NOBODY: nothing is waited for, and the answer is 1; LL_SIGNALLED too,
+ * if it was for counts and all rows are here. 0: the rank did not signal; it is masked now (with masks), or the
+ * operation has failed (without).
  */
 GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32_t rank, uint32_t phase)
 {
@@ -446,8 +455,9 @@ GX_DEV uint32_t ll_wait(const struct ll *ll, uint64_t at, uint64_t value, uint32
 			result = ll_wait_far(ll->a, at, value, rank, deadline, ll_is(ll, EP_LL_MASK));
 		else
 			result = ll_wait_near(ll->a, word, value, rank, deadline);
-		if (result == GX_ARRIVED) {
+		if (result % LL_BY_SIGNAL == GX_ARRIVED) {
 			rank = LL_NOBODY;
+			ok |= result & LL_BY_SIGNAL ? LL_SIGNALLED : 0;
 			continue;
 		}
 		eighths = ll_missed(ll->a, ll->op.epoch, LL_WAIT(ll->op.kind, phase, ll->op.far), rank, result, before);
@@ -509,12 +519,14 @@ GX_DEV uint64_t ll_free_bit(uint32_t peer)
  * and its rows belong to a later operation. Its jump word, sent before over the same path, tells. */
 GX_DEV uint32_t ll_wait_rows(const struct ll *ll, uint32_t source, uint64_t at)
 {
-	if (!ll_wait(ll, at, ll->op.epoch, source, EP_KPHASE_RECV))
+	uint32_t ok = ll_wait(ll, at, ll->op.epoch, source, EP_KPHASE_RECV);
+
+	if (!ok)
 		return 0;
 	if (!ll_is(ll, EP_LL_MASK) || source == LL_NOBODY || ll_signalled(ll, source) == ll->op.epoch ||
 	    gx_ld_acquire_u64(ll_from(ll, source, ep_ll_jump_at(ll->op.nranks, source) + EP_LL_CLEAN_NUMBER)) <=
 		    ll->a->state->cleans)
-		return 1;
+		return ok;
 	gx_op_report(&ll->op, EP_KERR_BEHIND, ll->op.rank, EP_KPHASE_RECV);
 	return 0;
 }

@@ -36,24 +36,22 @@ GX_DEV struct far_cmd far_to(const struct ep_far *far, uint32_t peer, struct ep_
 }
 
 /*
- * All lanes. 0, or enum gx_wait_result of the lane's command. After a gx_fence_sys for what was written before. failed
- * is polled as rarely as what may be across PCIe: who gives up leaves a dead ring, so a slow engine has 2 ms to pop.
+ * All lanes. 0, or enum gx_wait_result of the lane's command. fence: of what was written before; else the caller has
+ * made it. failed is polled as rarely as what may be across PCIe: who gives up leaves a dead ring, so a slow engine has
+ * 2 ms to pop.
  */
-GX_SLOW uint32_t far_push_lanes(const struct ep_far *far, uint32_t ring, uint64_t half0, uint64_t half1,
-				uint64_t deadline, const uint64_t *abort, const uint64_t *failed)
+GX_SLOW uint32_t far_push_lanes(const struct ep_far *far, uint32_t ring, struct ep_cmd cmd, uint64_t deadline,
+				const uint64_t *abort, const uint64_t *failed, uint32_t fence)
 {
 	struct gx_limit limit = { deadline, abort, NULL, failed, NULL };
-	struct ep_cmd cmd;
 
-	cmd.half[0] = half0;
-	cmd.half[1] = half1;
-	return (uint32_t)gx_ring_push_lanes(&far->ring[ring == GX_NO_RING ? 0 : ring], ring, cmd, &limit);
+	return (uint32_t)gx_ring_push_lanes(&far->ring[ring == GX_NO_RING ? 0 : ring], ring, cmd, &limit, fence);
 }
 
-GX_DEV uint32_t far_push(const struct ep_far *far, const struct far_cmd *to, const struct gx_limit *limit)
+GX_DEV uint32_t far_push(const struct ep_far *far, const struct far_cmd *to, const struct gx_limit *limit,
+			 uint32_t fence)
 {
-	return far_push_lanes(far, to->ring, to->cmd.half[0], to->cmd.half[1], limit->deadline, limit->abort,
-			      limit->failed);
+	return far_push_lanes(far, to->ring, to->cmd, limit->deadline, limit->abort, limit->failed, fence);
 }
 
 /* A word of peer's, which becomes visible there after everything pushed for it before. */

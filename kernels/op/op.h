@@ -80,7 +80,7 @@ GX_SLOW void gx_op_tell_far(const struct ep_far *far, uint8_t *const *control, u
 			far_one = !control[r] && far->seat[r].here != EP_SEAT_NONE;
 		to = far_to(far, far_one ? r : FAR_NOBODY, far_signal(far, r, at, word));
 		/* result ignored: if the ring does not take this, the ring is what failed */
-		far_push(far, &to, &limit);
+		far_push(far, &to, &limit, 0);
 	}
 }
 
@@ -115,10 +115,15 @@ GX_DEV void gx_op_fail(const struct gx_op *op, uint32_t code, uint32_t rank, uin
 	gx_op_blame(op, (struct gx_blame){ code, phase, rank, rank });
 }
 
-/* One thread. word: the failed word that another rank wrote. */
+/* word: the failed word that another rank wrote. */
+GX_DEV struct gx_blame gx_blame_remote(uint64_t word, uint32_t phase)
+{
+	return (struct gx_blame){ EP_KERR_REMOTE, phase, EP_FAILED_RANK(word), EP_FAILED_CAUSE(word) };
+}
+
 GX_DEV void gx_op_fail_remote(const struct gx_op *op, uint64_t word, uint32_t phase)
 {
-	gx_op_blame(op, (struct gx_blame){ EP_KERR_REMOTE, phase, EP_FAILED_RANK(word), EP_FAILED_CAUSE(word) });
+	gx_op_blame(op, gx_blame_remote(word, phase));
 }
 
 /* other: another silent rank, or rank if there is none. */

@@ -74,10 +74,8 @@ GX_DEV uint32_t ring_push_lanes(const struct ring_push *p)
 
 		if (i < a->count)
 			ring_push_payload(p, i);
-		if (a->payload)
-			gx_fence_sys(); /* R1: of each lane, for its own command */
 		result = (uint32_t)gx_ring_push_lanes(&a->ring[ring], i < a->count ? ring : GX_NO_RING,
-						      ep_ring_push_cmd(p->producer, i), &p->limit);
+						      ep_ring_push_cmd(p->producer, i), &p->limit, a->payload != 0);
 		bad = gx_ballot(result != GX_ARRIVED);
 		result = bad ? gx_shfl_u32(result, gx_popc((bad & -bad) - 1)) : (uint32_t)GX_ARRIVED;
 	}

@@ -17,13 +17,13 @@ static const struct {
 	enum ep_sms sms;
 } shapes[EP_KERNELS] = {
 	[EP_K_rowsig] = { 8, 16384, EP_SMS_ANY },
-	[EP_K_ll_dispatch] = { 8, 24576, EP_SMS_DISPATCH },
+	[EP_K_ll_dispatch] = { EP_LL_DISPATCH_WARPS, 24576, EP_SMS_DISPATCH },
 	[EP_K_ll_combine] = { 16, 8192, EP_SMS_COMBINE },
-	[EP_K_ll_dispatch_any] = { 8, 24576, EP_SMS_DISPATCH },
+	[EP_K_ll_dispatch_any] = { EP_LL_DISPATCH_WARPS, 24576, EP_SMS_DISPATCH },
 	[EP_K_ll_combine_any] = { 16, 8192, EP_SMS_COMBINE },
-	[EP_K_ll_dispatch_far_few] = { 8, 24576, EP_SMS_DISPATCH },
-	[EP_K_ll_dispatch_far] = { 8, 24576, EP_SMS_DISPATCH },
-	[EP_K_ll_dispatch_far_any] = { 8, 24576, EP_SMS_DISPATCH },
+	[EP_K_ll_dispatch_far_few] = { EP_LL_DISPATCH_WARPS, 24576, EP_SMS_DISPATCH },
+	[EP_K_ll_dispatch_far] = { EP_LL_DISPATCH_WARPS, 24576, EP_SMS_DISPATCH },
+	[EP_K_ll_dispatch_far_any] = { EP_LL_DISPATCH_WARPS, 24576, EP_SMS_DISPATCH },
 	[EP_K_ll_combine_far_few] = { 16, 8192, EP_SMS_COMBINE },
 	[EP_K_ll_combine_far] = { 16, 8192, EP_SMS_COMBINE },
 	[EP_K_ll_combine_far_any] = { 16, 8192, EP_SMS_COMBINE },

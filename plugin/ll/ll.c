@@ -42,10 +42,12 @@ static int args_common(struct ncclEpHandle *handle, struct ep_ll_args *a)
 	return ep_tensor_data(group, &handle->topk_idx, (void **)&a->topk_idx);
 }
 
-/* A block per token of this rank, and a warp per row that arrives. */
-static size_t useful_blocks(const struct ep_ll_args *a)
+/* A block per token of this rank, in a combine with far ranks one per part of it, and a warp per row that arrives. */
+static size_t useful_blocks(const struct ep_ll_args *a, bool parted)
 {
-	return 1 + a->tokens + (size_t)(a->shape.nranks - 1) * a->shape.tmax / 4;
+	size_t parts = parted ? EP_LL_PARTS : 1;
+
+	return 1 + a->tokens * parts + (size_t)(a->shape.nranks - 1) * a->shape.tmax / 4;
 }
 
 /* Work of single warps: sending a token, or unpacking a row that arrived. */
@@ -63,10 +65,10 @@ static enum ep_kernel kernel_of(const struct ep_ll_args *a, bool across, bool co
 		return combine ? EP_K_ll_combine_far_any : EP_K_ll_dispatch_far_any;
 	if (a->flags & EP_LL_RARE)
 		return combine ? EP_K_ll_combine_any : EP_K_ll_dispatch_any;
-	if (a->flags & EP_LL_MANY)
-		return combine ? EP_K_ll_combine_far : EP_K_ll_dispatch_far;
+	if (across && combine)
+		return a->flags & EP_LL_MANY ? EP_K_ll_combine_far : EP_K_ll_combine_far_few;
 	if (across)
-		return combine ? EP_K_ll_combine_far_few : EP_K_ll_dispatch_far_few;
+		return a->tokens > EP_LL_FEW ? EP_K_ll_dispatch_far : EP_K_ll_dispatch_far_few;
 	return combine ? EP_K_ll_combine : EP_K_ll_dispatch;
 }
 
@@ -77,7 +79,7 @@ static int launch(struct ncclEpHandle *handle, enum ep_kernel kernel, unsigned s
 	struct ep_launch_need need = { .kernel = kernel,
 				       .warp_bytes = a->stage + ep_ll_route_bytes(a),
 				       .block_bytes = 2 * ep_ll_terms_bytes(a),
-				       .blocks = useful_blocks(a),
+				       .blocks = useful_blocks(a, !dispatch && handle->group->link),
 				       .rows = dispatch ? useful_rows(a) : 0,
 				       .sms = sms };
 	struct ep_launch l = { .kernel = kernel, .args = a, .args_size = sizeof(*a), .stream = stream };

@@ -44,6 +44,8 @@ void ep_ll_group_args(const struct ncclEpGroup *group, uint32_t topk, struct ep_
 		.timeout_ns = group->timeout_ns,
 		.flags = group->cfg.enable_mask ? EP_LL_MASK : 0,
 	};
+	for (int r = 0; r < group->nranks && r < (int)EP_LL_BITS; r++)
+		out->near_ranks |= (uint64_t)(group->control.peer[r] != NULL) << r;
 	if (group->link && group->cfg.max_dispatch > EP_LL_FEW)
 		out->flags |= EP_LL_MANY;
 	ep_link_args(group->link, &out->far);

@@ -71,7 +71,7 @@ static void push_kernel(const void *args)
 	op.limit.abort = &abort_word;
 	op.limit.failed = &control[SELF];
 	to = far_to(&far, peer, far_signal(&far, peer, 64, 7));
-	rc = far_push(&far, &to, &op.limit);
+	rc = far_push(&far, &to, &op.limit, 1);
 	push->result[gx_lane()] = rc;
 	if (rc != 0)
 		gx_op_fail_push(&op, rc, 3);

@@ -155,9 +155,11 @@ static void one_look(void)
 #define WARPS (GX_WARP > 1 ? 2u : 1u)
 #define BLOCKS (GX_WARP > 1 ? 2u : 1u) /* a scalar kernel is one thread */
 #define LANES (BLOCKS * WARPS * GX_WARP)
-#define LATE 12u
+#define FAR_ONE 12u
+#define LATE (GX_WARP > 1 ? NEAR - 2 : FAR_ONE) /* the first two lanes wait for near ranks */
 
 static uint32_t arrived; /* atomic: lanes */
+static uint32_t stuck;	 /* atomic: what a warp waits for that looks no more was not shown to the others */
 
 static void wait_kernel(const void *args)
 {
@@ -171,16 +173,21 @@ static void wait_kernel(const void *args)
 		__atomic_add_fetch(&arrived, 1, __ATOMIC_RELAXED);
 }
 
+/* The near ranks when all warps but the first, which still waits for them, have what they wait for. */
 static void *signal_all(void *arg)
 {
 	(void)arg;
-	for (uint32_t r = RANKS; r-- > 0;) {
-		uint64_t *word = r < NEAR ? (uint64_t *)(a.mine + ep_ll_signal_at(r)) : far_word(ep_ll_signal_at(r));
-
-		if (r % 256 == 0)
-			usleep(2000);
-		__atomic_store_n(word, 11, __ATOMIC_RELEASE);
+	for (uint32_t r = NEAR; r < RANKS; r++) {
+		if (r % 64 == 0)
+			usleep(1000);
+		__atomic_store_n(far_word(ep_ll_signal_at(r)), 11, __ATOMIC_RELEASE);
 	}
+	for (uint32_t ms = 0; __atomic_load_n(&arrived, __ATOMIC_RELAXED) < LANES - GX_WARP && !stuck; ms++) {
+		usleep(1000);
+		stuck = ms > 10000;
+	}
+	for (uint32_t r = 0; r < NEAR; r++)
+		__atomic_store_n((uint64_t *)(a.mine + ep_ll_signal_at(r)), 11, __ATOMIC_RELEASE);
 	return NULL;
 }
 
@@ -195,14 +202,16 @@ static void many_waits(void)
 	CHECK(gx_host_launch(wait_kernel, &ns, BLOCKS, WARPS * GX_WARP, 0) == 0, "launch");
 	pthread_join(thread, NULL);
 	CHECK(arrived == LANES, "%u of %u arrived", arrived, LANES);
+	CHECK(!stuck, "a warp that waits for near ranks kept the lock");
 	CHECK(unlocked == 0, "%u reads without the lock", unlocked);
+	CHECK(state->looking[EP_LL_SIGNALS] == 0, "the lock was kept");
 }
 
 static void missing(void)
 {
 	uint64_t ns = 100000000;
 
-	*far_word(ep_ll_signal_at(LATE)) = *(uint64_t *)(a.mine + ep_ll_signal_at(LATE)) = 2;
+	*far_word(ep_ll_signal_at(FAR_ONE)) = *(uint64_t *)(a.mine + ep_ll_signal_at(FAR_ONE)) = 2;
 	arrived = 0;
 	CHECK(gx_host_launch(wait_kernel, &ns, BLOCKS, WARPS * GX_WARP, 0) == 0, "launch");
 	CHECK(arrived == LANES - 1, "%u arrived, one must not", arrived);
@@ -222,7 +231,7 @@ static uint64_t gone[RANKS];
 static void masked_kernel(const void *args)
 {
 	const struct masked *m = args;
-	uint32_t rank = m->far ? LATE : 3;
+	uint32_t rank = m->far ? FAR_ONE : 3;
 	struct ll ll;
 
 	ll_begin(&ll, &a, EP_KIND_DISPATCH, m->far ? &a.far : NULL, 0);
@@ -268,7 +277,7 @@ static void masked(void)
 	a.report = &report;
 	for (uint32_t far = 0; far < 2; far++) {
 		struct masked m = { .ns = 20000000000, .far = far };
-		uint32_t rank = far ? LATE : 3;
+		uint32_t rank = far ? FAR_ONE : 3;
 		double ms = masked_wait(&m, &state->broken);
 
 		CHECK(ms < 10000 && !off[rank], "far %u: %.1f ms after its launch failed, masked %u", far, ms,

@@ -163,7 +163,7 @@ static int rows_put(struct seat *seat, struct ncclEpGroup *group, const struct e
 		memset(far->send + from, 1 + group->rank, BYTES);
 		cmd[0] = far_to(far, peer, ep_cmd_put(peer, far->window_place + to, far->send_place + from, BYTES));
 		cmd[1] = far_to(far, peer, far_signal(far, peer, 8 * me, 1 + me));
-		if (far_push(far, &cmd[0], &limit) || far_push(far, &cmd[1], &limit))
+		if (far_push(far, &cmd[0], &limit, 1) || far_push(far, &cmd[1], &limit, 1))
 			return seat_fail(seat, "rank %u: the ring did not take a command for rank %d", me, r);
 	}
 	return 0;

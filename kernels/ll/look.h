@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking for the words of far ranks, which the net writes to pinned memory: one warp at a time, for all. */
+#ifndef EP_KERNELS_LL_LOOK_H
+#define EP_KERNELS_LL_LOOK_H
+
+#include "kernels/gx/gx.h"
+#include "kernels/ll/args.h"
+
+#define LL_LOOK 4u /* loads in flight per lane */
+
+/* All lanes: whether this warp has the lock of that kind of words now. hurry: asks without looking at it first, which
+ * takes as long. */
+GX_DEV uint32_t ll_look_lock(const struct ep_ll_args *a, uint32_t words, uint32_t hurry)
+{
+	uint32_t *lock = &a->state->looking[words], taken = 0;
+
+	if (gx_lane() == 0)
+		taken = (hurry || gx_ld_relaxed_u32(lock) == 0) && gx_dev_cas_acquire_u32(lock, 0, 1) == 0;
+	taken = gx_shfl_u32(taken, 0);
+	gx_syncwarp();
+	return taken;
+}
+
+GX_DEV void ll_look_unlock(const struct ep_ll_args *a, uint32_t words)
+{
+	gx_syncwarp();
+	if (gx_lane() == 0)
+		gx_dev_st_release_u32(&a->state->looking[words], 0);
+}
+
+/* All lanes, with the lock: reads all words of the kind, and shows what is new. What is shown is loaded while the words
+ * are: only who has the lock writes it. */
+GX_DEV void ll_look_at(const struct ep_ll_args *a, uint32_t words)
+{
+	uint32_t n = a->shape.nranks;
+	uint64_t at = words == EP_LL_COUNTED	? ep_ll_counted_at(n, 0)
+		      : words == EP_LL_STEPS	? ep_ll_step_at(n, 0, 0)
+		      : words == EP_LL_BARRIERS ? ep_ll_barrier_at(n, 0)
+		      : words == EP_LL_CLEANS	? ep_ll_clean_at(n, 0) + EP_LL_CLEAN_NUMBER
+						: (uint64_t)words * n * EP_LL_LINE;
+	const uint64_t *from = (const uint64_t *)(a->far.control + ep_ll_far_at(n, at));
+	uint64_t step = words == EP_LL_CLEANS || words == EP_LL_BARRIERS ? 2 : 1, line = EP_LL_LINE;
+
+	if (words == EP_LL_STEPS) {
+		n *= EP_LL_STEPS_EACH;
+		line = 8;
+	}
+	for (uint32_t r0 = 0; r0 < n; r0 += GX_WARP * LL_LOOK) {
+		uint64_t was[LL_LOOK], now[LL_LOOK];
+
+		for (uint32_t u = 0; u < LL_LOOK; u++) {
+			uint32_t r = r0 + u * GX_WARP + gx_lane();
+
+			was[u] = r < n ? gx_ld_relaxed_u64((uint64_t *)(a->mine + at + r * line)) : 0;
+		}
+		for (uint32_t u = 0; u < LL_LOOK; u++) {
+			uint32_t r = r0 + u * GX_WARP + gx_lane();
+
+			now[u] = r < n ? gx_ld_acquire_u64(&from[r * step]) : 0;
+		}
+		for (uint32_t u = 0; u < LL_LOOK; u++) {
+			uint32_t r = r0 + u * GX_WARP + gx_lane();
+
+			if (now[u] > was[u])
+				gx_dev_st_release_u64((uint64_t *)(a->mine + at + r * line), now[u]); /* R6 */
+		}
+	}
+}
+
+/* All lanes: one look, unless another warp looks. */
+GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
+{
+	if (!ll_look_lock(a, words, 0))
+		return;
+	ll_look_at(a, words);
+	ll_look_unlock(a, words);
+}
+
+/*
+ * All lanes, once per iteration of a wait for words of that kind, or of none: looks, if it has the lock or gets it, and
+ * keeps it, because a reader that polls what it has shown itself before it reads again finds a word microseconds later.
+ * held: the kind of the lock that this warp has, or none; returns what it is now.
+ */
+#define LL_NO_WORDS EP_LL_WORDS
+GX_DEV uint32_t ll_look_on(const struct ep_ll_args *a, uint32_t words, uint32_t held, uint32_t spin)
+{
+	if (held != words && held != LL_NO_WORDS) {
+		ll_look_unlock(a, held);
+		held = LL_NO_WORDS;
+	}
+	if (held != words && spin % 4 == 0 && ll_look_lock(a, words, spin == 0))
+		held = words;
+	if (held != LL_NO_WORDS)
+		ll_look_at(a, held);
+	return held;
+}
+
+#endif
