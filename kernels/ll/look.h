@@ -29,10 +29,11 @@ GX_DEV void ll_look_unlock(const struct ep_ll_args *a, uint32_t words)
 }
 
 /* All lanes, with the lock: reads all words of the kind, and shows what is new. What is shown is loaded while the words
- * are: only who has the lock writes it. */
-GX_DEV void ll_look_at(const struct ep_ll_args *a, uint32_t words)
+ * are: only who has the lock writes it. mine: the number of a word; returns that one, or 0 if there is none. */
+GX_DEV uint64_t ll_look_at(const struct ep_ll_args *a, uint32_t words, uint32_t mine)
 {
 	uint32_t n = a->shape.nranks;
+	uint64_t seen = 0;
 	uint64_t at = words == EP_LL_COUNTED	? ep_ll_counted_at(n, 0)
 		      : words == EP_LL_STEPS	? ep_ll_step_at(n, 0, 0)
 		      : words == EP_LL_BARRIERS ? ep_ll_barrier_at(n, 0)
@@ -64,7 +65,14 @@ GX_DEV void ll_look_at(const struct ep_ll_args *a, uint32_t words)
 			if (now[u] > was[u])
 				gx_dev_st_release_u64((uint64_t *)(a->mine + at + r * line), now[u]); /* R6 */
 		}
+		for (uint32_t u = 0; u < LL_LOOK; u++) {
+			uint64_t word = gx_shfl_u64(now[u], mine % GX_WARP);
+
+			seen = mine - (r0 + u * GX_WARP) < GX_WARP ? word : seen;
+		}
 	}
+	gx_syncwarp(); /* another lane may have acquired it */
+	return seen;
 }
 
 /* All lanes: one look, unless another warp looks. */
@@ -72,27 +80,33 @@ GX_DEV void ll_look(const struct ep_ll_args *a, uint32_t words)
 {
 	if (!ll_look_lock(a, words, 0))
 		return;
-	ll_look_at(a, words);
+	ll_look_at(a, words, 0);
 	ll_look_unlock(a, words);
 }
 
+#define LL_NO_WORDS EP_LL_WORDS
+
+struct ll_looker {
+	uint32_t held; /* the kind of words whose lock this warp has, or LL_NO_WORDS */
+	uint64_t seen; /* of that kind, the word that the lane waits for */
+};
+
 /*
  * All lanes, once per iteration of a wait for words of that kind, or of none: looks, if it has the lock or gets it, and
- * keeps it, because a reader that polls what it has shown itself before it reads again finds a word microseconds later.
- * held: the kind of the lock that this warp has, or none; returns what it is now.
+ * keeps it: a reader that polls what it has shown itself before it reads again finds a word microseconds later. mine:
+ * as for ll_look_at.
  */
-#define LL_NO_WORDS EP_LL_WORDS
-GX_DEV uint32_t ll_look_on(const struct ep_ll_args *a, uint32_t words, uint32_t held, uint32_t spin)
+GX_DEV void ll_look_on(const struct ep_ll_args *a, struct ll_looker *looker, uint32_t words, uint32_t mine,
+		       uint32_t spin)
 {
-	if (held != words && held != LL_NO_WORDS) {
-		ll_look_unlock(a, held);
-		held = LL_NO_WORDS;
+	if (looker->held != words && looker->held != LL_NO_WORDS) {
+		ll_look_unlock(a, looker->held);
+		looker->held = LL_NO_WORDS;
 	}
-	if (held != words && spin % 4 == 0 && ll_look_lock(a, words, spin == 0))
-		held = words;
-	if (held != LL_NO_WORDS)
-		ll_look_at(a, held);
-	return held;
+	if (looker->held != words && spin % 4 == 0 && ll_look_lock(a, words, spin == 0))
+		looker->held = words;
+	if (looker->held != LL_NO_WORDS)
+		looker->seen = ll_look_at(a, words, mine);
 }
 
 #endif

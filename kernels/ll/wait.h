@@ -265,7 +265,8 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 	const uint64_t *shown = (const uint64_t *)(a->mine + at), *signal = NULL;
 	uint64_t failed = ep_ll_failed_at(a->shape.nranks), next = 0, mask;
 	uint32_t waits = rank != LL_NOBODY, far = waits && ll_is_far(a, rank), result = GX_ARRIVED;
-	uint32_t words = ep_ll_words_of(a->shape.nranks, at), counts = words == EP_LL_COUNTED, held = LL_NO_WORDS;
+	uint32_t words = ep_ll_words_of(a->shape.nranks, at), counts = words == EP_LL_COUNTED, mine = rank;
+	struct ll_looker looker = { LL_NO_WORDS, 0 };
 	struct gx_limit limit = { deadline, a->abort, NULL, NULL, NULL };
 
 	if (masked) { /* a failed rank is masked when it is waited for */
@@ -275,8 +276,12 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 		limit.failed = (const uint64_t *)(a->mine + failed);
 		limit.afar = (const uint64_t *)(a->far.control + ep_ll_far_at(a->shape.nranks, failed));
 	}
-	if (counts)
+	if (counts) {
 		signal = (const uint64_t *)(a->mine + ep_ll_signal_at(rank));
+		words = EP_LL_SIGNALS;
+	}
+	if (words == EP_LL_STEPS)
+		mine = (uint32_t)((at - ep_ll_step_at(a->shape.nranks, 0, 0)) / sizeof(uint64_t));
 	if (far && !a->far.control_pinned) { /* as fast to poll as the own page */
 		shown = (const uint64_t *)(a->far.control + ep_ll_far_at(a->shape.nranks, at));
 		if (signal)
@@ -285,9 +290,10 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 	}
 	for (uint32_t spin = 0;; spin++) {
 		const uint64_t *word = signal && spin % 4 != 1 ? signal : shown;
+		uint32_t looks = far && looker.held == words && !(signal && word == shown);
 		uint32_t first, kind = LL_NO_WORDS;
 
-		if (waits && gx_ld_acquire_u64(word) >= value) { /* A6 */
+		if (waits && (looks ? looker.seen : gx_ld_acquire_u64(word)) >= value) { /* A6 */
 			result = word == signal ? GX_ARRIVED | LL_BY_SIGNAL : GX_ARRIVED;
 			waits = 0;
 		}
@@ -296,8 +302,8 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 		mask = gx_ballot(waits && far && a->far.control_pinned);
 		first = gx_popc((mask & -mask) - 1) % GX_WARP; /* its kind of words is looked for */
 		if (mask != 0)
-			kind = gx_shfl_u32(counts ? EP_LL_SIGNALS : words, first);
-		held = ll_look_on(a, kind, held, spin);
+			kind = gx_shfl_u32(words, first);
+		ll_look_on(a, &looker, kind, mine, spin);
 		if (mask != 0 && spin % 8 == 6 && gx_shfl_u32(counts, first))
 			ll_look(a, EP_LL_COUNTED);
 		gx_pause(spin);
@@ -305,8 +311,8 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 			result = (uint32_t)gx_limit_reached(&limit, spin, &next);
 		waits = waits && result == GX_ARRIVED;
 	}
-	if (held != LL_NO_WORDS)
-		ll_look_unlock(a, held);
+	if (looker.held != LL_NO_WORDS)
+		ll_look_unlock(a, looker.held);
 	gx_syncwarp();
 	return result;
 }
