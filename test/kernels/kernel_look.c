@@ -182,7 +182,7 @@ static void *signal_all(void *arg)
 			usleep(1000);
 		__atomic_store_n(far_word(ep_ll_signal_at(r)), 11, __ATOMIC_RELEASE);
 	}
-	for (uint32_t ms = 0; __atomic_load_n(&arrived, __ATOMIC_RELAXED) < LANES - GX_WARP && !stuck; ms++) {
+	for (uint32_t ms = 0; __atomic_load_n(&arrived, __ATOMIC_RELAXED) + GX_WARP < LANES && !stuck; ms++) {
 		usleep(1000);
 		stuck = ms > 10000;
 	}
