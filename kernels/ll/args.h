@@ -62,7 +62,7 @@ struct ep_ll_state {
 	/* Far ranks have sent no ack for the buffer's last operation: their next signal says as much. */
 	uint32_t implied[2];
 	uint32_t opens; /* with far ranks: launches that have ended, as in struct ep_cmd_open */
-	/* Zero between launches, like the arrays after this struct (ll_arrays): */
+	/* Zero between launches, like the arrays after this struct (ll_arrays) but base[] and src_rows[]: */
 	uint32_t send_ticket EP_LL_ALONE;
 	uint32_t near_ticket EP_LL_ALONE; /* with far ranks: of the items for near ones */
 	uint32_t send_done EP_LL_ALONE;

@@ -308,10 +308,12 @@ GX_DEV struct ll_terms ll_terms_at(const struct ll *ll, uint8_t *shared, uint32_
 }
 
 /* Where far ranks' rows may be across PCIe and blocks are more than tokens, several share a token. In a node that gains
- * nothing, and the loop that sums has no register to spare. */
+ * nothing, and the loop that sums has no register to spare. With masks not: one block may mask a rank whose row another
+ * one still adds. */
 GX_DEV uint32_t ll_parts(const struct ll *ll)
 {
-	uint32_t n = ll->a->tokens, parts = ll->op.far && n != 0 && GX_WARP > 1 ? gx_blocks() / n : 1;
+	uint32_t share = ll->op.far && !ll_is(ll, EP_LL_MASK) && GX_WARP > 1;
+	uint32_t n = ll->a->tokens, parts = share && n != 0 ? gx_blocks() / n : 1;
 
 	return parts > EP_LL_PARTS ? EP_LL_PARTS : parts == 0 ? 1 : parts;
 }

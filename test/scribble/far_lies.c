@@ -15,6 +15,7 @@
 #include "plugin/ll/state.h"
 #include "test/oracle/far.h"
 #include "test/oracle/rig.h"
+#include "test/oracle/rig_buf.h"
 
 #define RANKS 2
 #define EXPERTS 8
@@ -33,6 +34,7 @@ static const struct lie {
 	uint32_t value, add; /* value, or what was there and add */
 	bool caught;
 	bool many, masks;
+	bool major; /* by rank, after a dispatch without a lie */
 } lies[] = {
 	{ "fewer rows come than return", HEAD, EP_LL_BACK, 0, 3, false, false, false },
 	{ "the same, with steps", HEAD, EP_LL_BACK, 0, 3, false, true, false },
@@ -52,13 +54,15 @@ static const struct lie {
 	{ "a row outside the tensor", ROW_0, 5, 0x7fffffff, 0, true, false, false },
 	{ "a number past the rows that return", ROW_0, 6, FEW *TOPK << EP_LL_K_BITS, 0, true, false, false },
 	{ "a k that is none", ROW_0, 6, TOPK, 0, true, false, false },
+	{ "by rank: more rows than a rank has", HEAD, EP_LL_ROWS, FEW + 1, 0, true, .major = true },
+	{ "by rank: not as many return as come", HEAD, EP_LL_BACK, 0, 0, true, .major = true },
 };
 
 static struct rig_cfg cfg_of(const struct lie *lie)
 {
 	struct rig_cfg cfg = { .handles = 1, .spare = LL_ALL, .mask = lie->masks, .caller_mem = true };
 
-	cfg.shape = (struct ll_shape){ .layout = LL_EXPERT_MAJOR,
+	cfg.shape = (struct ll_shape){ .layout = lie->major ? LL_RANK_MAJOR : LL_EXPERT_MAJOR,
 				       .ranks = RANKS,
 				       .experts = EXPERTS,
 				       .topk = TOPK,
@@ -74,7 +78,8 @@ static struct rig_cfg cfg_of(const struct lie *lie)
 static int overwrite(struct seat *seat, const struct ncclEpGroup *group, const struct lie *lie)
 {
 	struct ep_ll_shape s = ep_ll_shape_of(group, TOPK);
-	uint64_t pitch = ep_ll_align(ep_ll_row_head_bytes(&s, 0) + ep_ll_pad(2 * HIDDEN)), at = 0;
+	uint64_t pitch = ep_ll_align(ep_ll_row_head_bytes(&s, lie->major) + ep_ll_pad(2 * HIDDEN)), at = 0;
+	uint64_t epoch = lie->major ? 3 : 1;
 	double end = world_now() + 20;
 	const uint64_t *signal;
 	struct ep_ll_args a;
@@ -82,7 +87,7 @@ static int overwrite(struct seat *seat, const struct ncclEpGroup *group, const s
 
 	ep_ll_group_args(group, TOPK, &a);
 	signal = (const uint64_t *)(a.far.control + ep_ll_far_at(RANKS, ep_ll_signal_at(1)));
-	while (__atomic_load_n(signal, __ATOMIC_ACQUIRE) == 0)
+	while (__atomic_load_n(signal, __ATOMIC_ACQUIRE) < epoch)
 		if (world_now() > end)
 			return seat_fail(seat, "rank 1 did not signal");
 	if (lie->from != HEAD)
@@ -103,6 +108,15 @@ static int judge(struct seat *seat, const struct lie *lie, ncclResult_t rc)
 	return 0;
 }
 
+/* The caller's counter of rows from rank 1, of which none are accepted. */
+static int counted(struct seat *seat, struct rig *rig)
+{
+	struct buf *counts = &rig->handle[0].buf[RIG_COUNTS];
+	const int32_t *n = (const int32_t *)(const void *)rig_buf_get(rig, counts, 0, counts->size);
+
+	return n && n[1] == 0 ? 0 : seat_fail(seat, "%d rows from rank 1 are counted, must be 0", n ? n[1] : -1);
+}
+
 static int job(struct seat *seat, const void *arg)
 {
 	const struct lie *lie = *(const struct lie *const *)arg;
@@ -110,7 +124,7 @@ static int job(struct seat *seat, const void *arg)
 	struct buf_env env;
 	struct rig rig;
 
-	if (rig_open(&rig, seat, &cfg))
+	if (rig_open(&rig, seat, &cfg) || (lie->major && rig_script(&rig, "DA CA")))
 		goto close;
 	rig.parted = true;
 	memset(rig.handle[0].handle->mem.data, 0x5a, rig.handle[0].buf[RIG_MEM].size);
@@ -118,6 +132,8 @@ static int job(struct seat *seat, const void *arg)
 	    (seat_rank(seat) == 0 && overwrite(seat, rig.group, lie)) || seat_barrier(seat))
 		goto close;
 	if (seat_rank(seat) == 0 && judge(seat, lie, rig_complete(&rig, 0)))
+		goto close;
+	if (seat_rank(seat) == 0 && lie->major && counted(seat, &rig))
 		goto close;
 	if (seat_rank(seat) != 0)
 		rig_complete(&rig, 0);
