@@ -8,7 +8,7 @@
  * room inside a divergent branch.
  *
  * Orderings (P: producer, C: proxy/ring.c):
- *   R1 data the command refers to -> the entry	P's gx_fence_sys before it pushes, one for all commands it then pushes:
+ *   R1 data the command refers to -> the entry	P's gx_fence_sys before it stores one, for all that it then pushes:
  *						a fence per command would cost a PCIe round trip each. Pairs with A1,
  *						C's acquire of each half
  *   R2 C has read the entry -> credit		pairs with A2, P's look at credit
