@@ -163,8 +163,8 @@ GX_DEV uint32_t ll_counts(struct ll *ll, struct ll_source *from, uint32_t ahead)
 	bad = ll_read_counts(ll, from);
 	if (gx_lane() == 0)
 		gx_st_relaxed_u32(&ll->src_rows[from->rank], from->total | from->each << LL_EACH_SHIFT);
-	if (gx_lane() == 0 && from->far &&
-	    ll_is(ll, EP_LL_RANK_MAJOR)) /* none, where they are malformed: the caller is told */
+	/* The caller is told of it; none, where they are malformed. */
+	if (gx_lane() == 0 && from->far && ll_is(ll, EP_LL_RANK_MAJOR))
 		gx_st_relaxed_u32(&ll->base[from->rank], from->total);
 	gx_syncwarp();
 	if (gx_lane() == 0)
