@@ -57,7 +57,8 @@ static const struct {
 
 static const int ranks[] = { 1, 2, 3, 4, 8 };
 
-static void matrix(enum ep_dev_kind kind, uint32_t seed)
+/* Under the emulator, which has several orders, each order runs half of the worlds: every other pass the other half. */
+static void matrix(enum ep_dev_kind kind, uint32_t pass)
 {
 	for (size_t i = 0; i < sizeof(ranks) / sizeof(ranks[0]); i++) {
 		for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); s++) {
@@ -73,11 +74,13 @@ static void matrix(enum ep_dev_kind kind, uint32_t seed)
 				.slices = 1 + (unsigned)(s * 3 + i) % 5,
 				.single = (s / 2 + i) % 2,
 				.stage = s % 2 ? 0 : 4096,
-				.seed = seed + (uint32_t)(i * 100 + s),
+				.seed = pass * 1000 + 1 + (uint32_t)(i * 100 + s),
 				.stalls = s % 3 == 0,
 				.timeout_ms = 30000,
 			};
 
+			if (rowsig_orders() > 1 && (i + s + pass) % 2)
+				continue;
 			world_run(&w);
 			if (atomic_load(&check_failures) > 0)
 				return; /* each of the others would fail the same way after its timeout */
@@ -97,7 +100,7 @@ int main(int argc, char **argv)
 	alarm(540);
 	for (int pass = 0; pass < rowsig_orders(); pass++) {
 		rowsig_order(pass);
-		matrix(kind, (uint32_t)pass * 1000 + 1);
+		matrix(kind, (uint32_t)pass);
 	}
 	return check_result("kernel_rowsig");
 }

@@ -4,6 +4,7 @@
 On processes every call of torch.distributed is counted: a Buffer makes one, all_gather_object, and nothing else. Where torch
 has a GPU all processes share it: a test gives tensors of the host, which are copied there, and gets the GPU's back.
 """
+import importlib
 import multiprocessing
 import os
 import sys
@@ -81,7 +82,7 @@ def count_traffic(calls):
             setattr(dist, name, counted(name, getattr(dist, name)))
 
 
-def process_main(function, rank, ranks, folder, counted):
+def process_main(rank, function, ranks, folder, counted):
     sys.dont_write_bytecode = True
     torch.set_num_threads(1)
     if GPU:
@@ -95,20 +96,41 @@ def process_main(function, rank, ranks, folder, counted):
     end()
 
 
-def as_processes(function, ranks=2, counted=True, **env):
+def processes_end(processes):
+    """Starts them, waits until all have ended, and says how."""
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(SECONDS)
+        process.kill()
+        process.join()
+    return [process.exitcode for process in processes]
+
+
+def fork_ranks(arguments, ranks, preload):
+    """In a process of its own: imports once what every rank needs, then the ranks are copies of it."""
+    for name in preload:
+        importlib.import_module(name)
+    context = multiprocessing.get_context('fork')
+    codes = processes_end([context.Process(target=process_main, args=(r, *arguments)) for r in range(ranks)])
+    if any(codes):
+        sys.exit(f'exit statuses of the ranks: {codes}')
+
+
+def as_processes(function, ranks=2, counted=True, preload=(), **env):
     """counted: function may not use torch.distributed but by making Buffers, of which it tells how many."""
     context = multiprocessing.get_context('spawn')
     with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, env):
-        processes = [context.Process(target=process_main, args=(function, r, ranks, folder, counted))
-                     for r in range(ranks)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(SECONDS)
-            process.kill()
-        codes = [process.exitcode for process in processes]
+        arguments = function, ranks, folder, counted
+        if GPU:  # CUDA does not outlive a fork
+            codes = processes_end([context.Process(target=process_main, args=(r, *arguments)) for r in range(ranks)])
+        else:
+            parent = context.Process(target=fork_ranks, args=(arguments, ranks, preload))
+            parent.start()
+            parent.join()
+            codes = [parent.exitcode]
     if any(codes):
-        raise AssertionError(f'exit statuses of the ranks: {codes}')
+        raise AssertionError(f'exit statuses: {codes}')
 
 
 class Comm:

@@ -105,7 +105,8 @@ def rank_main(me):
 class Layer(unittest.TestCase):
     def run_layer(self, ranks, **env):
         # The other dispatchers use gloo, which has no tensors of a GPU.
-        as_processes(rank_main, ranks, counted=False, CUDA_VISIBLE_DEVICES='', PYTHONWARNINGS='ignore', **env)
+        as_processes(rank_main, ranks, counted=False, preload=['megatron.core.models.gpt.gpt_layer_specs'],
+                     CUDA_VISIBLE_DEVICES='', PYTHONWARNINGS='ignore', **env)
 
     def test_two_ranks(self):
         self.run_layer(2)

@@ -14,10 +14,11 @@ cmd_chaos() {
 	need_meson
 	if [ "${1:-}" = --asan ]; then
 		shift && dir=build-asan
-		sanitized_build asan address,undefined
+		sanitized_setup asan address,undefined
 	else
-		build build
+		configure build
 	fi
+	ninja -C "$dir" chaos
 	test/chaos/run.sh "$dir" "$@"
 }
 
@@ -29,7 +30,7 @@ cmd_fuzz() {
 	clang_fuzzes || { say 'fuzz: skipped: there is no clang with libFuzzer (clang-19 and libclang-rt-19-dev have it)'; exit 77; }
 	export CC=$CLANG CXX=${CLANG/clang/clang++}
 	log=$(configure build-fuzz -Dfuzz=true -Dcuda=disabled -Dhip=disabled -Dmpi=disabled -Db_sanitize=address,undefined \
-		-Db_lundef=false '-Dc_args=-fsanitize=fuzzer-no-link -fno-sanitize-recover=all' 2>&1 && ninja -C build-fuzz fuzz 2>&1) ||
+		-Db_lundef=false -Doptimization=1 '-Dc_args=-fsanitize=fuzzer-no-link -fno-sanitize-recover=all -g1' 2>&1 && ninja -C build-fuzz fuzz 2>&1) ||
 		die "$log"
 	export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
 	test/fuzz/run.sh "$@"
@@ -41,6 +42,7 @@ cmd_coverage() {
 	local rc=0 dir=build-coverage
 	install_deps "${base_needs[@]}" "${test_needs[@]}" 'have gcc|gcc' 'have gcov|gcc' -- "${test_wants[@]}"
 	need_meson
+	export CCACHE_DISABLE=1 # gcov's counts are of one folder
 	CC=${CC:-gcc} build "$dir" -Db_coverage=true -Dc_args=-D_exit=exit -Dcuda=disabled -Dhip=disabled -Dmpi=disabled
 	find "$dir" -name '*.gcda' -delete
 	check "$dir" coverage --suite cpu --timeout-multiplier 4 || rc=1
