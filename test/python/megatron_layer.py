@@ -7,6 +7,7 @@ are alive. Compared are outputs and the gradients of inputs, router and experts.
 terms at most and no order, so all three agree to the bit. At top-8 they round at different places: a relative L2
 distance below 1e-2.
 """
+import os
 import sys
 import unittest
 
@@ -14,6 +15,7 @@ from deep_ranks import as_processes
 from ranks import main
 
 HIDDEN, EXPERTS, FFN = 64, 16, 32
+FULL = unittest.skipUnless(os.environ.get('EP_TEST_FULL'), 'half a minute: with EP_TEST_FULL=1')
 
 
 def without_gpu():
@@ -111,9 +113,11 @@ class Layer(unittest.TestCase):
     def test_two_ranks(self):
         self.run_layer(2)
 
+    @FULL
     def test_four_ranks(self):
         self.run_layer(4)
 
+    @FULL
     def test_two_nodes_of_one(self):
         self.run_layer(2, NCCL_EP_RANKS_PER_NODE='1')
 
