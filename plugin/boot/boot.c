@@ -485,18 +485,29 @@ static bool hearsay(int err)
 	return err == EP_ETIMEOUT || err == EP_EREMOTE;
 }
 
-/* In a call with a deadline: a rank that stood still and is back has left the others no time, whatever they do next. */
-static int time_taken(struct ep_boot *b, char *why, size_t size)
+int ep_boot_waited(struct ep_boot *b, uint64_t from, char *why, size_t size)
 {
-	int rank = -1;
+	int rank;
 
 	if (!b || b->pid != getpid())
 		return -ENOENT;
 	pthread_mutex_lock(&b->lock);
-	if (b->limit)
-		rank = ep_silence_past(b, b->limit - (uint64_t)b->timeout_ms * 1000000, why, size);
+	rank = ep_silence_past(b, from, why, size);
 	pthread_mutex_unlock(&b->lock);
 	return rank < 0 ? -ENOENT : 0;
+}
+
+/* In a call with a deadline: a rank that stood still and is back has left the others no time, whatever they do next. */
+static int time_taken(struct ep_boot *b, char *why, size_t size)
+{
+	uint64_t limit = 0;
+
+	if (b && b->pid == getpid()) {
+		pthread_mutex_lock(&b->lock);
+		limit = b->limit;
+		pthread_mutex_unlock(&b->lock);
+	}
+	return limit ? ep_boot_waited(b, limit - (uint64_t)b->timeout_ms * 1000000, why, size) : -ENOENT;
 }
 
 int ep_boot_explain(struct ep_boot *b, int rc)

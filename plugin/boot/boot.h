@@ -57,8 +57,10 @@ bool ep_boot_alive(struct ep_boot *boot, int rank);
  * stronger evidence: a socket may close a little later than a signal is missed.
  */
 int ep_boot_evidence(struct ep_boot *boot, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size);
-/* The same for a call that failed with rc and the last error: the message becomes "why: last error". Without evidence,
- * and in a call with a deadline, why is who stood still during it and is back. Returns rc. */
+/* Whom the others waited for since `from`, and is back: 0 and in why how long, or -ENOENT. */
+int ep_boot_waited(struct ep_boot *boot, uint64_t from, char *why, size_t size);
+/* As ep_boot_evidence, for a call that failed with rc and the last error: the message becomes "why: last error".
+ * Without evidence, and in a call with a deadline, why is who stood still during it and is back. Returns rc. */
 int ep_boot_explain(struct ep_boot *boot, int rc);
 
 /* Tells every rank that this one gives up; err and message are what they report. A timeout or another rank's failure is

@@ -81,7 +81,11 @@ struct ep_boot {
 	char lost_why[EP_WHY_MAX];
 
 	struct ep_silence *silence; /* [nranks] */
-	uint64_t ping_ns, ping_at;  /* between pings of a quiet edge; when to check the edges next */
+	struct {
+		uint32_t rank;
+		uint64_t ms, until, from;
+	} late; /* whom this rank, and when all have met the ranks, waited for longest, see silence.h */
+	uint64_t ping_ns, ping_at; /* between pings of a quiet edge; when to check the edges next */
 
 	struct ep_fd_token token;
 	struct ep_fd_offer *offers;

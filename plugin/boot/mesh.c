@@ -76,7 +76,7 @@ static void say_hello(struct ep_boot *b)
 
 static void check_done(struct ep_boot *b)
 {
-	struct ep_frame f = { .type = EP_F_DONE };
+	struct ep_frame f = { .type = EP_F_DONE, .rank = b->late.rank, .total = b->late.ms };
 
 	if (b->phase != EP_MEETING || !b->have_table || b->said_done || b->edges_up < b->edges || b->err)
 		return;
@@ -92,6 +92,7 @@ static int on_table(struct ep_boot *b, const struct ep_frame *f, const uint8_t *
 	if (b->have_table || f->bytes % sizeof(struct ep_peer))
 		return -EPROTO;
 	b->have_table = true;
+	b->late.from = ep_now_ns();
 	for (uint32_t at = 0; at < f->bytes && !rc; at += sizeof(struct ep_peer)) {
 		struct ep_peer p;
 
@@ -137,6 +138,7 @@ static int root_frame(struct ep_boot *b, const struct ep_frame *f, const uint8_t
 	case EP_F_GO:
 		if (!b->said_done)
 			return -EPROTO;
+		ep_silence_met(b, f);
 		b->root = NULL;
 		ep_loop_finish(&b->loop, root);
 		if (!b->err)
@@ -200,6 +202,7 @@ static void edge_up(struct ep_boot *b, struct ep_conn *c)
 	if (b->state[c->peer] == EP_RANK_SUSPECT)
 		b->state[c->peer] = EP_RANK_ALIVE;
 	c->heard = ep_now_ns();
+	ep_silence_edge(b, c);
 	/* An edge of a running mesh is a repair: the peer may lack every notice. */
 	ep_notice_tell(b, c);
 	ep_silence_tell(b, c);

@@ -32,6 +32,7 @@ struct member {
 	struct ep_conn *conn;
 	bool done, told;
 	uint64_t deadline;
+	uint64_t waited_ms, waits_ms; /* others for it to connect: the longest, and the sum */
 	struct ep_peer peer;
 };
 
@@ -50,6 +51,11 @@ struct ep_root {
 	uint32_t host;	/* the rank in this process */
 	uint32_t twice; /* a rank that came twice */
 	bool met;
+	uint64_t came_at; /* when a rank last came */
+	struct {
+		uint32_t rank; /* EP_NO_RANK: the host */
+		uint64_t ms, at;
+	} late;	 /* who let the others wait longest, and until when */
 	int err; /* positive errno of the failure; 0: none */
 	uint32_t culprit;
 	char why[EP_WHY_MAX];
@@ -89,6 +95,38 @@ static void count_told(struct ep_root *r, uint32_t rank)
 	}
 }
 
+/* This process stood still in the last turn: what the others did meanwhile, they did because of that. */
+static bool stood_still(const struct ep_root *r, uint64_t now)
+{
+	return r->turn_end && now > r->turn_end + STILL_MS * 1000000ull;
+}
+
+static void came(struct ep_root *r, uint32_t rank)
+{
+	uint64_t now = ep_now_ns(), ms = r->came_at ? (now - r->came_at) / 1000000 : 0;
+
+	if (ms > r->late.ms) {
+		r->late.rank = stood_still(r, now) ? EP_NO_RANK : rank;
+		r->late.ms = ms;
+		r->late.at = now;
+	}
+	r->came_at = now;
+}
+
+/* Whom several waited for: one that stood still itself blames any other, alone. */
+static void connected(struct ep_root *r)
+{
+	for (uint32_t i = 0; i < r->nranks; i++) {
+		const struct member *m = &r->member[i];
+
+		if (m->waited_ms <= r->late.ms || m->waits_ms - m->waited_ms < m->waited_ms / 2)
+			continue;
+		r->late.rank = i;
+		r->late.ms = m->waited_ms;
+		r->late.at = ep_now_ns();
+	}
+}
+
 static void fail(struct ep_root *r, int err, uint32_t culprit, const char *why)
 {
 	uint64_t now = ep_now_ns();
@@ -98,8 +136,7 @@ static void fail(struct ep_root *r, int err, uint32_t culprit, const char *why)
 	r->err = err;
 	r->culprit = culprit;
 	snprintf(r->why, sizeof(r->why), "%s", why);
-	/* What the others did meanwhile, they did because of that. */
-	if (r->turn_end && now > r->turn_end + STILL_MS * 1000000ull && r->host != EP_NO_RANK) {
+	if (stood_still(r, now) && r->host != EP_NO_RANK) {
 		r->culprit = r->host;
 		snprintf(r->why, sizeof(r->why),
 			 "rank %u, whose process is the bootstrap root, stood still for %llu ms: %.*s", r->host,
@@ -127,9 +164,15 @@ static void refuse(struct ep_root *r, struct ep_conn *c, const char *why)
 
 static void send_off(struct ep_root *r)
 {
+	struct ep_frame go = { .type = EP_F_GO };
+
+	connected(r);
+	go.rank = r->late.rank == EP_NO_RANK ? r->host : r->late.rank;
+	go.seq = (ep_now_ns() - r->late.at) / 1000000;
+	go.total = r->late.ms;
 	r->met = true;
 	for (uint32_t i = 0; i < r->nranks; i++) {
-		post(r, r->member[i].conn, (struct ep_frame){ .type = EP_F_GO }, NULL);
+		post(r, r->member[i].conn, go, NULL);
 		ep_loop_finish(&r->loop, r->member[i].conn);
 		r->member[i].conn = NULL;
 	}
@@ -221,6 +264,7 @@ static void on_hello(struct ep_root *r, struct ep_conn *c, const struct ep_hello
 	m->deadline = ep_deadline_ms(h->left_ms);
 	c->user = m;
 	r->here++;
+	came(r, rank);
 	if (h->cookie == r->cookie && r->host == EP_NO_RANK) {
 		r->host = rank;
 		for (uint32_t i = 0; i < r->nranks; i++)
@@ -235,7 +279,7 @@ static void on_hello(struct ep_root *r, struct ep_conn *c, const struct ep_hello
 static int on_frame(void *ctx, struct ep_conn *c, const struct ep_frame *f, const uint8_t *body)
 {
 	struct ep_root *r = ctx;
-	struct member *m = c->user;
+	struct member *m = c->user, *blame;
 	struct ep_hello hello;
 	char why[EP_WHY_MAX];
 
@@ -247,9 +291,12 @@ static int on_frame(void *ctx, struct ep_conn *c, const struct ep_frame *f, cons
 		on_hello(r, c, &hello);
 		return 0;
 	case EP_F_DONE:
-		if (m->done || r->here < r->nranks)
+		if (m->done || r->here < r->nranks || f->rank >= r->nranks)
 			return -EPROTO;
 		m->done = true;
+		blame = &r->member[f->rank];
+		blame->waits_ms += f->total;
+		blame->waited_ms = f->total > blame->waited_ms ? f->total : blame->waited_ms;
 		if (++r->done == r->nranks)
 			send_off(r);
 		return 0;

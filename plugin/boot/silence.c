@@ -115,6 +115,28 @@ int ep_silence_take(struct ep_boot *b, const struct ep_frame *f, struct ep_conn 
 	return 0;
 }
 
+void ep_silence_edge(struct ep_boot *b, const struct ep_conn *c)
+{
+	uint64_t ms = (c->heard - b->late.from) / 1000000;
+
+	if (b->phase != EP_MEETING || !b->have_table)
+		return;
+	if (ms > b->late.ms) {
+		b->late.rank = c->peer;
+		b->late.ms = ms;
+	}
+	b->late.from = c->heard;
+}
+
+void ep_silence_met(struct ep_boot *b, const struct ep_frame *f)
+{
+	uint64_t now = ep_now_ns();
+
+	b->late.rank = f->rank;
+	b->late.ms = f->rank < b->nranks ? f->total : 0;
+	b->late.until = f->seq < now / 1000000 ? now - f->seq * 1000000 : 0;
+}
+
 void ep_silence_tell(struct ep_boot *b, struct ep_conn *c)
 {
 	for (uint32_t r = 0; r < b->nranks; r++) {
@@ -162,6 +184,12 @@ int ep_silence_past(const struct ep_boot *b, uint64_t from, char *out, size_t si
 			continue;
 		longest = s->until - s->since;
 		rank = (int)r;
+	}
+	if (b->late.until > from && b->late.ms > longest / 1000000 && b->late.ms >= (uint64_t)b->timeout_ms / 4) {
+		snprintf(out, size, "rank %u kept the others waiting for %llu ms while they met, until %llu ms ago",
+			 b->late.rank, (unsigned long long)b->late.ms,
+			 (unsigned long long)((ep_now_ns() - b->late.until) / 1000000));
+		return (int)b->late.rank;
 	}
 	if (rank >= 0)
 		snprintf(out, size, "rank %d did not answer the pings of rank %u for %llu ms, until %llu ms ago", rank,

@@ -27,9 +27,14 @@ void ep_silence_heard(struct ep_boot *b, struct ep_conn *c);
 int ep_silence_take(struct ep_boot *b, const struct ep_frame *f, struct ep_conn *from);
 /* Tells the peer of a new edge. */
 void ep_silence_tell(struct ep_boot *b, struct ep_conn *c);
+/* Before all have met there is nobody to ping: a rank counts how long it waits for each edge to come up, and the root
+ * concludes from all of them whom the ranks waited for (EP_F_GO). */
+void ep_silence_edge(struct ep_boot *b, const struct ep_conn *c);
+void ep_silence_met(struct ep_boot *b, const struct ep_frame *f);
 /* The lowest silent rank, and in out "rank 0 and rank 3 do not answer (...)"; or -1. */
 int ep_silence_find(const struct ep_boot *b, char *out, size_t size);
-/* The rank that was silent longest of those that answer again since `from`, and in out how long; or -1. */
+/* The rank that was silent longest of those that answer again since `from`, or that the others waited for longer while
+ * they met, a quarter of the timeout at least; and in out how long; or -1. */
 int ep_silence_past(const struct ep_boot *b, uint64_t from, char *out, size_t size);
 
 #endif

@@ -21,13 +21,13 @@ enum ep_purpose { EP_TO_ROOT = 1, EP_TO_RANK, EP_TO_FD };
 enum ep_frame_type {
 	/* rank -> root */
 	EP_F_HELLO = 1, /* struct ep_hello */
-	EP_F_DONE,	/* all edges of this rank are connected */
+	EP_F_DONE,	/* all edges of this rank are connected; it waited `total` ms for that of `rank` */
 	/* both ways: the bootstrap failed; rank at fault or EP_NO_RANK, err, message */
 	EP_F_FAIL,
 	/* root -> rank */
 	EP_F_HOST,  /* the rank in the root's process: if the root dies, so did the rank */
 	EP_F_TABLE, /* struct ep_peer of each rank to connect to */
-	EP_F_GO,    /* all are connected */
+	EP_F_GO,    /* all are connected; the others had waited `total` ms for `rank`, until `seq` ms ago */
 	/* rank <-> rank */
 	EP_F_BLOCK, /* piece `index` of the blob of `rank` (`total` bytes in all) in collective `seq` */
 	/* rank died (index 0) or gave up (index 1; `total` is the rank to blame, `seq` the enum ep_evidence): err,

@@ -74,6 +74,8 @@ static bool ask_standin(void *lib, struct search *search)
 		search->out->last_error = q->last_error;
 	if (q->size >= offsetof(struct ep_standin_query, evidence) + sizeof(q->evidence))
 		search->out->evidence = q->evidence;
+	if (q->size >= offsetof(struct ep_standin_query, waited) + sizeof(q->waited))
+		search->out->waited = q->waited;
 	return true;
 }
 
@@ -222,6 +224,16 @@ int ep_comm_explain(const struct ep_comm *comm, int rc)
 
 	if ((rc != -EP_ETIMEOUT && rc != -EP_EREMOTE) || !comm->calls.evidence ||
 	    comm->calls.evidence(comm->handle, why, sizeof(why)))
+		return rc;
+	snprintf(last, sizeof(last), "%s", ep_last_error());
+	return EP_FAIL(EP_COMM, -rc, "%s: %s", why, last);
+}
+
+int ep_comm_waited(const struct ep_comm *comm, uint64_t from, int rc)
+{
+	char why[400], last[512];
+
+	if (rc != -EP_ETIMEOUT || !comm->calls.waited || comm->calls.waited(comm->handle, from, why, sizeof(why)))
 		return rc;
 	snprintf(last, sizeof(last), "%s", ep_last_error());
 	return EP_FAIL(EP_COMM, -rc, "%s: %s", why, last);

@@ -22,6 +22,7 @@ struct ep_comm_calls {
 	int (*mem_find)(const void *ptr, void **base, size_t *size, uint64_t *id);
 	int (*mem_export)(const void *ptr, int *fd, uint64_t *offset, uint64_t *size);
 	int (*evidence)(ncclComm_t, char *, size_t);
+	int (*waited)(ncclComm_t, uint64_t, char *, size_t);
 	const char *owner; /* file of the library, for messages */
 };
 
@@ -39,6 +40,8 @@ int ep_comm_open(ncclComm_t comm, struct ep_comm *out);
 /* For a call that failed with rc and the last error: a rank that the communicator knows to be dead or silent is named
  * before it. Returns rc. */
 int ep_comm_explain(const struct ep_comm *comm, int rc);
+/* The same after a timeout: a rank that stood still since `from`, and is back. */
+int ep_comm_waited(const struct ep_comm *comm, uint64_t from, int rc);
 
 /* Base of a window's memory, as this rank's device sees it. */
 int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out);

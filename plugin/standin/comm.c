@@ -97,6 +97,18 @@ int ep_sc_evidence(ncclComm_t handle, char *why, size_t size)
 	return rc;
 }
 
+int ep_sc_waited(ncclComm_t handle, uint64_t from, char *why, size_t size)
+{
+	struct ncclComm *comm = NULL;
+	int rc = ep_sc_get(handle, "ncclEpStandinQuery", &comm);
+
+	if (rc)
+		return -ENOENT;
+	rc = ep_boot_waited(comm->boot, from, why, size);
+	ep_sc_put(comm);
+	return rc;
+}
+
 int ep_sc_window_find(ncclWindow_t win, void **base, size_t *size)
 {
 	int rc = -ENOENT;

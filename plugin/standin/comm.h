@@ -85,6 +85,7 @@ void ep_sc_put(struct ncclComm *comm);
 bool ep_sc_owns(ncclComm_t handle);
 /* See struct ep_standin_query. */
 int ep_sc_evidence(ncclComm_t handle, char *why, size_t size);
+int ep_sc_waited(ncclComm_t handle, uint64_t from, char *why, size_t size);
 int ep_sc_window_find(ncclWindow_t win, void **base, size_t *size);
 
 /* Operations of a communicator run one at a time in ticket order, whatever streams and threads they come from: the

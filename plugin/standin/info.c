@@ -115,6 +115,7 @@ const struct ep_standin_query *ncclEpStandinQuery(void)
 		.mem_find = ep_sc_mem_find,
 		.last_error = ncclGetLastError,
 		.evidence = ep_sc_evidence,
+		.waited = ep_sc_waited,
 	};
 
 	return &query;

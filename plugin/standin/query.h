@@ -40,6 +40,8 @@ struct ep_standin_query {
 	const char *(*last_error)(ncclComm_t comm);
 	/* 0: why, a message, names a rank of comm that died or does not answer. -ENOENT: none is known. */
 	int (*evidence)(ncclComm_t comm, char *why, size_t size);
+	/* 0, and which rank the others waited for since `from` (CLOCK_MONOTONIC, ns), and is back */
+	int (*waited)(ncclComm_t comm, uint64_t from, char *why, size_t size);
 };
 
 typedef const struct ep_standin_query *(*ep_standin_query_fn)(void);

@@ -142,6 +142,47 @@ Test(boot_stop, a_rank_that_took_the_time_is_named)
 	ranks_free(all);
 }
 
+/* Before ranks have met they do not ping each other. */
+static void *late_life(void *arg)
+{
+	struct rank *me = arg;
+
+	if (me->rank == SLOW)
+		nap_ms(TIMEOUT_MS / 2);
+	return rank_life(me);
+}
+
+static void waited(struct rank *me)
+{
+	ep_boot_limit(me->boot, ep_deadline_ms(TIMEOUT_MS / 2)); /* of a call that began before */
+	ep_last_error_set("out of time");
+	rank_note(me, ep_boot_explain(me->boot, -EP_ETIMEOUT));
+	ep_boot_limit(me->boot, ep_deadline_ms(TIMEOUT_MS)); /* another call */
+	ep_last_error_set("out of time");
+	RANK_EXPECT(me, ep_boot_explain(me->boot, -EP_ETIMEOUT) && !strcmp(ep_last_error(), "out of time"));
+	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0); /* nobody leaves before */
+}
+
+Test(boot_stop, a_rank_that_came_late_is_named)
+{
+	struct ranks *all = ranks_new(5, waited);
+
+	all->timeout_ms = TIMEOUT_MS;
+	cr_assert_eq(ep_boot_id_create(&all->id), 0);
+	for (int i = 0; i < all->n; i++)
+		rank_fork(&all->rank[i], late_life);
+	cr_expect_eq(ranks_reap(all, 0), 0);
+	for (int i = 0; i < all->n; i++) {
+		const struct rank *r = &all->rank[i];
+
+		cr_expect_eq(r->bad, 0);
+		cr_expect(r->rc == -EP_ETIMEOUT && !strncmp(r->why, "rank 3 kept the others waiting for ", 35) &&
+				  strstr(r->why, " ms ago: out of time"),
+			  "rank %d: %d, %s", i, r->rc, r->why);
+	}
+	ranks_free(all);
+}
+
 /* What is certain replaces what was only missed, also in a failure that was reported before. */
 static void dies_late(struct rank *me)
 {

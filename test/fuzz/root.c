@@ -27,7 +27,8 @@ static void say(struct ep_root *r, struct feed *f)
 	if (type < 0x60) {
 		conn_frame(&r->loop, c, f, (struct ep_frame){ .type = EP_F_HELLO, .bytes = sizeof(hello) }, &hello);
 	} else if (type < 0xc0) {
-		conn_frame(&r->loop, c, f, (struct ep_frame){ .type = EP_F_DONE }, NULL);
+		conn_frame(&r->loop, c, f, (struct ep_frame){ .type = EP_F_DONE, .rank = c->peer, .total = feed_u8(f) },
+			   NULL);
 	} else if (type < 0xe0) {
 		conn_frame(&r->loop, c, f, (struct ep_frame){ .type = EP_F_FAIL, .bytes = feed_u8(f) }, NULL);
 	} else {
