@@ -9,7 +9,13 @@
 #include "util/bell.h"
 #include "util/clock.h"
 
+/* A kernel of the CPU device is one function. Not under the emulator, nor under sanitizers, where that takes a compiler
+ * several minutes. */
+#if defined(GX_WARP) || defined(GX_HOST_CALLS)
+#define GX_DEV static inline __attribute__((unused))
+#else
 #define GX_DEV static inline __attribute__((always_inline, unused))
+#endif
 #define GX_SLOW static __attribute__((noinline, unused))
 #define GX_ROLL
 /* A block runs in a thread of its own (simt) or in the caller's (scalar): per thread is per block. */
