@@ -176,30 +176,13 @@ rows=(
 	'perf-ht-sm|ht-8-sm-unordered|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=200,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 8 -m 14 -z -n 50 -w 10'
 	'perf-ht-sm|ht-8-sm-unordered-graph|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=200,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ht -D cuda -t 8 -m 14 -z -n 50 -w 10 -G --graph-update'
 	'perf-ht-sm|ht-8-loop|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=loop ep_perf -a ht -D cuda -t 8 -m 14 -z -n 50 -w 10'
-	'perf-sm|near-2-8-1|60|table|ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
-	'perf-sm|loop-2-8-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
-	'perf-sm|sm-2-8-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
-	'perf-sm|near-2-8-128|60|table|ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
-	'perf-sm|loop-2-8-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
-	'perf-sm|sm-2-8-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 8 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
-	'perf-sm|near-2-32-1|60|table|ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
-	'perf-sm|loop-2-32-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
-	'perf-sm|sm-2-32-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
-	'perf-sm|near-2-32-128|60|table|ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
-	'perf-sm|loop-2-32-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
-	'perf-sm|sm-2-32-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 32 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
-	'perf-sm|near-2-64-1|60|table|ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
-	'perf-sm|loop-2-64-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
-	'perf-sm|sm-2-64-1|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 1 -f 2 -x 64 -n 200 -w 50'
-	'perf-sm|near-2-64-128|60|table|ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
-	'perf-sm|loop-2-64-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=loop ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
-	'perf-sm|sm-2-64-128|60|table|NCCL_EP_RANKS_PER_NODE=1 NCCL_EP_NET=sm:rate=400,latency=5000,sms=4 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 2 -m 64 -b 1 -e 128 -f 128 -x 64 -n 200 -w 50'
-	'perf-sm|near-8|120|table|ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20'
+	'perf-sm|far-one|480|table|far_targets.py one @../perf/ep_perf %BESIDE%'
+	'perf-sm|far-one-mps|480|table-mps|far_targets.py one --processes @../perf/ep_perf %BESIDE%'
+	'perf-sm|far-many|480|table|far_targets.py many @../perf/ep_perf %BESIDE%'
 	'perf-sm|sm-8|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20'
 	'perf-sm|sm-8-unordered|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16,unordered=1 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20'
 	'perf-sm|sm-8-unpaced|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20'
 	'perf-sm|sm-8-graph|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 100 -w 20 -G 1'
-	'perf-sm|sm-8-graph-rounds|120|table|NCCL_EP_RANKS_PER_NODE=4 NCCL_EP_NET=sm:rate=400,latency=5000,sms=16 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so ep_perf -a ll -D cuda -t 8 -m 14 -b 128 -e 128 -x 256 -n 15 -w 4 -c 0 -G 1 --graph-rounds 10'
 	'perf-sm|sm-net|60|table|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so net_perf -n sm:sms=16 -b 7168 -e 57344 -i 2000'
 	'perf|rings|60|table|ring_perf -D cuda'
 	'perf|rings-16|60|table|ring_perf -D cuda -r 16 -p 128'
@@ -233,6 +216,7 @@ default=(cpu dev check threads nccl procs mps ll ll-procs ll-nodes net-sm ht ht-
 usage() {
 	echo "usage: ./run gpu [-b] [-l] [SHARD | TEST]...   (default: ${default[*]}; all: every shard)"
 	echo '  -b  use the build as it is    -l  list the shards    CPU_TESTS: of the shard cpu, only these tests'
+	echo '  BESIDE: the ep_perf of another build, which runs in turns with this one in far-one and far-many'
 	printf '%s\n' "${rows[@]}" | awk -F'|' '{ printf "  %-16s %-24s %4ds  %-14s %s\n", $1, $2, $3, $4, $5 }'
 }
 
@@ -365,6 +349,7 @@ for row in "${rows[@]}"; do
 	IFS='|' read -r shard name seconds how command <<<"$row"
 	[[ " ${wanted[*]} " == *" $shard "* || " ${wanted[*]} " == *" $name "* ]] || continue
 	command=${command//@/$build/test/}
+	command=${command//%BESIDE%/${BESIDE:-}}
 	read -ra words <<<"${command//%NCCL%/$nccl}"
 	# Words of a cell; options of a net (after a colon) keep their commas.
 	for i in "${!words[@]}"; do [[ ${words[i]} != *=*,* || ${words[i]} == *:* ]] || words[i]=${words[i]//,/ }; done
