@@ -21,15 +21,17 @@ GX_DEV uint32_t ll_look_lock(const struct ep_ll_args *a, uint32_t words, uint32_
 	return taken;
 }
 
+/* Without an order: a fence here would delay what the warp has waited for. So the next one may take an old `was`, or a
+ * store of this one come behind the next one's; then a word is shown once more, by whoever looks next. */
 GX_DEV void ll_look_unlock(const struct ep_ll_args *a, uint32_t words)
 {
 	gx_syncwarp();
 	if (gx_lane() == 0)
-		gx_dev_st_release_u32(&a->state->looking[words], 0);
+		gx_st_relaxed_u32(&a->state->looking[words], 0);
 }
 
 /* All lanes, with the lock: reads all words of the kind, and shows what is new. What is shown is loaded while the words
- * are: only who has the lock writes it. mine: the number of a word; returns that one, or 0 if there is none. */
+ * are. mine: the number of a word; returns that one, or 0 if there is none. */
 GX_DEV uint64_t ll_look_at(const struct ep_ll_args *a, uint32_t words, uint32_t mine)
 {
 	uint32_t n = a->shape.nranks;

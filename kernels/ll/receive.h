@@ -499,18 +499,22 @@ GX_DEV void ll_publish(struct ll *ll)
 	const struct ep_ll_args *a = ll->a;
 	const struct ep_ll_shape *s = &a->shape;
 	uint32_t rank_major = ll_is(ll, EP_LL_RANK_MAJOR);
+	/* in flight together with the counts */
+	uint32_t listed = gx_tid() == 0 ? gx_ld_relaxed_u32(&a->state->listed) : 0;
+	uint32_t listed_far = gx_tid() == 0 ? gx_ld_relaxed_u32(&a->state->listed_far) : 0;
 
 	for (uint32_t e = gx_tid(); !rank_major && a->out_counts && e < s->per_rank; e += gx_threads())
 		a->out_counts[e] = (int32_t)gx_ld_relaxed_u32(&ll->fill[e]);
-	for (uint32_t r = 0; rank_major && r < s->nranks; r++) {
+	for (uint32_t r = gx_warp(); rank_major && r < s->nranks; r += gx_warps()) {
 		uint32_t own = r == s->rank && ll->direct;
-		uint32_t came = gx_ld_relaxed_u32(&ll->src_ticket[r]) != 0 || gx_ld_relaxed_u32(&ll->src_ready[r]) != 0;
-		uint32_t n = own ? gx_ld_relaxed_u32(&ll->rank_rows[r]) : came ? gx_ld_relaxed_u32(&ll->base[r]) : 0;
+		uint32_t rows = gx_ld_relaxed_u32(own ? &ll->rank_rows[r] : &ll->base[r]);
+		uint32_t took = gx_ld_relaxed_u32(&ll->src_ticket[r]), read = gx_ld_relaxed_u32(&ll->src_ready[r]);
+		uint32_t n = own || (took | read) != 0 ? rows : 0; /* of one that did not come, base[] is of before */
 
-		if (gx_tid() == 0 && a->out_counts)
+		if (gx_lane() == 0 && a->out_counts)
 			a->out_counts[r] = (int32_t)n;
-		for (uint64_t i = (uint64_t)n * s->topk + gx_tid(); a->out_idx && i < (uint64_t)s->tmax * s->topk;
-		     i += gx_threads())
+		for (uint64_t i = (uint64_t)n * s->topk + gx_lane(); a->out_idx && i < (uint64_t)s->tmax * s->topk;
+		     i += GX_WARP)
 			a->out_idx[(uint64_t)r * s->tmax * s->topk + i] = -1;
 	}
 	/* No row returns to a source that did not come, and a combine may follow. */
@@ -518,8 +522,8 @@ GX_DEV void ll_publish(struct ll *ll)
 		if (ll_far(ll, r) && gx_ld_relaxed_u32(&ll->src_ready[r]) == 0)
 			a->back[r].rows = a->back[r].to = 0;
 	if (gx_tid() == 0) {
-		a->handle->rows = gx_ld_relaxed_u32(&a->state->listed);
-		a->handle->far_rows = gx_ld_relaxed_u32(&a->state->listed_far);
+		a->handle->rows = listed;
+		a->handle->far_rows = listed_far;
 	}
 }
 

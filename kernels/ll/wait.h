@@ -289,14 +289,17 @@ GX_SLOW uint32_t ll_wait_far(const struct ep_ll_args *a, uint64_t at, uint64_t v
 						    ep_ll_far_at(a->shape.nranks, ep_ll_signal_at(rank)));
 	}
 	for (uint32_t spin = 0;; spin++) {
-		const uint64_t *word = signal && spin % 4 != 1 ? signal : shown;
-		uint32_t looks = far && looker.held == words && !(signal && word == shown);
+		uint32_t looks = far && looker.held == words, told = signal && spin % 4 == 1;
 		uint32_t first, kind = LL_NO_WORDS;
 
-		if (waits && (looks ? looker.seen : gx_ld_acquire_u64(word)) >= value) { /* A6 */
-			result = word == signal ? GX_ARRIVED | LL_BY_SIGNAL : GX_ARRIVED;
+		/* What this warp has seen itself takes no load. */
+		if (waits && (looks || !told) &&
+		    (looks ? looker.seen : gx_ld_acquire_u64(signal ? signal : shown)) >= value) { /* A6 */
+			result = signal ? GX_ARRIVED | LL_BY_SIGNAL : GX_ARRIVED;
 			waits = 0;
 		}
+		if (waits && told)
+			waits = gx_ld_acquire_u64(shown) < value; /* A6 */
 		if (gx_ballot((int)waits) == 0)
 			break;
 		mask = gx_ballot(waits && far && a->far.control_pinned);
