@@ -218,25 +218,31 @@ leak:
 	return rc;
 }
 
-int ep_comm_explain(const struct ep_comm *comm, int rc)
+static int because(const char *why, int rc)
 {
-	char why[400], last[512];
+	char last[512];
 
-	if ((rc != -EP_ETIMEOUT && rc != -EP_EREMOTE) || !comm->calls.evidence ||
-	    comm->calls.evidence(comm->handle, why, sizeof(why)))
-		return rc;
 	snprintf(last, sizeof(last), "%s", ep_last_error());
 	return EP_FAIL(EP_COMM, -rc, "%s: %s", why, last);
 }
 
+int ep_comm_explain(const struct ep_comm *comm, int rc)
+{
+	char why[400];
+
+	if ((rc != -EP_ETIMEOUT && rc != -EP_EREMOTE) || !comm->calls.evidence ||
+	    comm->calls.evidence(comm->handle, why, sizeof(why)))
+		return rc;
+	return because(why, rc);
+}
+
 int ep_comm_waited(const struct ep_comm *comm, uint64_t from, int rc)
 {
-	char why[400], last[512];
+	char why[400];
 
 	if (rc != -EP_ETIMEOUT || !comm->calls.waited || comm->calls.waited(comm->handle, from, why, sizeof(why)))
 		return rc;
-	snprintf(last, sizeof(last), "%s", ep_last_error());
-	return EP_FAIL(EP_COMM, -rc, "%s: %s", why, last);
+	return because(why, rc);
 }
 
 int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,

@@ -101,6 +101,31 @@ Test(boot_stop, a_rank_that_answers_again_is_not_blamed)
 	ranks_free(all);
 }
 
+/* The end of a call that names a rank, then one that has nobody to name. */
+static void out_of_time(struct rank *me)
+{
+	ep_last_error_set("out of time");
+	rank_note(me, ep_boot_explain(me->boot, -EP_ETIMEOUT));
+	ep_boot_limit(me->boot, ep_deadline_ms(TIMEOUT_MS)); /* another call */
+	ep_last_error_set("out of time");
+	RANK_EXPECT(me, ep_boot_explain(me->boot, -EP_ETIMEOUT) && !strcmp(ep_last_error(), "out of time"));
+	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0); /* nobody leaves before */
+}
+
+static void all_say(struct ranks *all, const char *begin)
+{
+	cr_expect_eq(ranks_reap(all, 0), 0);
+	for (int i = 0; i < all->n; i++) {
+		const struct rank *r = &all->rank[i];
+
+		cr_expect_eq(r->bad, 0);
+		cr_expect(r->rc == -EP_ETIMEOUT && !strncmp(r->why, begin, strlen(begin)) &&
+				  strstr(r->why, " ms ago: out of time"),
+			  "rank %d: %d, %s", i, r->rc, r->why);
+	}
+	ranks_free(all);
+}
+
 /* But a call that has then no time left names it, where nobody else is to blame. */
 static void robbed(struct rank *me)
 {
@@ -111,12 +136,7 @@ static void robbed(struct rank *me)
 		UNTIL(me->all->stage == 1);
 	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0);
 	nap_ms(TIMEOUT_MS / 5); /* the news may take another way than the barrier */
-	ep_last_error_set("out of time");
-	rank_note(me, ep_boot_explain(me->boot, -EP_ETIMEOUT));
-	ep_boot_limit(me->boot, ep_deadline_ms(TIMEOUT_MS)); /* another call */
-	ep_last_error_set("out of time");
-	RANK_EXPECT(me, ep_boot_explain(me->boot, -EP_ETIMEOUT) && !strcmp(ep_last_error(), "out of time"));
-	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0); /* nobody leaves before */
+	out_of_time(me);
 }
 
 Test(boot_stop, a_rank_that_took_the_time_is_named)
@@ -130,16 +150,7 @@ Test(boot_stop, a_rank_that_took_the_time_is_named)
 	nap_ms(TIMEOUT_MS * 7 / 10);
 	rank_kill(&all->rank[STOPPED], SIGCONT);
 	all->stage = 1;
-	cr_expect_eq(ranks_reap(all, 0), 0);
-	for (int i = 0; i < all->n; i++) {
-		const struct rank *r = &all->rank[i];
-
-		cr_expect_eq(r->bad, 0);
-		cr_expect(r->rc == -EP_ETIMEOUT && !strncmp(r->why, "rank 0 did not answer the pings of rank ", 40) &&
-				  strstr(r->why, " ms ago: out of time"),
-			  "rank %d: %d, %s", i, r->rc, r->why);
-	}
-	ranks_free(all);
+	all_say(all, "rank 0 did not answer the pings of rank ");
 }
 
 /* Before ranks have met they do not ping each other. */
@@ -155,12 +166,7 @@ static void *late_life(void *arg)
 static void waited(struct rank *me)
 {
 	ep_boot_limit(me->boot, ep_deadline_ms(TIMEOUT_MS / 2)); /* of a call that began before */
-	ep_last_error_set("out of time");
-	rank_note(me, ep_boot_explain(me->boot, -EP_ETIMEOUT));
-	ep_boot_limit(me->boot, ep_deadline_ms(TIMEOUT_MS)); /* another call */
-	ep_last_error_set("out of time");
-	RANK_EXPECT(me, ep_boot_explain(me->boot, -EP_ETIMEOUT) && !strcmp(ep_last_error(), "out of time"));
-	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0); /* nobody leaves before */
+	out_of_time(me);
 }
 
 Test(boot_stop, a_rank_that_came_late_is_named)
@@ -171,16 +177,7 @@ Test(boot_stop, a_rank_that_came_late_is_named)
 	cr_assert_eq(ep_boot_id_create(&all->id), 0);
 	for (int i = 0; i < all->n; i++)
 		rank_fork(&all->rank[i], late_life);
-	cr_expect_eq(ranks_reap(all, 0), 0);
-	for (int i = 0; i < all->n; i++) {
-		const struct rank *r = &all->rank[i];
-
-		cr_expect_eq(r->bad, 0);
-		cr_expect(r->rc == -EP_ETIMEOUT && !strncmp(r->why, "rank 3 kept the others waiting for ", 35) &&
-				  strstr(r->why, " ms ago: out of time"),
-			  "rank %d: %d, %s", i, r->rc, r->why);
-	}
-	ranks_free(all);
+	all_say(all, "rank 3 kept the others waiting for ");
 }
 
 /* What is certain replaces what was only missed, also in a failure that was reported before. */
