@@ -125,7 +125,7 @@ enum ep_ll_head {
 };
 
 /* Rows for a far rank that one put carries: an engine needs as long for a row as for many. Few rows in host memory go
- * alone: a CPU may have to copy them, and begins earlier. */
+ * alone, unless there is but one: a CPU may have to copy them, and begins earlier. */
 #define EP_LL_JOIN 8u
 #define EP_LL_JOIN_MAX 64u
 #define EP_LL_FEW 32u

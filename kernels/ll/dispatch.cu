@@ -293,12 +293,14 @@ GX_DEV struct far_cmd ll_put_part(const struct ll *ll, uint32_t peer, uint64_t a
 	return ll_put(ll, peer, area + at, at, bytes);
 }
 
-/* How many rows for one rank share a put. */
+/* How many rows for one rank share a put. An only token's row goes with the counts, which would wait for its push. */
 GX_DEV uint32_t ll_join_rows(const struct ll *ll)
 {
+	uint32_t n = ll->a->tokens;
+
 	if (ll->each != 0)
 		return ll->each;
-	return ll->a->far.window_pinned && ll->a->tokens <= EP_LL_FEW ? 1 : EP_LL_JOIN;
+	return ll->a->far.window_pinned && n > 1 && n <= EP_LL_FEW ? 1 : EP_LL_JOIN;
 }
 
 /* With counts ahead of the rows: as many to a step as make EP_LL_STEPS_EACH of the most rows that a rank can get. */

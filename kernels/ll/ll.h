@@ -83,15 +83,17 @@ GX_DEV uint32_t ll_rest(const struct ll *ll, uint32_t peer, uint32_t rows, uint3
 	return rows - rows % join;
 }
 
-/* All lanes: waits for another warp of this rank. Bounded: that warp is running, or the operation has failed. */
+/* All lanes: waits for another warp of this rank, and returns its word. 0: the operation has failed. Bounded: that warp
+ * is running. */
 GX_DEV uint32_t ll_wait_word(const struct ll *ll, const uint32_t *word)
 {
 	uint32_t came = 0, failed = 0;
 
 	for (uint32_t spin = 0;; spin++) {
 		if (gx_lane() == 0)
-			came = gx_ld_acquire_u32(word) != 0;
-		if (gx_shfl_u32(came, 0))
+			came = gx_ld_acquire_u32(word);
+		came = gx_shfl_u32(came, 0);
+		if (came)
 			break;
 		if (gx_lane() == 0)
 			failed = spin % 32 == 31 && gx_ld_relaxed_u32(ll->op.errors) != 0;
@@ -100,7 +102,7 @@ GX_DEV uint32_t ll_wait_word(const struct ll *ll, const uint32_t *word)
 		gx_pause(spin);
 	}
 	gx_syncwarp();
-	return 1;
+	return came;
 }
 
 /* All lanes: the sum of the lanes below. */

@@ -39,6 +39,7 @@ GX_DEV uint32_t ll_whole(const struct ll *ll, uint32_t source)
 
 #define LL_MALFORMED 2u
 #define LL_SPENT (1u << 30) /* in src_claim: all rows of the source are taken */
+#define LL_NO_MORE 2u	    /* in src_ready: the warp that claims the source takes all its rows */
 #define LL_EACH_SHIFT 24u   /* in src_rows: rows of a rank are fewer than 2^20 */
 
 /* Whether so many rows may return to a far source, from that slot of its window on. */
@@ -139,14 +140,15 @@ GX_DEV uint32_t ll_read_counts(struct ll *ll, struct ll_source *from)
 	return bad;
 }
 
-/* All lanes, when the counts of a source are here. 0: the operation has failed; LL_MALFORMED, for the claiming warp: a
- * count of more rows than a source can have. ahead: its rows are here, too. */
+/* All lanes, when the counts of a source are here. 0: the operation has failed, or another warp takes all rows;
+ * LL_MALFORMED, for the claiming warp: a count of more rows than a source can have. ahead: its rows are here, too. */
 GX_DEV uint32_t ll_counts(struct ll *ll, struct ll_source *from, uint32_t ahead)
 {
-	uint32_t *ready = &ll->src_ready[from->rank], bad;
+	uint32_t *ready = &ll->src_ready[from->rank], bad, word;
 
 	if (!from->mine) {
-		if (!ll_wait_word(ll, ready)) /* A5 */
+		word = ll_wait_word(ll, ready); /* A5 */
+		if (word == 0 || word == LL_NO_MORE)
 			return 0;
 		from->total = gx_ld_relaxed_u32(&ll->src_rows[from->rank]);
 		if (from->far) {
@@ -167,7 +169,9 @@ GX_DEV uint32_t ll_counts(struct ll *ll, struct ll_source *from, uint32_t ahead)
 	if (gx_lane() == 0 && from->far && ll_is(ll, EP_LL_RANK_MAJOR))
 		gx_st_relaxed_u32(&ll->base[from->rank], from->total);
 	gx_syncwarp();
-	if (gx_lane() == 0)
+	if (gx_lane() == 0 && from->total <= 1 && ll_whole(ll, from->rank))
+		gx_st_relaxed_u32(ready, LL_NO_MORE); /* no other warp uses what this one has noted */
+	else if (gx_lane() == 0)
 		gx_dev_st_release_u32(ready, 1); /* R5 */
 	from->each = ahead ? 0 : from->each;	 /* nothing to wait for */
 	return bad ? LL_MALFORMED : 1;
