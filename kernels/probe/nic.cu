@@ -37,9 +37,9 @@ struct nic {
 
 /* ---- front ---- */
 
-/* All lanes: the wires for a turn of puts whose jobs have been made, the first with that index; then the back has them.
- * 0: it is not the context's turn. */
-GX_DEV uint32_t nic_give(const struct nic *n, struct ep_nic_state *s, uint32_t first, struct nic_put put)
+/* All lanes: the wires for a turn of puts whose jobs have been made, from that index on, and which came then; the back
+ * has them afterwards. 0: it is not the context's turn. */
+GX_DEV uint32_t nic_give(const struct nic *n, struct ep_nic_state *s, uint32_t first, uint64_t came, struct nic_put put)
 {
 	uint32_t count, i = first + gx_lane(), in = 0;
 	uint64_t due, until = s->until;
@@ -49,7 +49,7 @@ GX_DEV uint32_t nic_give(const struct nic *n, struct ep_nic_state *s, uint32_t f
 	if (gx_lane() >= count)
 		put = (struct nic_put){ 0, 0, 0, EP_NIC_PORTS };
 	b = nic_scan(n->a, count, put.bytes, put.to);
-	due = nic_due(n->a, &put, &b, &until);
+	due = nic_due(n->a, &put, &b, came, &until);
 	if (due == NIC_LATER)
 		return 0;
 	due += nic_jitter(n->a, i);
@@ -81,7 +81,7 @@ GX_DEV uint32_t nic_next(const struct nic *n, struct ep_nic_state *s, uint32_t r
 		put.to = job->to;
 	}
 	/* Asked again and again: without the lock. */
-	return nic_may(n->a, &put, s->until) && nic_give(n, s, reserved, put);
+	return nic_may(n->a, &put, s->until) && nic_give(n, s, reserved, gx_shfl_u64(gx_clock_ns(), 0), put);
 }
 
 GX_DEV void nic_job_make(struct ep_nic_state *s, const struct ep_nic_desc *d, uint32_t i)
@@ -114,7 +114,7 @@ GX_DEV struct ep_nic_desc nic_desc(const struct ep_nic_desc *from)
 	return u.d;
 }
 
-GX_DEV void nic_admit(const struct nic *n, uint32_t c, uint32_t taken, uint32_t count)
+GX_DEV void nic_admit(const struct nic *n, uint32_t c, uint32_t taken, uint32_t count, uint64_t came)
 {
 	struct ep_nic_state *s = &n->a->state[c];
 	uint32_t active = gx_lane() < count, i = taken + gx_lane();
@@ -130,28 +130,29 @@ GX_DEV void nic_admit(const struct nic *n, uint32_t c, uint32_t taken, uint32_t 
 	if (gx_lane() == 0)
 		gx_dev_st_release_u32(&s->taken, taken + count); /* R1 */
 	gx_syncwarp();
-	nic_give(n, s, taken, put);
+	nic_give(n, s, taken, came, put);
 }
 
 GX_DEV uint32_t nic_front(const struct nic *n, uint32_t c)
 {
 	struct ep_nic_state *s = &n->a->state[c];
-	uint32_t stop = 0, count = 0, reserved = s->reserved, taken = gx_ld_relaxed_u32(&s->taken);
+	uint32_t stop = 0, closed = 0, count = 0, reserved = s->reserved, taken = gx_ld_relaxed_u32(&s->taken);
 
 	if (reserved != taken) /* the front alone writes them */
 		return NIC_OPEN | (nic_next(n, s, reserved, taken) ? NIC_MOVED : 0);
 	if (gx_lane() == 0) {
-		stop = gx_ld_relaxed_u32(&s->closed) ? 2 : gx_ld_relaxed_u32(&n->a->common->stop);
-		count = stop ? 0 : gx_ld_acquire_u32(&n->a->queue[c].posted) - taken; /* A0 */
-		if (stop == 1)
+		closed = gx_ld_relaxed_u32(&s->closed); /* all three are in flight together */
+		stop = gx_ld_relaxed_u32(&n->a->common->stop);
+		count = gx_ld_acquire_u32(&n->a->queue[c].posted) - taken; /* A0 */
+		if (stop && !closed)
 			gx_dev_st_release_u32(&s->closed, 1); /* R5 */
 	}
-	stop = gx_shfl_u32(stop, 0);
+	stop = gx_shfl_u32(stop | closed, 0);
 	count = gx_shfl_u32(count, 0);
 	gx_syncwarp();
 	if (stop || count == 0)
 		return stop ? 0 : NIC_OPEN;
-	nic_admit(n, c, taken, count < GX_WARP ? count : GX_WARP);
+	nic_admit(n, c, taken, count < GX_WARP ? count : GX_WARP, gx_shfl_u64(gx_clock_ns(), 0));
 	return NIC_OPEN | NIC_MOVED;
 }
 
@@ -289,24 +290,24 @@ GX_DEV void nic_word(const struct ep_nic_job *job, uint32_t strict)
 		to[i] = from[i];
 }
 
-/* What the back knows of one port, the same in all lanes. */
+/* What the back knows of the lane's port. Lanes share the ports that have puts: so many of them look at each. */
 struct nic_window {
-	uint32_t out, gone, room; /* puts that left it; bits of those delivered; puts in it */
-	uint32_t logged;
-	uint64_t now;
+	uint32_t port, out, room; /* room: puts that have not left it; 0: the lane has no port */
+	uint32_t gone;		  /* those of them that are delivered, as bits */
+	uint32_t each, at;	  /* lanes of a port, and this one's number among them */
 };
 
 /* One lane: whether the put at k can be delivered; *job: a copy. */
-GX_DEV uint32_t nic_ready(const struct ep_nic_state *s, uint32_t port, const struct nic_window *w, uint32_t k,
+GX_DEV uint32_t nic_ready(const struct ep_nic_state *s, const struct nic_window *w, uint32_t k, uint64_t now,
 			  uint32_t *index, struct ep_nic_job *job)
 {
 	if (k >= w->room || (w->gone >> k & 1))
 		return 0;
-	*index = s->fifo[port][(w->out + k) % EP_NIC_ENTRIES];
+	*index = s->fifo[w->port][(w->out + k) % EP_NIC_ENTRIES];
 	if (gx_ld_acquire_u32(&s->copied[*index % EP_NIC_ENTRIES]) != *index + 1) /* A3 */
 		return 0;
 	*job = s->job[*index % EP_NIC_ENTRIES];
-	return job->due <= w->now;
+	return job->due <= now;
 }
 
 /* The small puts among them, one after the other; unordered: the last first. */
@@ -314,7 +315,7 @@ GX_DEV void nic_words(const struct nic *n, const struct ep_nic_job *job, uint64_
 {
 	uint32_t unordered = n->a->unordered, strict = !unordered && !n->a->relaxed;
 
-	if (!strict)
+	if (!strict && (small || n->a->relaxed))
 		gx_fence_sys(); /* R4 */
 	for (uint32_t j = 0; small && j < GX_WARP; j++) {
 		uint32_t at = unordered ? GX_WARP - 1 - j : j;
@@ -327,62 +328,90 @@ GX_DEV void nic_words(const struct nic *n, const struct ep_nic_job *job, uint64_
 	}
 }
 
-/* All lanes: delivers what can be of the puts from first on, as many as there are lanes; returns them as bits. */
-GX_DEV uint32_t nic_some(const struct nic *n, uint32_t c, uint32_t port, struct nic_window *w, uint32_t first)
+/* All lanes: the bits of the lane's port. */
+GX_DEV uint32_t nic_own(const struct nic_window *w, uint64_t mask)
 {
-	uint32_t wide = GX_WARP < EP_NIC_WINDOW ? GX_WARP : EP_NIC_WINDOW, index = 0, yes = 0, at;
-	struct ep_nic_job job = { 0 };
-	uint64_t mask;
+	return (uint32_t)(mask >> (gx_lane() - w->at) & (((uint64_t)1 << w->each) - 1));
+}
 
-	if (gx_lane() < wide)
-		yes = nic_ready(&n->a->state[c], port, w, first + gx_lane(), &index, &job);
+/* All lanes: delivers what can be of each port's puts from the first on, as many as it has lanes; how many in all. */
+GX_DEV uint32_t nic_some(const struct nic *n, uint32_t c, struct nic_window *w, uint32_t first, uint32_t logged)
+{
+	uint64_t now = gx_shfl_u64(gx_clock_ns(), 0), mask, before = ((uint64_t)1 << gx_lane()) - 1;
+	uint32_t unordered = n->a->unordered, index = 0, yes = 0, own, at;
+	struct ep_nic_job job = { 0 };
+
+	/* Ordered: up to the first that cannot be, if all before these are. */
+	if (unordered || (~w->gone & ((1u << first) - 1)) == 0)
+		yes = nic_ready(&n->a->state[c], w, first + w->at, now, &index, &job);
+	own = nic_own(w, gx_ballot((int)yes));
+	own &= unordered ? own : ~(own + 1);
+	yes = own >> w->at & 1;
 	mask = gx_ballot((int)yes);
-	mask &= n->a->unordered ? mask : ~(mask + 1); /* ordered: up to the first that is not */
-	yes = (uint32_t)(mask >> gx_lane() & 1);
 	if (mask == 0)
 		return 0;
 	nic_words(n, &job, gx_ballot(yes && job.bytes <= EP_NIC_SMALL));
-	if (n->a->unordered || !n->a->relaxed)
+	if (unordered || !n->a->relaxed)
 		gx_fence_sys(); /* R4; the immediate must not come before a word */
-	at = w->logged + gx_popc(n->a->unordered ? mask >> gx_lane() >> 1 : mask & (((uint64_t)1 << gx_lane()) - 1));
+	at = logged + gx_popc(unordered ? mask >> gx_lane() >> 1 : mask & before);
 	if (yes)
 		gx_st_fenced_u64x2(&n->a->queue[c].log[at % EP_NIC_ENTRIES].stamp, (uint64_t)(at + 1) << 32 | index,
-				   w->now - job.due);
-	w->logged += gx_popc(mask);
+				   now - job.due);
+	w->gone |= own << first;
 	gx_syncwarp();
-	return (uint32_t)mask << first;
+	return gx_popc(mask);
 }
 
-/* All lanes; whether something was delivered. */
-GX_DEV uint32_t nic_deliver(const struct nic *n, uint32_t c, uint32_t port)
+/* All lanes: the ports of those bits, from `base` on, among the lanes; returns how many. */
+GX_DEV uint32_t nic_share(const struct ep_nic_state *s, uint32_t base, uint64_t ports, struct nic_window *w)
 {
-	uint32_t wide = GX_WARP < EP_NIC_WINDOW ? GX_WARP : EP_NIC_WINDOW, picks = 0, left;
+	uint32_t n = gx_popc(ports), nth;
+
+	w->each = GX_WARP < EP_NIC_WINDOW ? GX_WARP : EP_NIC_WINDOW;
+	while (w->each * n > GX_WARP)
+		w->each /= 2;
+	nth = gx_lane() / w->each;
+	w->at = gx_lane() % w->each;
+	w->port = w->out = w->room = w->gone = 0;
+	if (nth >= n)
+		return n;
+	for (uint32_t i = 0; i < nth; i++)
+		ports &= ports - 1;
+	w->port = base + gx_popc((ports & (0 - ports)) - 1);
+	w->out = s->out[w->port];
+	w->gone = s->gone[w->port];
+	w->room = gx_ld_acquire_u32(&s->in[w->port]) - w->out; /* A2 */
+	return n;
+}
+
+/* All lanes; whether something was delivered to these ports. */
+GX_DEV uint32_t nic_deliver(const struct nic *n, uint32_t c, uint32_t base, uint64_t ports)
+{
 	struct ep_nic_state *s = &n->a->state[c];
+	uint32_t logged = s->logged, was = logged, left;
 	struct nic_window w;
 
-	w.now = gx_shfl_u64(gx_clock_ns(), 0);
-	w.out = s->out[port];
-	w.gone = s->gone[port];
-	w.logged = s->logged;
-	w.room = gx_ld_acquire_u32(&s->in[port]) - w.out; /* A2 */
-	for (uint32_t b = 0; b < EP_NIC_WINDOW; b += wide) {
-		uint32_t first = n->a->unordered ? EP_NIC_WINDOW - wide - b : b, before = b ? (1u << b) - 1 : 0;
+	nic_share(s, base, ports, &w);
+	gx_syncwarp();
+	for (uint32_t b = 0; b < EP_NIC_WINDOW; b += w.each) {
+		uint32_t first = n->a->unordered ? EP_NIC_WINDOW - w.each - b : b;
 
-		if (n->a->unordered || (picks & before) == before)
-			picks |= nic_some(n, c, port, &w, first);
+		if (gx_ballot(w.room > first) != 0)
+			logged += nic_some(n, c, &w, first, logged);
 	}
-	if (picks == 0)
+	if (logged == was)
 		return 0;
-	w.gone |= picks;
 	left = gx_popc(w.gone & ~(w.gone + 1)); /* the oldest, all delivered */
+	if (w.room != 0 && w.at == 0) {
+		s->out[w.port] = w.out + left;
+		s->gone[w.port] = left < EP_NIC_WINDOW ? w.gone >> left : 0;
+	}
 	if (gx_lane() == 0) {
-		s->out[port] = w.out + left;
-		s->gone[port] = left < EP_NIC_WINDOW ? w.gone >> left : 0;
-		s->logged = w.logged;
+		s->logged = logged;
 		if (n->a->relaxed) /* after a fence for the bytes */
-			gx_st_relaxed_u32(&n->a->queue[c].delivered, w.logged);
+			gx_st_relaxed_u32(&n->a->queue[c].delivered, logged);
 		else
-			gx_st_release_u32(&n->a->queue[c].delivered, w.logged);
+			gx_st_release_u32(&n->a->queue[c].delivered, logged);
 	}
 	gx_syncwarp();
 	return 1;
@@ -391,19 +420,20 @@ GX_DEV uint32_t nic_deliver(const struct nic *n, uint32_t c, uint32_t port)
 GX_DEV uint32_t nic_back(const struct nic *n, uint32_t c)
 {
 	struct ep_nic_state *s = &n->a->state[c];
-	uint32_t closed = gx_shfl_u32(gx_ld_acquire_u32(&s->closed), 0); /* A5 */
-	uint32_t taken = gx_shfl_u32(gx_ld_relaxed_u32(&s->taken), 0), moved = 0;
+	uint32_t moved = 0, closed;
 
 	for (uint32_t b = 0; b < n->a->ports; b += GX_WARP) {
 		uint32_t port = b + gx_lane();
 		uint64_t some = gx_ballot(port < n->a->ports && gx_ld_relaxed_u32(&s->in[port]) != s->out[port]);
 
-		for (; some; some &= some - 1)
-			moved |= nic_deliver(n, c, b + gx_popc((some & (0 - some)) - 1));
+		if (some)
+			moved |= nic_deliver(n, c, b, some);
 	}
 	if (moved)
 		return NIC_OPEN | NIC_MOVED;
-	return closed && s->logged == taken ? 0 : NIC_OPEN;
+	closed = gx_shfl_u32(gx_ld_acquire_u32(&s->closed), 0); /* A5 */
+	gx_syncwarp();
+	return closed && s->logged == gx_shfl_u32(gx_ld_relaxed_u32(&s->taken), 0) ? 0 : NIC_OPEN;
 }
 
 /* ---- the warp ---- */

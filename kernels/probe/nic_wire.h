@@ -149,8 +149,9 @@ GX_DEV uint32_t nic_may(const struct ep_nic_args *a, const struct nic_put *put, 
 }
 
 /* All lanes. The time at which the lane's put is delivered, or NIC_LATER, for all; *until: of the context's turns, the
- * last of which ends with the batch. The first put to a receiver reserves for the others. */
-GX_DEV uint64_t nic_due(const struct ep_nic_args *a, const struct nic_put *put, const struct nic_batch *b,
+ * last of which ends with the batch. The first put to a receiver reserves for the others. at: when they came: latency
+ * includes what it takes to read them. */
+GX_DEV uint64_t nic_due(const struct ep_nic_args *a, const struct nic_put *put, const struct nic_batch *b, uint64_t at,
 			uint64_t *until)
 {
 	uint64_t sent, base, span = nic_span(a, put->bytes), due;
@@ -158,8 +159,8 @@ GX_DEV uint64_t nic_due(const struct ep_nic_args *a, const struct nic_put *put, 
 	struct ep_nic_wire *wire = &a->common->sends[gx_lane() == 0 ? put->from : 0];
 
 	if (a->ps_per_byte == 0) /* no wire to share */
-		return gx_clock_ns() + a->latency_ns;
-	sent = nic_reserve(gx_lane() == 0 ? wire : NULL, gx_clock_ns(), b->total, *until);
+		return at + a->latency_ns;
+	sent = nic_reserve(gx_lane() == 0 ? wire : NULL, at, b->total, *until);
 	sent = gx_shfl_u64(sent, 0);
 	if (sent == NIC_LATER)
 		return NIC_LATER;
