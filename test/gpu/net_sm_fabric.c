@@ -9,7 +9,7 @@
 #include "util/error.h"
 
 #define STAGE (EP_STAGE_HEAD + 16384u) /* a row of 7168 elements in one piece */
-#define WARPS_MAX 12u
+#define WARPS_MAX 14u
 #define WAIT_MS 10000
 
 /* One kernel serves the NICs of all ranks: they are threads of this process, each with a net of its own. */
