@@ -362,8 +362,8 @@ GX_DEV uint32_t nic_some(const struct nic *n, uint32_t c, struct nic_window *w, 
 	return gx_popc(mask);
 }
 
-/* All lanes: the ports of those bits, from `base` on, among the lanes; returns how many. */
-GX_DEV uint32_t nic_share(const struct ep_nic_state *s, uint32_t base, uint64_t ports, struct nic_window *w)
+/* All lanes: shares the ports of those bits, from `base` on, among them. */
+GX_DEV void nic_share(const struct ep_nic_state *s, uint32_t base, uint64_t ports, struct nic_window *w)
 {
 	uint32_t n = gx_popc(ports), nth;
 
@@ -374,14 +374,13 @@ GX_DEV uint32_t nic_share(const struct ep_nic_state *s, uint32_t base, uint64_t 
 	w->at = gx_lane() % w->each;
 	w->port = w->out = w->room = w->gone = 0;
 	if (nth >= n)
-		return n;
+		return;
 	for (uint32_t i = 0; i < nth; i++)
 		ports &= ports - 1;
 	w->port = base + gx_popc((ports & (0 - ports)) - 1);
 	w->out = s->out[w->port];
 	w->gone = s->gone[w->port];
 	w->room = gx_ld_acquire_u32(&s->in[w->port]) - w->out; /* A2 */
-	return n;
 }
 
 /* All lanes; whether something was delivered to these ports. */
