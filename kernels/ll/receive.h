@@ -409,7 +409,8 @@ GX_DEV uint32_t ll_wait_slot(struct ll *ll, uint32_t source, uint32_t slot, uint
 /*
  * All lanes: waits until the source's counts are here, and reads them. The warp that claims it waits for its word, the
  * others for that warp: it is running, and ends its wait or fails. Not so with masks, where a wait may end for one warp
- * only: there the source is claimed by who has seen its word. 0: the source or the operation is lost.
+ * only: there the source is claimed by who has seen its word. 0: the source or the operation is lost, or no row is
+ * left.
  */
 GX_DEV uint32_t ll_await_source(struct ll *ll, struct ll_source *from)
 {

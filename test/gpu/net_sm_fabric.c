@@ -9,7 +9,7 @@
 #include "util/error.h"
 
 #define STAGE (EP_STAGE_HEAD + 16384u) /* a row of 7168 elements in one piece */
-#define WARPS_MAX 14u
+#define HOST_WARPS 14u
 #define WAIT_MS 10000
 
 /* One kernel serves the NICs of all ranks: they are threads of this process, each with a net of its own. */
@@ -36,13 +36,13 @@ static void fabric_free(struct sm_fabric *f)
 static int device_open(struct sm_fabric *f)
 {
 	enum ep_dev_kind kind = f->config.host ? EP_DEV_HOST : ep_dev_gpu_kind();
-	unsigned fit = WARPS_MAX, most;
+	unsigned fit = HOST_WARPS, most;
 	int rc = ep_dev_row(kind)->open(0, &f->dev);
 
 	if (rc)
 		return rc;
 	f->stage = kind == EP_DEV_HOST ? 0 : STAGE;
-	if (f->stage && f->dev->shared_max / f->stage < fit)
+	if (f->stage)
 		fit = (unsigned)(f->dev->shared_max / f->stage);
 	most = EP_THREADS_MAX / f->dev->warp;
 	f->warps = fit < most ? fit : most;
