@@ -18,19 +18,25 @@
 #define EP_NIC_PIECE 131072u /* bytes of a descriptor at most: one warp copies it */
 #define EP_NIC_WINDOW 32u    /* puts of a context to one port that are looked at for delivery */
 #define EP_NIC_INLINE 1u     /* flag: the bytes are in the descriptor */
+#define EP_NIC_TELL 2u	     /* flag: the receiver is told the immediate; else the host does that */
+#define EP_NIC_IMMS 64u	     /* immediates from a context to a port that its host has not taken; a power of two */
 #define EP_NIC_TURN 524288u  /* bytes after which a context's turn on the wire ends, */
 #define EP_NIC_ALONE 2u	     /* times as many if no other context uses it */
 #define EP_NIC_AHEAD 16000u  /* ns before it is free at which it may be reserved, half of it by who had it last */
 
 struct ep_nic_desc {
 	uint64_t src, dst;
-	uint32_t bytes, flags;
-	uint32_t from, to; /* ports */
+	uint32_t bytes, imm;
+	uint8_t from, to; /* ports */
+	uint16_t flags;
+	uint32_t pad;
 	uint64_t word[EP_NIC_SMALL / 8];
 };
 EP_SIZE_IS(ep_nic_desc, 64);
 
-/* `stamp`: number of the record, from 1, in the upper half, and the descriptor's index. */
+/* `stamp`: number of the record, from 1, in the upper half, and the descriptor's index modulo EP_NIC_ENTRIES, with
+ * EP_NIC_TOLD where the receiver was told. */
+#define EP_NIC_TOLD 0x80000000u
 struct ep_nic_record {
 	uint64_t stamp;
 	uint64_t late_ns; /* delivered so much after the time that rate and latency give */
@@ -45,8 +51,11 @@ struct ep_nic_queue {
 	uint32_t pad1[31];
 	struct ep_nic_desc desc[EP_NIC_ENTRIES];
 	struct ep_nic_record log[EP_NIC_ENTRIES];
+	uint32_t heard[EP_NIC_PORTS]; /* by each port's host: immediates taken */
+	/* By the device: their number, from 1, and in the lower half the value. */
+	uint64_t imm[EP_NIC_PORTS][EP_NIC_IMMS];
 };
-EP_SIZE_IS(ep_nic_queue, 256 + EP_NIC_ENTRIES * 80);
+EP_SIZE_IS(ep_nic_queue, 256 + EP_NIC_ENTRIES * 80 + EP_NIC_PORTS * (4 + EP_NIC_IMMS * 8));
 
 /* Pinned. */
 struct ep_nic_board {
@@ -60,11 +69,13 @@ EP_SIZE_IS(ep_nic_board, 256);
 /* The rest is device memory, zero at the start. */
 struct ep_nic_job {
 	uint64_t src, dst, due;
-	uint32_t bytes;
-	uint16_t from, to;
-	uint64_t word[EP_NIC_SMALL / 8]; /* of a small put */
+	uint32_t bytes, imm;
+	uint8_t from, to; /* ports */
+	uint16_t flags;	  /* of the descriptor */
+	uint32_t pad[3];
+	uint64_t word[EP_NIC_SMALL / 8]; /* EP_NIC_INLINE: the bytes */
 };
-EP_SIZE_IS(ep_nic_job, 64);
+EP_SIZE_IS(ep_nic_job, 80);
 
 /* Of a context. Between launches all that was taken is delivered. */
 struct ep_nic_state {
@@ -80,10 +91,13 @@ struct ep_nic_state {
 	uint32_t in[EP_NIC_PORTS];	 /* jobs to each port, */
 	uint32_t out[EP_NIC_PORTS];	 /* those that left the window */
 	uint32_t gone[EP_NIC_PORTS];	 /* and those in the window that are delivered, as bits */
+	uint32_t told[EP_NIC_PORTS];	 /* immediates of which it was told, */
+	uint32_t heard[EP_NIC_PORTS];	 /* and so many its host had taken when they were counted last */
 	uint32_t fifo[EP_NIC_PORTS][EP_NIC_ENTRIES];
 	struct ep_nic_job job[EP_NIC_ENTRIES];
+	uint64_t fetched[EP_NIC_ENTRIES][EP_NIC_SMALL / 8]; /* the bytes of other small puts */
 };
-EP_SIZE_IS(ep_nic_state, 32 + EP_NIC_ENTRIES * 72 + EP_NIC_PORTS * (12 + EP_NIC_ENTRIES * 4));
+EP_SIZE_IS(ep_nic_state, 32 + EP_NIC_ENTRIES * (88 + EP_NIC_SMALL) + EP_NIC_PORTS * (20 + EP_NIC_ENTRIES * 4));
 
 struct ep_nic_wire {
 	uint64_t free;	       /* gx_clock_ns from which it is free, */

@@ -5,8 +5,8 @@
  *	      context
  *   workers  copy the bytes, of any context, as soon as a job is there
  *   back     delivers: once a put's bytes are there, its time has come and, on an ordered net, it is its turn
- * Where warps are few (the CPU device has one) a warp has all roles of a context. No role waits inside: each is a step
- * of the warp's loop, so that one warp can do everything.
+ * Where warps are few (the CPU device has one) a warp has all roles of a context. Each role is a step of the warp's
+ * loop, and none waits inside, but a back of its own for a time that is near.
  *
  * Copies are neither ordered nor paced; what tells of them is: words, records, and small puts, which the back stores.
  * So a row's bytes may be there before its time, but nobody is told. A NIC needs no fence between two words: where they
@@ -17,7 +17,7 @@
  *   R1 jobs -> taken		pairs with A1, the worker's
  *   R2 jobs, fifo -> in	pairs with A2, the back's
  *   R3 bytes -> copied		pairs with A3, the back's
- *   R4 A3 -> word, record	pairs with the acquire of whoever polls it
+ *   R4 A3 -> word, record, immediate	pairs with the acquire of whoever polls it
  *   R5 no more jobs -> closed	pairs with A5: taken is final then
  */
 #include "kernels/probe/nic_wire.h"
@@ -25,6 +25,7 @@
 #define NIC_OPEN 1u	   /* the role has work left in this launch */
 #define NIC_MOVED 2u	   /* this step did something */
 #define NIC_QUIT_NS 20000u /* between polls of the host's word */
+#define NIC_NEAR_NS 4000u  /* how long a back waits in place for a time: as long as looking again takes */
 
 struct nic {
 	const struct ep_nic_args *a;
@@ -32,6 +33,7 @@ struct nic {
 			       * copies make their fences slow */
 	uint64_t last, next;  /* the leader's: of the last put, of the next poll of quit */
 	uint32_t sum;
+	uint32_t near_ns; /* 0: a warp with all roles waits for nothing */
 	struct gx_bulk bulk;
 };
 
@@ -91,8 +93,10 @@ GX_DEV void nic_job_make(struct ep_nic_state *s, const struct ep_nic_desc *d, ui
 	job->src = d->src;
 	job->dst = d->dst;
 	job->bytes = d->bytes;
-	job->from = (uint16_t)d->from;
-	job->to = (uint16_t)d->to;
+	job->imm = d->imm;
+	job->from = d->from;
+	job->to = d->to;
+	job->flags = d->flags;
 	if (!(d->flags & EP_NIC_INLINE))
 		return;
 	for (uint32_t w = 0; w < EP_NIC_SMALL / 8; w++)
@@ -158,14 +162,14 @@ GX_DEV uint32_t nic_front(const struct nic *n, uint32_t c)
 
 /* ---- workers ---- */
 
-/* One lane: into the job; the back stores it. A word is read whole. */
-GX_DEV void nic_fetch(struct ep_nic_job *job)
+/* One lane: for the back, which stores it. A word is read whole. */
+GX_DEV void nic_fetch(const struct ep_nic_job *job, uint64_t *word)
 {
 	const uint8_t *src = (const uint8_t *)(uintptr_t)job->src;
-	uint8_t *to = (uint8_t *)job->word;
+	uint8_t *to = (uint8_t *)word;
 
 	if (job->bytes == 8 && job->src % 8 == 0) {
-		job->word[0] = gx_ld_relaxed_u64((const uint64_t *)(const void *)src);
+		word[0] = gx_ld_relaxed_u64((const uint64_t *)(const void *)src);
 		return;
 	}
 	for (uint32_t i = 0; i < job->bytes; i++)
@@ -235,7 +239,7 @@ GX_DEV uint32_t nic_work(struct nic *n, uint32_t c)
 	if (job->bytes > EP_NIC_SMALL)
 		nic_copy(n, job);
 	else if (gx_lane() == 0)
-		nic_fetch(job);
+		nic_fetch(job, s->fetched[mine % EP_NIC_ENTRIES]);
 	gx_syncwarp();
 	if (gx_lane() == 0)
 		gx_dev_st_release_u32(&s->copied[mine % EP_NIC_ENTRIES], mine + 1); /* R3 */
@@ -294,38 +298,25 @@ GX_DEV void nic_word(const struct ep_nic_job *job, uint32_t strict)
 struct nic_window {
 	uint32_t port, out, room; /* room: puts that have not left it; 0: the lane has no port */
 	uint32_t gone;		  /* those of them that are delivered, as bits */
+	uint32_t told, heard;	  /* immediates: told, and taken by the port's host when they were counted last */
 	uint32_t each, at;	  /* lanes of a port, and this one's number among them */
 };
 
-/* One lane: whether the put at k can be delivered; *job: a copy. */
-GX_DEV uint32_t nic_ready(const struct ep_nic_state *s, const struct nic_window *w, uint32_t k, uint64_t now,
-			  uint32_t *index, struct ep_nic_job *job)
+/* One lane: whether the bytes of the put at k are there; *job: a copy. The loads wait for each other only where they
+ * must. */
+GX_DEV uint32_t nic_there(const struct ep_nic_state *s, const struct nic_window *w, uint32_t k, uint32_t *index,
+			  struct ep_nic_job *job)
 {
 	if (k >= w->room || (w->gone >> k & 1))
 		return 0;
 	*index = s->fifo[w->port][(w->out + k) % EP_NIC_ENTRIES];
+	*job = s->job[*index % EP_NIC_ENTRIES];
 	if (gx_ld_acquire_u32(&s->copied[*index % EP_NIC_ENTRIES]) != *index + 1) /* A3 */
 		return 0;
-	*job = s->job[*index % EP_NIC_ENTRIES];
-	return job->due <= now;
-}
-
-/* The small puts among them, one after the other; unordered: the last first. */
-GX_DEV void nic_words(const struct nic *n, const struct ep_nic_job *job, uint64_t small)
-{
-	uint32_t unordered = n->a->unordered, strict = !unordered && !n->a->relaxed;
-
-	if (!strict && (small || n->a->relaxed))
-		gx_fence_sys(); /* R4 */
-	for (uint32_t j = 0; small && j < GX_WARP; j++) {
-		uint32_t at = unordered ? GX_WARP - 1 - j : j;
-
-		if (!(small >> at & 1))
-			continue;
-		if (gx_lane() == at)
-			nic_word(job, strict);
-		gx_syncwarp();
-	}
+	if (job->bytes <= EP_NIC_SMALL && !(job->flags & EP_NIC_INLINE))
+		for (uint32_t i = 0; i < EP_NIC_SMALL / 8; i++)
+			job->word[i] = s->fetched[*index % EP_NIC_ENTRIES][i];
+	return 1;
 }
 
 /* All lanes: the bits of the lane's port. */
@@ -334,26 +325,94 @@ GX_DEV uint32_t nic_own(const struct nic_window *w, uint64_t mask)
 	return (uint32_t)(mask >> (gx_lane() - w->at) & (((uint64_t)1 << w->each) - 1));
 }
 
+/* All lanes: of the lanes with yes, which deliver. Ordered: those before which all of the port do. */
+GX_DEV uint32_t nic_turns(const struct nic *n, const struct nic_window *w, uint32_t yes)
+{
+	uint32_t own = nic_own(w, gx_ballot((int)yes));
+
+	return n->a->unordered ? own : own & ~(own + 1);
+}
+
+/* All lanes: until the first of those times, if it is near. The time then. */
+GX_DEV uint64_t nic_await(uint64_t due, uint32_t near_ns)
+{
+	uint64_t now = gx_shfl_u64(gx_clock_ns(), 0), other;
+
+	for (uint32_t d = 1; d < GX_WARP; d *= 2) {
+		other = gx_shfl_u64(due, gx_lane() ^ d);
+		due = other < due ? other : due;
+	}
+	if (due > now + near_ns)
+		return now;
+	while (now < due)
+		now = gx_shfl_u64(gx_clock_ns(), 0);
+	return now;
+}
+
+/* All lanes: the small puts among them, each port's one after the other; unordered: the last first. */
+GX_DEV void nic_words(const struct nic *n, const struct nic_window *w, const struct ep_nic_job *job, uint32_t yes)
+{
+	uint32_t unordered = n->a->unordered, strict = !unordered && !n->a->relaxed;
+	uint32_t small = yes && job->bytes <= EP_NIC_SMALL;
+	uint64_t any = gx_ballot((int)small);
+
+	if (!unordered && n->a->relaxed)
+		gx_fence_sys(); /* R4 */
+	for (uint32_t j = 0; any && j < w->each; j++) {
+		uint32_t at = unordered ? w->each - 1 - j : j, mine = small && w->at == at;
+
+		if (gx_ballot((int)mine) == 0)
+			continue;
+		if (mine)
+			nic_word(job, strict);
+		gx_syncwarp();
+	}
+}
+
+/* All lanes: tells the receivers of puts with an immediate, behind a fence for the bytes; whether the lane's was told.
+ * A receiver that has not taken those before is told by the host. */
+GX_DEV uint32_t nic_tell(const struct nic *n, uint32_t c, struct nic_window *w, const struct ep_nic_job *job,
+			 uint32_t yes)
+{
+	uint32_t own = nic_own(w, gx_ballot(yes && (job->flags & EP_NIC_TELL))), mine = own >> w->at & 1, told;
+	uint32_t at = w->told + gx_popc(own & ((1u << w->at) - 1));
+	struct ep_nic_queue *queue = &n->a->queue[c];
+
+	if (nic_own(w, gx_ballot(mine && at - w->heard >= EP_NIC_IMMS)) != 0)
+		w->heard = gx_ld_acquire_u32(&queue->heard[w->port]);
+	w->heard = gx_shfl_u32(w->heard, gx_lane() - w->at);
+	told = mine && at - w->heard < EP_NIC_IMMS;
+	if (told)
+		gx_st_fenced_u64(&queue->imm[w->port][at % EP_NIC_IMMS], (uint64_t)(at + 1) << 32 | job->imm);
+	w->told += gx_popc(nic_own(w, gx_ballot((int)told)));
+	return told;
+}
+
 /* All lanes: delivers what can be of each port's puts from the first on, as many as it has lanes; how many in all. */
 GX_DEV uint32_t nic_some(const struct nic *n, uint32_t c, struct nic_window *w, uint32_t first, uint32_t logged)
 {
-	uint64_t now = gx_shfl_u64(gx_clock_ns(), 0), mask, before = ((uint64_t)1 << gx_lane()) - 1;
-	uint32_t unordered = n->a->unordered, index = 0, yes = 0, own, at;
+	uint64_t now, mask, before = ((uint64_t)1 << gx_lane()) - 1;
+	uint32_t unordered = n->a->unordered, index = 0, there = 0, yes, own, at, told;
 	struct ep_nic_job job = { 0 };
 
 	/* Ordered: up to the first that cannot be, if all before these are. */
 	if (unordered || (~w->gone & ((1u << first) - 1)) == 0)
-		yes = nic_ready(&n->a->state[c], w, first + w->at, now, &index, &job);
-	own = nic_own(w, gx_ballot((int)yes));
-	own &= unordered ? own : ~(own + 1);
+		there = nic_there(&n->a->state[c], w, first + w->at, &index, &job);
+	there = nic_turns(n, w, there) >> w->at & 1;
+	if (gx_ballot((int)there) == 0)
+		return 0;
+	now = nic_await(there ? job.due : UINT64_MAX, first == 0 ? n->near_ns : 0); /* later ones: not before these */
+	own = nic_turns(n, w, there && job.due <= now);
 	yes = own >> w->at & 1;
 	mask = gx_ballot((int)yes);
 	if (mask == 0)
 		return 0;
-	nic_words(n, &job, gx_ballot(yes && job.bytes <= EP_NIC_SMALL));
+	nic_words(n, w, &job, yes);
 	if (unordered || !n->a->relaxed)
 		gx_fence_sys(); /* R4; the immediate must not come before a word */
+	told = unordered ? nic_tell(n, c, w, &job, yes) : 0;
 	at = logged + gx_popc(unordered ? mask >> gx_lane() >> 1 : mask & before);
+	index = index % EP_NIC_ENTRIES | (told ? EP_NIC_TOLD : 0);
 	if (yes)
 		gx_st_fenced_u64x2(&n->a->queue[c].log[at % EP_NIC_ENTRIES].stamp, (uint64_t)(at + 1) << 32 | index,
 				   now - job.due);
@@ -362,55 +421,52 @@ GX_DEV uint32_t nic_some(const struct nic *n, uint32_t c, struct nic_window *w, 
 	return gx_popc(mask);
 }
 
-/* All lanes: shares the ports of those bits, from `base` on, among them. */
-GX_DEV void nic_share(const struct ep_nic_state *s, uint32_t base, uint64_t ports, struct nic_window *w)
+/* All lanes: shares the ports of those bits among them. w: the lane's port as it is, base + its own number. */
+GX_DEV void nic_share(uint64_t ports, struct nic_window *w)
 {
-	uint32_t n = gx_popc(ports), nth;
+	uint32_t n = gx_popc(ports), nth, from;
 
 	w->each = GX_WARP < EP_NIC_WINDOW ? GX_WARP : EP_NIC_WINDOW;
 	while (w->each * n > GX_WARP)
 		w->each /= 2;
 	nth = gx_lane() / w->each;
 	w->at = gx_lane() % w->each;
-	w->port = w->out = w->room = w->gone = 0;
-	if (nth >= n)
-		return;
 	for (uint32_t i = 0; i < nth; i++)
 		ports &= ports - 1;
-	w->port = base + gx_popc((ports & (0 - ports)) - 1);
-	w->out = s->out[w->port];
-	w->gone = s->gone[w->port];
-	w->room = gx_ld_acquire_u32(&s->in[w->port]) - w->out; /* A2 */
+	from = nth < n ? gx_popc((ports & (0 - ports)) - 1) : 0;
+	w->port = gx_shfl_u32(w->port, from);
+	w->out = gx_shfl_u32(w->out, from);
+	w->gone = gx_shfl_u32(w->gone, from);
+	w->room = gx_shfl_u32(w->room, from);
+	w->told = gx_shfl_u32(w->told, from);
+	w->heard = gx_shfl_u32(w->heard, from);
+	if (nth >= n)
+		w->port = w->out = w->room = w->gone = 0;
 }
 
 /* All lanes; whether something was delivered to these ports. */
-GX_DEV uint32_t nic_deliver(const struct nic *n, uint32_t c, uint32_t base, uint64_t ports)
+GX_DEV uint32_t nic_deliver(const struct nic *n, uint32_t c, uint64_t ports, struct nic_window *w)
 {
 	struct ep_nic_state *s = &n->a->state[c];
 	uint32_t logged = s->logged, was = logged, left;
-	struct nic_window w;
 
-	nic_share(s, base, ports, &w);
+	nic_share(ports, w);
 	gx_syncwarp();
-	for (uint32_t b = 0; b < EP_NIC_WINDOW; b += w.each) {
-		uint32_t first = n->a->unordered ? EP_NIC_WINDOW - w.each - b : b;
-
-		if (gx_ballot(w.room > first) != 0)
-			logged += nic_some(n, c, &w, first, logged);
-	}
+	for (uint32_t first = 0; first < EP_NIC_WINDOW; first += w->each)
+		if (gx_ballot(w->room > first) != 0)
+			logged += nic_some(n, c, w, first, logged);
 	if (logged == was)
 		return 0;
-	left = gx_popc(w.gone & ~(w.gone + 1)); /* the oldest, all delivered */
-	if (w.room != 0 && w.at == 0) {
-		s->out[w.port] = w.out + left;
-		s->gone[w.port] = left < EP_NIC_WINDOW ? w.gone >> left : 0;
+	left = gx_popc(w->gone & ~(w->gone + 1)); /* the oldest, all delivered */
+	if (w->room != 0 && w->at == 0) {
+		s->out[w->port] = w->out + left;
+		s->gone[w->port] = left < EP_NIC_WINDOW ? w->gone >> left : 0;
+		s->told[w->port] = w->told;
+		s->heard[w->port] = w->heard;
 	}
 	if (gx_lane() == 0) {
 		s->logged = logged;
-		if (n->a->relaxed) /* after a fence for the bytes */
-			gx_st_relaxed_u32(&n->a->queue[c].delivered, logged);
-		else
-			gx_st_release_u32(&n->a->queue[c].delivered, logged);
+		gx_st_relaxed_u32(&n->a->queue[c].delivered, logged); /* after a fence for the bytes */
 	}
 	gx_syncwarp();
 	return 1;
@@ -419,17 +475,27 @@ GX_DEV uint32_t nic_deliver(const struct nic *n, uint32_t c, uint32_t base, uint
 GX_DEV uint32_t nic_back(const struct nic *n, uint32_t c)
 {
 	struct ep_nic_state *s = &n->a->state[c];
-	uint32_t moved = 0, closed;
+	uint32_t moved = 0, waits = 0, closed;
 
 	for (uint32_t b = 0; b < n->a->ports; b += GX_WARP) {
-		uint32_t port = b + gx_lane();
-		uint64_t some = gx_ballot(port < n->a->ports && gx_ld_relaxed_u32(&s->in[port]) != s->out[port]);
+		struct nic_window w = { 0 };
+		uint64_t some;
 
+		if (b + gx_lane() < n->a->ports) {
+			w.port = b + gx_lane();
+			w.out = s->out[w.port];
+			w.gone = s->gone[w.port];
+			w.told = s->told[w.port];
+			w.heard = s->heard[w.port];
+			w.room = gx_ld_acquire_u32(&s->in[w.port]) - w.out; /* A2 */
+		}
+		some = gx_ballot(w.room != 0);
+		waits |= some != 0;
 		if (some)
-			moved |= nic_deliver(n, c, b, some);
+			moved |= nic_deliver(n, c, some, &w);
 	}
-	if (moved)
-		return NIC_OPEN | NIC_MOVED;
+	if (waits)
+		return NIC_OPEN | (moved ? NIC_MOVED : 0);
 	closed = gx_shfl_u32(gx_ld_acquire_u32(&s->closed), 0); /* A5 */
 	gx_syncwarp();
 	return closed && s->logged == gx_shfl_u32(gx_ld_relaxed_u32(&s->taken), 0) ? 0 : NIC_OPEN;
@@ -500,13 +566,15 @@ GX_KERNEL(nic)(GX_ARGS(struct ep_nic_args) a)
 
 	nic_open(&n, &a, stage);
 	own = n.warps >= 3 * a.contexts;
+	n.near_ns = own ? NIC_NEAR_NS : 0;
 	leads = n.self == (own ? n.warps - 1 : 0);
 	for (uint32_t spin = 0; did & NIC_OPEN; spin = did & NIC_MOVED ? 0 : spin + 1) {
 		did = own ? nic_step_own(&n) : nic_step_all(&n);
 		if (leads && gx_lane() == 0)
 			nic_lead(&n);
 		gx_syncwarp();
-		gx_pause(spin);
+		/* Fronts with nothing to do read across PCIe again and again. */
+		gx_pause(own && n.self < a.contexts && spin != 0 ? GX_REST : spin);
 	}
 	if (!gx_op_leave(&a.common->left) || gx_tid() != 0)
 		return;

@@ -81,6 +81,11 @@ int sm_inbox_add(struct sm_inbox *in, uint32_t value);
 /* How many. */
 int sm_inbox_take(struct sm_inbox *in, uint32_t *imms, int max);
 
+/* Immediates of which the kernel itself told a port, for puts of that slot; how many. A new port forgets those for the
+ * one that had its number. */
+int sm_told_take(struct sm_fabric *f, uint32_t slot, uint32_t port, uint32_t *imms, int max);
+void sm_told_forget(struct sm_fabric *f, uint32_t port);
+
 /* Whether the last launch serves the slot and all ports there are: later ones do, until there are more. */
 bool sm_serves(struct sm_fabric *f, uint32_t slot);
 

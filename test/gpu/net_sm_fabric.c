@@ -189,13 +189,15 @@ static int launch(struct sm_fabric *f)
 {
 	struct ep_nic_state *state = f->state.ptr;
 	struct ep_nic_board *board = f->pinned.dev;
+	uint64_t jitter = f->config.unordered ? 1000 + f->config.latency / 2 : 0;
+	uint64_t early = jitter / 2 < f->config.latency ? jitter / 2 : f->config.latency;
 	struct ep_nic_args args = {
 		.queue = (struct ep_nic_queue *)(void *)(board + 1),
 		.state = state,
 		.common = (struct ep_nic_common *)(void *)(state + SM_CONTEXTS),
 		.board = board,
-		.latency_ns = f->config.latency,
-		.jitter_ns = f->config.unordered ? 1000 + f->config.latency / 2 : 0,
+		.latency_ns = f->config.latency - early,
+		.jitter_ns = jitter,
 		.idle_ns = f->config.idle,
 		.ps_per_byte = f->config.rate ? (uint32_t)((8000 + f->config.rate / 2) / f->config.rate) : 0,
 		.contexts = f->wanted,
@@ -331,6 +333,33 @@ int sm_inbox_add(struct sm_inbox *in, uint32_t value)
 	__atomic_store_n(&in->count, in->count + !rc, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&in->lock);
 	return rc;
+}
+
+int sm_told_take(struct sm_fabric *f, uint32_t slot, uint32_t port, uint32_t *imms, int max)
+{
+	struct ep_nic_queue *queue = f->slot[slot].queue;
+	uint32_t heard = queue->heard[port];
+	int n = 0;
+
+	while (n < max) {
+		uint64_t imm = __atomic_load_n(&queue->imm[port][heard % EP_NIC_IMMS], __ATOMIC_ACQUIRE); /* R4 */
+
+		if (imm >> 32 != (uint32_t)(heard + 1))
+			break;
+		imms[n++] = (uint32_t)imm;
+		heard++;
+	}
+	if (n)
+		__atomic_store_n(&queue->heard[port], heard, __ATOMIC_RELEASE);
+	return n;
+}
+
+void sm_told_forget(struct sm_fabric *f, uint32_t port)
+{
+	uint32_t imms[EP_NIC_IMMS];
+
+	for (uint32_t i = 0; i < SM_CONTEXTS; i++)
+		sm_told_take(f, i, port, imms, EP_NIC_IMMS);
 }
 
 int sm_inbox_take(struct sm_inbox *in, uint32_t *imms, int max)
