@@ -32,6 +32,13 @@ int ep_fail_(enum ep_log_sub sub, const char *file, int line, int err, const cha
 	return -err;
 }
 
+int ep_because_(enum ep_log_sub sub, const char *file, int line, int rc, const char *why)
+{
+	if (strstr(last_error, why))
+		return rc;
+	return ep_fail_(sub, file, line, -rc, "%s: %s", why, last_error);
+}
+
 void *ep_calloc_(enum ep_log_sub sub, const char *file, int line, size_t n, size_t size, const char *what)
 {
 	void *mem = calloc(n ? n : 1, size ? size : 1);

@@ -23,6 +23,10 @@ int ep_fail_(enum ep_log_sub sub, const char *file, int line, int err, const cha
 	__attribute__((format(printf, 5, 6)));
 #define EP_FAIL(sub, err, ...) ep_fail_((sub), __FILE__, __LINE__, (err), __VA_ARGS__)
 
+/* The last error with its cause before it, "WHY: last error", unless it says why already. Returns rc. */
+int ep_because_(enum ep_log_sub sub, const char *file, int line, int rc, const char *why);
+#define EP_BECAUSE(sub, rc, why) ep_because_((sub), __FILE__, __LINE__, (rc), (why))
+
 /* calloc whose failure is an EP_FAIL: "out of memory: N x SIZE bytes for WHAT". The caller returns -ENOMEM. */
 void *ep_calloc_(enum ep_log_sub sub, const char *file, int line, size_t n, size_t size, const char *what);
 #define EP_CALLOC(sub, n, size, what) ep_calloc_((sub), __FILE__, __LINE__, (n), (size), (what))

@@ -497,12 +497,18 @@ int ep_boot_waited(struct ep_boot *b, uint64_t from, char *why, size_t size)
 	return rank < 0 ? -ENOENT : 0;
 }
 
-/* In a call with a deadline: a rank that stood still and is back has left the others no time, whatever they do next. */
-static int time_taken(struct ep_boot *b, char *why, size_t size)
+int ep_boot_reason(struct ep_boot *b, int rc, char *why, size_t size)
+{
+	struct ep_blame blame;
+
+	return hearsay(-rc) ? ep_boot_evidence(b, EP_EV_MISSING, &blame, why, size) : -ENOENT;
+}
+
+int ep_boot_taken(struct ep_boot *b, int rc, char *why, size_t size)
 {
 	uint64_t limit = 0;
 
-	if (b && b->pid == getpid()) {
+	if (hearsay(-rc) && b && b->pid == getpid()) {
 		pthread_mutex_lock(&b->lock);
 		limit = b->limit;
 		pthread_mutex_unlock(&b->lock);
@@ -512,14 +518,11 @@ static int time_taken(struct ep_boot *b, char *why, size_t size)
 
 int ep_boot_explain(struct ep_boot *b, int rc)
 {
-	char why[EP_WHY_MAX], last[512];
-	struct ep_blame blame;
+	char why[EP_WHY_MAX];
 
-	if (!hearsay(-rc) ||
-	    (ep_boot_evidence(b, EP_EV_MISSING, &blame, why, sizeof(why)) && time_taken(b, why, sizeof(why))))
+	if (ep_boot_reason(b, rc, why, sizeof(why)) && ep_boot_taken(b, rc, why, sizeof(why)))
 		return rc;
-	snprintf(last, sizeof(last), "%s", ep_last_error());
-	return strstr(last, why) ? rc : EP_FAIL(EP_BOOT, -rc, "%s: %s", why, last);
+	return EP_BECAUSE(EP_BOOT, rc, why);
 }
 
 void ep_boot_accuse(struct ep_boot *b, int err, struct ep_blame blame, const char *message)

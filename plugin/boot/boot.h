@@ -59,8 +59,11 @@ bool ep_boot_alive(struct ep_boot *boot, int rank);
 int ep_boot_evidence(struct ep_boot *boot, enum ep_evidence than, struct ep_blame *blame, char *why, size_t size);
 /* Whom the others waited for since `from`, and is back: 0 and in why how long, or -ENOENT. */
 int ep_boot_waited(struct ep_boot *boot, uint64_t from, char *why, size_t size);
-/* As ep_boot_evidence, for a call that failed with rc and the last error: the message becomes "why: last error".
- * Without evidence, and in a call with a deadline, why is who stood still during it and is back. Returns rc. */
+/* For a call that failed with rc: 0, and in why whom to blame for that, or -ENOENT. _reason: as ep_boot_evidence.
+ * _taken: in a call with a deadline, who stood still during it and is back. _explain: the first of them that has
+ * somebody, before the last error; returns rc. */
+int ep_boot_reason(struct ep_boot *boot, int rc, char *why, size_t size);
+int ep_boot_taken(struct ep_boot *boot, int rc, char *why, size_t size);
 int ep_boot_explain(struct ep_boot *boot, int rc);
 
 /* Tells every rank that this one gives up; err and message are what they report. A timeout or another rank's failure is

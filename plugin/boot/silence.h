@@ -34,7 +34,8 @@ void ep_silence_met(struct ep_boot *b, const struct ep_frame *f);
 /* The lowest silent rank, and in out "rank 0 and rank 3 do not answer (...)"; or -1. */
 int ep_silence_find(const struct ep_boot *b, char *out, size_t size);
 /* The rank that was silent longest of those that answer again since `from`, or that the others waited for longer while
- * they met, a quarter of the timeout at least; and in out how long; or -1. */
+ * they met, a quarter of the timeout at least; and in out how long; or -1. The latter is concluded from who came when:
+ * where a rank that stood still kept others from coming, it may be one of those. */
 int ep_silence_past(const struct ep_boot *b, uint64_t from, char *out, size_t size);
 
 #endif

@@ -218,14 +218,6 @@ leak:
 	return rc;
 }
 
-static int because(const char *why, int rc)
-{
-	char last[512];
-
-	snprintf(last, sizeof(last), "%s", ep_last_error());
-	return EP_FAIL(EP_COMM, -rc, "%s: %s", why, last);
-}
-
 int ep_comm_explain(const struct ep_comm *comm, int rc)
 {
 	char why[400];
@@ -233,16 +225,12 @@ int ep_comm_explain(const struct ep_comm *comm, int rc)
 	if ((rc != -EP_ETIMEOUT && rc != -EP_EREMOTE) || !comm->calls.evidence ||
 	    comm->calls.evidence(comm->handle, why, sizeof(why)))
 		return rc;
-	return because(why, rc);
+	return EP_BECAUSE(EP_COMM, rc, why);
 }
 
-int ep_comm_waited(const struct ep_comm *comm, uint64_t from, int rc)
+int ep_comm_waited(const struct ep_comm *comm, uint64_t from, int rc, char *why, size_t size)
 {
-	char why[400];
-
-	if (rc != -EP_ETIMEOUT || !comm->calls.waited || comm->calls.waited(comm->handle, from, why, sizeof(why)))
-		return rc;
-	return because(why, rc);
+	return rc == -EP_ETIMEOUT && comm->calls.waited ? comm->calls.waited(comm->handle, from, why, size) : -ENOENT;
 }
 
 int ep_comm_allgather(const struct ep_comm *comm, struct ep_dev *dev, void *stream, const void *mine, size_t n,

@@ -40,8 +40,8 @@ int ep_comm_open(ncclComm_t comm, struct ep_comm *out);
 /* For a call that failed with rc and the last error: a rank that the communicator knows to be dead or silent is named
  * before it. Returns rc. */
 int ep_comm_explain(const struct ep_comm *comm, int rc);
-/* The same after a timeout: a rank that stood still since `from`, and is back. */
-int ep_comm_waited(const struct ep_comm *comm, uint64_t from, int rc);
+/* After a timeout: 0, and in why which rank stood still since `from`, and is back; or -ENOENT. */
+int ep_comm_waited(const struct ep_comm *comm, uint64_t from, int rc, char *why, size_t size);
 
 /* Base of a window's memory, as this rank's device sees it. */
 int ep_comm_window(const struct ep_comm *comm, ncclWindow_t win, void **out);

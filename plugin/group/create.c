@@ -424,16 +424,6 @@ static int group_equip(struct ncclEpGroup *group, const struct ep_comm *comm)
 	return ep_launch_budget(group);
 }
 
-/* What took the time may have been the exchange before the group had a mesh of its own. */
-static int explain(struct ncclEpGroup *group, uint64_t begun, int rc)
-{
-	char last[512];
-
-	snprintf(last, sizeof(last), "%s", ep_last_error());
-	rc = ep_group_explain(group, rc);
-	return strcmp(last, ep_last_error()) ? rc : ep_comm_waited(&group->comm, begun, rc);
-}
-
 int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncclEpAllocConfig_t *alloc,
 		    const struct ep_algo *algo, int check_rc, struct ncclEpGroup **out)
 {
@@ -455,7 +445,7 @@ int ep_group_create(ncclComm_t handle, const struct ep_group_cfg *cfg, const ncc
 	if ((rc = group_meet(group, &comm, check_rc, deadline)))
 		goto release;
 	if ((rc = group_furnish(group))) {
-		rc = explain(group, begun, rc);
+		rc = ep_group_explain(group, begun, rc);
 		ep_boot_abort(group->boot, -rc, ep_last_error());
 		goto release;
 	}

@@ -268,15 +268,17 @@ void ep_group_give_up(struct ncclEpGroup *group, int rc)
 	ep_group_set_error(group, -rc, (struct ep_blame){ group->rank, EP_EV_CERTAIN }, ep_last_error());
 }
 
-/* With masks exchanges go on without a dead rank, and what fails is whatever misses its part first. */
-int ep_group_explain(struct ncclEpGroup *group, int rc)
+int ep_group_explain(struct ncclEpGroup *group, uint64_t begun, int rc)
 {
-	char why[256], last[512];
+	struct ep_boot *boot = group->boot;
+	char why[400];
 	int rank;
 
-	rc = ep_boot_explain(group->boot, rc);
-	snprintf(last, sizeof(last), "%s", ep_last_error());
-	if (group->cfg.enable_mask && !ep_boot_failed(group->boot, &rank, why, sizeof(why)) && !strstr(last, why))
-		rc = EP_FAIL(EP_GROUP, EP_EREMOTE, "%s: %s", why, last);
+	if (!ep_boot_reason(boot, rc, why, sizeof(why)) ||
+	    !ep_comm_waited(&group->comm, begun, rc, why, sizeof(why)) || !ep_boot_taken(boot, rc, why, sizeof(why)))
+		rc = EP_BECAUSE(EP_GROUP, rc, why);
+	/* With masks exchanges go on without a dead rank, and what fails is whatever misses its part first. */
+	if (group->cfg.enable_mask && !ep_boot_failed(boot, &rank, why, sizeof(why)))
+		rc = EP_BECAUSE(EP_GROUP, -EP_EREMOTE, why);
 	return rc;
 }

@@ -128,8 +128,10 @@ int ep_group_peek(const struct ncclEpGroup *group, const uint64_t *word, uint64_
 
 /* A failure of this rank alone in something collective: the others are told, and the group has failed. */
 void ep_group_give_up(struct ncclEpGroup *group, int rc);
-/* The error of a collective step, with its cause where the bootstrap knows it; the message is set anew. */
-int ep_group_explain(struct ncclEpGroup *group, int rc);
+/* The error of a collective step of a call that began then, with its cause where one is known. The communicator's
+ * ranks ping each other all the time, those of the group only once its own mesh is up: before that there is who came
+ * last, and that rank may have waited for another. */
+int ep_group_explain(struct ncclEpGroup *group, uint64_t begun, int rc);
 
 /* From any thread; arg is the group. A peer is dead (bootstrap), lost (net), or this rank's net moves nothing. */
 void ep_group_rank_dead(void *arg, int rank, struct ep_blame blame, const char *why);

@@ -110,6 +110,7 @@ static void reserve_failed(struct ncclEpGroup *group, int rc)
 int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, const void *key, size_t key_size)
 {
 	size_t have = group->payload.count ? group->payload.win[group->payload.count - 1]->size : 0, most;
+	uint64_t begun = ep_now_ns();
 	int rc;
 
 	if (ep_group_holds(group, need))
@@ -129,7 +130,7 @@ int ep_group_reserve(struct ncclEpGroup *group, const struct ep_need *need, cons
 	 * rank still setting up. */
 	rc = rc ? rc : ep_boot_barrier(group->boot);
 	if (rc)
-		rc = ep_group_explain(group, rc);
+		rc = ep_group_explain(group, begun, rc);
 	ep_boot_limit(group->boot, 0);
 	return rc;
 }

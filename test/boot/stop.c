@@ -2,6 +2,7 @@
 /* A rank stands still (SIGSTOP), or is only slow: who is blamed when a collective times out. */
 #include <criterion/criterion.h>
 
+#include "plugin/group/group.h"
 #include "ranks.h"
 
 TestSuite(boot_stop, .timeout = 120);
@@ -10,12 +11,17 @@ TestSuite(boot_stop, .timeout = 120);
 #define STOPPED 0
 #define SLOW 3
 
-static void start(struct ranks *all)
+static void start_as(struct ranks *all, void *(*life)(void *rank))
 {
 	all->timeout_ms = TIMEOUT_MS;
 	cr_assert_eq(ep_boot_id_create(&all->id), 0);
 	for (int i = 0; i < all->n; i++)
-		rank_fork(&all->rank[i], rank_life);
+		rank_fork(&all->rank[i], life);
+}
+
+static void start(struct ranks *all)
+{
+	start_as(all, rank_life);
 }
 
 static void wake_and_reap(struct ranks *all)
@@ -173,11 +179,44 @@ Test(boot_stop, a_rank_that_came_late_is_named)
 {
 	struct ranks *all = ranks_new(5, waited);
 
-	all->timeout_ms = TIMEOUT_MS;
-	cr_assert_eq(ep_boot_id_create(&all->id), 0);
-	for (int i = 0; i < all->n; i++)
-		rank_fork(&all->rank[i], late_life);
+	start_as(all, late_life);
 	all_say(all, "rank 3 kept the others waiting for ");
+}
+
+/* What the communicator's pings say of a group that is being created. */
+static int pinged(ncclComm_t comm, uint64_t from, char *why, size_t size)
+{
+	snprintf(why, size, "rank 1 did not answer for %d ms, until 0 ms ago", comm || from != 7);
+	return 0;
+}
+
+/* Rank 3 came last because it waited for rank 1. */
+static void kept(struct rank *me)
+{
+	struct ncclEpGroup *group = calloc(1, sizeof(*group));
+
+	ep_boot_limit(me->boot, ep_deadline_ms(TIMEOUT_MS / 2));
+	group->boot = me->boot;
+	ep_last_error_set("out of time");
+	RANK_EXPECT(me, ep_group_explain(group, 7, -EP_ETIMEOUT) == -EP_ETIMEOUT);
+	RANK_EXPECT(me, !strncmp(ep_last_error(), "rank 3 kept the others waiting for ", 35));
+	group->comm.calls.waited = pinged;
+	ep_last_error_set("out of time");
+	rank_note(me, ep_group_explain(group, 7, -EP_ETIMEOUT));
+	ep_last_error_set(me->why);
+	RANK_EXPECT(me, ep_group_explain(group, 7, -EP_ETIMEOUT) && !strcmp(ep_last_error(), me->why)); /* said already */
+	ep_last_error_set("bad argument");
+	RANK_EXPECT(me, ep_group_explain(group, 7, -EP_EARG) && !strcmp(ep_last_error(), "bad argument"));
+	free(group);
+	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0); /* nobody leaves before */
+}
+
+Test(boot_stop, pings_of_the_communicator_are_believed_before_who_came_last)
+{
+	struct ranks *all = ranks_new(5, kept);
+
+	start_as(all, late_life);
+	all_say(all, "rank 1 did not answer for 0 ms");
 }
 
 /* What is certain replaces what was only missed, also in a failure that was reported before. */
