@@ -11,12 +11,12 @@ tests=test/python
 export NCCL_EP_SOCKET_IFNAME='' NCCL_EP_TIMEOUT_MS=30000 PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 unset NCCL_EP_HOME PYTHONPATH
 
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 names=()
 stage() { # NAME COMMAND...
 	local name=$1 start=$SECONDS
 	shift
 	printf '==== %s\n' "$name"
-	if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)) && printf '==== %s FAILED\n' "$name"; fi
+	if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)) names+=("$name") && printf '==== %s FAILED\n' "$name"; fi
 	printf '==== %s: %d s\n' "$name" $((SECONDS - start))
 }
 skip() { echo "python: skipped: $*" >&2 && exit 77; }
@@ -102,5 +102,6 @@ else
 fi
 stage 'types' "$dir/torch/bin/mypy" --python-version 3.10 --ignore-missing-imports --cache-dir="$dir/mypy" python/nccl_ep \
 	python/deep/deep_ep
+[ $failed = 0 ] || (IFS=, && echo "failed: ${names[*]}")
 printf '%d passed, %d failed, %d skipped\n' $passed $failed $skipped
 [ $failed = 0 ]
