@@ -64,8 +64,8 @@ static int event_at(const struct perf_play *play, void *event)
 
 /* Events around groups of iterations: one before each, one after each phase of its last iteration. */
 struct events {
-	int phases, apart, groups;
-	void **event; /* [groups][phases + 1] */
+	int phases, apart, groups; /* apart: iterations of a group; several only of a graph, which is one phase */
+	void **event;		   /* [groups][phases + 1] */
 };
 
 static void **group_of(const struct events *e, int iteration)

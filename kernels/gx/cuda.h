@@ -150,6 +150,11 @@ GX_DEV void gx_st_fenced_u64x2(uint64_t *p, uint64_t a, uint64_t b)
 	asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
 }
 
+GX_DEV void gx_st_fenced_u32(uint32_t *p, uint32_t value)
+{
+	gx_st_relaxed_u32(p, value);
+}
+
 GX_DEV void gx_st_fenced_u64(uint64_t *p, uint64_t value)
 {
 	gx_st_relaxed_u64(p, value);

@@ -28,7 +28,7 @@
  *   gx_dev_add_acqrel_u32
  *   gx_dev_cas_acquire_u32,			a lock among them
  *   gx_dev_st_release_u32/u64
- *   gx_st_fenced_u64, _u64x2			a word, or two, 16-byte aligned, after a gx_fence_sys by the caller
+ *   gx_st_fenced_u32/u64, _u64x2		a word, or two, 16-byte aligned, after a gx_fence_sys by the caller
  *   gx_fence_sys
  *   gx_end					the last block says which launch has ended, for the host
  *   gx_bell					after a push: wakes the engine's thread (host only); NULL: no engine

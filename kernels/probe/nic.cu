@@ -272,7 +272,8 @@ GX_DEV uint32_t nic_roam(struct nic *n, uint32_t first)
 
 /* ---- back ---- */
 
-/* One lane. strict: after the word before; else a fence for all of them went before. */
+/* One lane. strict: after the word before and all bytes; else, on an ordered net, a fence for the bytes of all went
+ * before, and an unordered one promises nothing by a word alone. */
 GX_DEV void nic_word(const struct ep_nic_job *job, uint32_t strict)
 {
 	const uint8_t *from = (const uint8_t *)job->word;
@@ -333,7 +334,7 @@ GX_DEV uint32_t nic_turns(const struct nic *n, const struct nic_window *w, uint3
 	return n->a->unordered ? own : own & ~(own + 1);
 }
 
-/* All lanes: until the first of those times, if it is near. The time then. */
+/* All lanes: until the first of those times, if it is near; without a pause, which could be longer. The time then. */
 GX_DEV uint64_t nic_await(uint64_t due, uint32_t near_ns)
 {
 	uint64_t now = gx_shfl_u64(gx_clock_ns(), 0), other;
@@ -356,6 +357,7 @@ GX_DEV void nic_words(const struct nic *n, const struct nic_window *w, const str
 	uint32_t small = yes && job->bytes <= EP_NIC_SMALL;
 	uint64_t any = gx_ballot((int)small);
 
+	gx_syncwarp(); /* A3 of all lanes before the first word */
 	if (!unordered && n->a->relaxed)
 		gx_fence_sys(); /* R4 */
 	for (uint32_t j = 0; any && j < w->each; j++) {
@@ -401,7 +403,8 @@ GX_DEV uint32_t nic_some(const struct nic *n, uint32_t c, struct nic_window *w, 
 	there = nic_turns(n, w, there) >> w->at & 1;
 	if (gx_ballot((int)there) == 0)
 		return 0;
-	now = nic_await(there ? job.due : UINT64_MAX, first == 0 ? n->near_ns : 0); /* later ones: not before these */
+	/* At the first ones only. Unordered, some behind them may be due sooner, and are late then. */
+	now = nic_await(there ? job.due : UINT64_MAX, first == 0 ? n->near_ns : 0);
 	own = nic_turns(n, w, there && job.due <= now);
 	yes = own >> w->at & 1;
 	mask = gx_ballot((int)yes);
@@ -421,7 +424,7 @@ GX_DEV uint32_t nic_some(const struct nic *n, uint32_t c, struct nic_window *w, 
 	return gx_popc(mask);
 }
 
-/* All lanes: shares the ports of those bits among them. w: the lane's port as it is, base + its own number. */
+/* All lanes: shares the ports of those bits among them. w: what each lane has read of the port that it stands for. */
 GX_DEV void nic_share(uint64_t ports, struct nic_window *w)
 {
 	uint32_t n = gx_popc(ports), nth, from;
@@ -466,7 +469,7 @@ GX_DEV uint32_t nic_deliver(const struct nic *n, uint32_t c, uint64_t ports, str
 	}
 	if (gx_lane() == 0) {
 		s->logged = logged;
-		gx_st_relaxed_u32(&n->a->queue[c].delivered, logged); /* after a fence for the bytes */
+		gx_st_fenced_u32(&n->a->queue[c].delivered, logged); /* nic_some's: for the bytes */
 	}
 	gx_syncwarp();
 	return 1;
@@ -573,7 +576,7 @@ GX_KERNEL(nic)(GX_ARGS(struct ep_nic_args) a)
 		if (leads && gx_lane() == 0)
 			nic_lead(&n);
 		gx_syncwarp();
-		/* Fronts with nothing to do read across PCIe again and again. */
+		/* Fronts with nothing to do read across PCIe again and again; one that waits for a wire has time. */
 		gx_pause(own && n.self < a.contexts && spin != 0 ? GX_REST : spin);
 	}
 	if (!gx_op_leave(&a.common->left) || gx_tid() != 0)

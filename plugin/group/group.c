@@ -274,11 +274,11 @@ int ep_group_explain(struct ncclEpGroup *group, uint64_t begun, int rc)
 	char why[400];
 	int rank;
 
-	if (!ep_boot_reason(boot, rc, why, sizeof(why)) ||
-	    !ep_comm_waited(&group->comm, begun, rc, why, sizeof(why)) || !ep_boot_taken(boot, rc, why, sizeof(why)))
+	if (!ep_boot_reason(boot, rc, why, sizeof(why)) || !ep_comm_waited(&group->comm, begun, rc, why, sizeof(why)) ||
+	    !ep_boot_taken(boot, rc, why, sizeof(why)))
 		rc = EP_BECAUSE(EP_GROUP, rc, why);
 	/* With masks exchanges go on without a dead rank, and what fails is whatever misses its part first. */
-	if (group->cfg.enable_mask && !ep_boot_failed(boot, &rank, why, sizeof(why)))
+	if (group->cfg.enable_mask && !ep_boot_failed(boot, &rank, why, sizeof(why)) && !strstr(ep_last_error(), why))
 		rc = EP_BECAUSE(EP_GROUP, -EP_EREMOTE, why);
 	return rc;
 }

@@ -204,10 +204,12 @@ static void kept(struct rank *me)
 	ep_last_error_set("out of time");
 	rank_note(me, ep_group_explain(group, 7, -EP_ETIMEOUT));
 	ep_last_error_set(me->why);
-	RANK_EXPECT(me, ep_group_explain(group, 7, -EP_ETIMEOUT) && !strcmp(ep_last_error(), me->why)); /* said already */
+	/* It says so already. */
+	RANK_EXPECT(me, ep_group_explain(group, 7, -EP_ETIMEOUT) && !strcmp(ep_last_error(), me->why));
 	ep_last_error_set("bad argument");
 	RANK_EXPECT(me, ep_group_explain(group, 7, -EP_EARG) && !strcmp(ep_last_error(), "bad argument"));
 	free(group);
+	ep_boot_limit(me->boot, 0);
 	RANK_EXPECT(me, ep_boot_barrier(me->boot) == 0); /* nobody leaves before */
 }
 
@@ -219,6 +221,18 @@ Test(boot_stop, pings_of_the_communicator_are_believed_before_who_came_last)
 	all_say(all, "rank 1 did not answer for 0 ms");
 }
 
+static int masked_explain(struct rank *me)
+{
+	struct ncclEpGroup *group = calloc(1, sizeof(*group));
+	int rc;
+
+	group->boot = me->boot;
+	group->cfg.enable_mask = true;
+	rc = ep_group_explain(group, 0, -EP_ETIMEOUT);
+	free(group);
+	return rc;
+}
+
 /* What is certain replaces what was only missed, also in a failure that was reported before. */
 static void dies_late(struct rank *me)
 {
@@ -227,9 +241,12 @@ static void dies_late(struct rank *me)
 		nap_ms(60000);
 	RANK_EXPECT(me, ep_boot_barrier(me->boot) == -EP_ETIMEOUT);
 	RANK_EXPECT(me, strstr(ep_last_error(), "missing: rank 0"));
+	RANK_EXPECT(me, masked_explain(me) == -EP_ETIMEOUT); /* the message says so already */
 	me->stage = 1;
 	RANK_EXPECT(me, UNTIL(!ep_boot_alive(me->boot, STOPPED)));
 	rank_note(me, ep_boot_barrier(me->boot));
+	ep_last_error_set("out of time");
+	RANK_EXPECT(me, masked_explain(me) && !strncmp(ep_last_error(), "rank 0 died", 11));
 }
 
 Test(boot_stop, stronger_evidence_replaces_weaker)

@@ -7,7 +7,7 @@
  *   rate=400	Gb/s of each rank's wire in each direction (0: no limit)
  *   latency=5000	ns from the end of the transfer to delivery (0)
  *   unordered=1	puts are delivered out of order (0): up to 500 ns and a quarter of the latency before or
- *		after it
+ *		after it, but never before they were sent
  *   relaxed=1	words and completions that are due at the same time become visible in any order (0): a NIC needs
  *		no fence between two words, this one does, of 2 us
  *   sms=16	multiprocessors (8): ranks' own and these must fit on the GPU together
@@ -237,6 +237,9 @@ static int sm_createContext(void *c, int index, void **out)
 	ctx->first = ctx->read = ctx->next = ctx->slot->posted;
 	for (int r = 0; r < comm->nranks; r++)
 		ctx->clear[r] = ctx->first;
+	for (int i = 0; i < SM_COMM_CONTEXTS; i++) /* one that was destroyed had it: peers look there no more */
+		if (comm->slot[i] == ctx->number + 1)
+			__atomic_store_n(&comm->slot[i], 0, __ATOMIC_RELAXED);
 	__atomic_store_n(&comm->slot[index], ctx->number + 1, __ATOMIC_RELAXED);
 	*out = ctx;
 	return 0;

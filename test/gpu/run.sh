@@ -75,7 +75,7 @@ rows=(
 	'net-sm|sm-moves-memcheck|180|memcheck|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_net_moves sm sm:unordered=1'
 	'net-sm|sm-memcheck|180|memcheck|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ll_matrix -k sm:latency=5000 -r ranks=2,nodes=2,net=loop,sms=4,hidden=7168,topk=8,local=5,tmax=16'
 	'net-sm|sm-memcheck-unordered|180|memcheck|NCCL_EP_COMM_SMS=8 NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_ll_matrix -k sm:unordered=1 -r ranks=4,nodes=2,net=loop,sms=4,hidden=512,layout=rm,topk=3,tmax=5,staged=2'
-	'net-sm|sm-racecheck|180|racecheck|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_net_moves sm:sms=2,warps=4'
+	'net-sm|sm-racecheck|180|racecheck|NCCL_EP_NET_PLUGIN=@gpu/libnet_sm.so t_net_moves sm:sms=2,warps=5'
 	'll-nodes|ll-nodes-matrix-mps|300|mps|t_ll_matrix -g -f @ll/ll_cells_net_2.txt'
 	'll-nodes|ll-nodes-many-racecheck|180|racecheck|t_ll_matrix -r ranks=4,nodes=2,net=loop,sms=2,hidden=512,topk=8,local=5,tmax=100'
 	'll-nodes|ll-nodes-graph-mps|300|mps|t_ll_staged -g -N 2 -G 100 -k unordered'
