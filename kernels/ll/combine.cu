@@ -73,6 +73,8 @@ GX_DEV void ll_return_row(struct ll *ll, uint32_t row, uint32_t home, uint32_t s
 	if (!far)
 		return;
 	join = ll_join_back(ll, back);
+	if (slot - slot % join + join > back)
+		return; /* of the last put, which has fewer rows: the last finisher pushes it */
 	put = ll_put_step(ll, gx_lane(), home, slot, join);
 	gx_bulk_drain(&ll->bulk);
 	ok = gx_lane() == 0 && ll_joins(ll, home, slot, join);
@@ -93,7 +95,7 @@ GX_DEV void ll_signal_far_ranks(const struct ll *ll)
 		struct far_cmd to = ll_signal_far(ll, far && i % 2 == 1 ? r : LL_NOBODY);
 
 		if (rest != 0)
-			to = ll_put_rows(ll, r, ll_rest(ll, r, rows, join), rest);
+			to = ll_put_rows(ll, r, rows - rest, rest);
 		ll_push(ll, to, i0 == 0);
 	}
 }

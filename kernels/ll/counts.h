@@ -98,8 +98,8 @@ GX_DEV void ll_write_heads(struct ll *ll, uint32_t far, struct ll_heads heads)
 	}
 }
 
-/* Rows per expert of each rank of that part, to the head of its area. */
-GX_DEV void ll_write_counts(struct ll *ll, uint32_t far)
+/* Rows per expert of each rank of that part, to the head of its area. The heads of the first lanes' ranks. */
+GX_DEV struct ll_heads ll_write_counts(struct ll *ll, uint32_t far)
 {
 	const struct ep_ll_shape *s = &ll->a->shape;
 	const uint32_t *all = far && ll->each ? ll->early_experts : ll->expert_rows;
@@ -121,6 +121,7 @@ GX_DEV void ll_write_counts(struct ll *ll, uint32_t far)
 	}
 	ll_write_heads(ll, far, heads);
 	gx_syncwarp();
+	return heads;
 }
 
 #endif

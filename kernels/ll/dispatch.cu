@@ -320,13 +320,15 @@ GX_DEV struct far_cmd ll_row_step(const struct ll *ll, uint32_t peer, uint32_t s
 		      far_step(ll->op.far, peer, ep_ll_far_at(n, ep_ll_step_at(n, ll->op.rank, step)), ll->op.epoch));
 }
 
-/* The puts that the token's rows complete and, if there are steps, those behind them: a command per lane. */
+/* The puts that the token's rows complete and, if there are steps, those behind them: a command per lane. Fewer tokens
+ * than rows of a put complete none, and are not counted: an atomic with its fence takes a microsecond. */
 GX_DEV void ll_put_token(struct ll *ll, uint32_t token)
 {
 	const struct ll_route *w = &ll->route;
 	uint32_t join = ll_join_rows(ll), steps = ll->each != 0, full = 0;
+	uint32_t cmds = join <= ll->a->tokens ? ll->a->shape.topk << steps : 0;
 
-	for (uint32_t i0 = 0; i0 < ll->a->shape.topk << steps; i0 += GX_WARP) {
+	for (uint32_t i0 = 0; i0 < cmds; i0 += GX_WARP) {
 		uint32_t i = i0 + gx_lane(), k = i >> steps, has = k < ll->a->shape.topk && w->slot[k] >= 0;
 		uint32_t slot = has ? (uint32_t)w->slot[k] : 0, peer = has ? (uint32_t)w->peer[k] : LL_NOBODY;
 		struct far_cmd to = ll_put_part(ll, peer, ll_row_at(ll, slot - slot % join), join * ll->a->row_pitch);
@@ -388,18 +390,17 @@ GX_DEV void ll_send_token(struct ll *ll, uint32_t token, uint32_t far)
 /*
  * To far ranks: the heads of their areas and, ahead of the rows, the words that tell of them; the rows that no put has
  * carried yet, and the signals behind them. In one push: a lane for each command. A rank of few rows gets one put: its
- * rows follow the head.
+ * rows follow the head. rows: for the lane's rank, if several share a put.
  */
 #define LL_CMDS 3u
-GX_DEV struct far_cmd ll_last_cmd(struct ll *ll, uint32_t i, uint32_t what)
+GX_DEV struct far_cmd ll_last_cmd(struct ll *ll, uint32_t i, uint32_t what, uint32_t rows)
 {
 	const struct ep_ll_args *a = ll->a;
 	uint32_t r = i / LL_CMDS, cmd = i % LL_CMDS, far = ll_told(ll, r, 1), n = ll->op.nranks;
-	uint32_t head = (uint32_t)ep_ll_source_head(&a->shape), join = ll_join_rows(ll), rows = 0, rest;
+	uint32_t head = (uint32_t)ep_ll_source_head(&a->shape), join = ll_join_rows(ll), rest;
 	struct far_cmd to = ll_signal_far(ll, far && cmd == 2 && (what & LL_ROWS) ? r : LL_NOBODY);
 
-	if (far && join > 1 && (what & LL_ROWS))
-		rows = gx_ld_relaxed_u32(&ll->rank_rows[r]);
+	rows = far && join > 1 && (what & LL_ROWS) ? rows : 0;
 	rest = rows % join;
 	if (far && cmd == 0 && (what & LL_COUNTS))
 		to = ll_put_part(ll, r, 0, head + (rest == rows ? rows * a->row_pitch : 0));
@@ -430,13 +431,23 @@ GX_DEV void ll_free_all(struct ll *ll, uint32_t far)
  * counted last. */
 GX_DEV void ll_send_counts(struct ll *ll, uint32_t far, uint32_t what)
 {
+	uint32_t known = what == (LL_COUNTS | LL_ROWS) && ll->op.nranks <= GX_WARP, rows;
+	uint32_t loads = !known && (what & LL_ROWS) && ll_join_rows(ll) > 1;
+	struct ll_heads heads = { 0, 0 };
+
 	if (what == LL_COUNTS)
 		ll_free_all(ll, far);
 	if (what & LL_COUNTS)
-		ll_write_counts(ll, far);
+		heads = ll_write_counts(ll, far);
 	for (uint32_t i = 0; far && i < LL_CMDS * ll->op.nranks; i += GX_WARP) {
-		struct far_cmd to = ll_last_cmd(ll, i + gx_lane(), what);
+		uint32_t r = (i + gx_lane()) / LL_CMDS;
+		struct far_cmd to;
 
+		/* Without a load, which takes most of a microsecond. */
+		rows = gx_shfl_u32(heads.rows, r % GX_WARP);
+		if (loads && r < ll->op.nranks)
+			rows = gx_ld_relaxed_u32(&ll->rank_rows[r]);
+		to = ll_last_cmd(ll, i + gx_lane(), what, rows);
 		ll_push(ll, to, i == 0);
 	}
 	if (far)

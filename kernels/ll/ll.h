@@ -12,8 +12,8 @@
  *					implied (ll_implies), D's next signal, after A3 by stream order, is R4
  *   R5 fill[] -> self_ready, base[] -> src_ready	pair with A5: between warps of this rank
  *   R6 a word that the net wrote was seen -> shown	pairs with A6: the same
- *   R7 a row for a far rank written -> joined	pairs with A7: whoever writes the last row of a put is ordered after
- *					all its rows
+ *   R7 a row for a far rank written -> joined	pairs with A7: whoever writes the last row of a full put is ordered
+ *					after all its rows; the rows of others go with R1, A1
  *   R8 early_rows[] ... -> counted	pairs with A8: whoever counts last is ordered after all counts
  */
 #ifndef EP_KERNELS_LL_H
@@ -61,7 +61,8 @@ GX_DEV struct far_cmd ll_put(const struct ll *ll, uint32_t peer, uint64_t to, ui
 
 /*
  * A lane, after its warp's row for a far peer, the number-th, has been written: whether that completes a put of `join`
- * rows (R7, A7), which the lane is to push then. The last put of a peer may have fewer: ll_rest, when all are written.
+ * rows (R7, A7), which the lane is to push then. The last put of a peer may have fewer: the last finisher pushes those,
+ * and ll_rest forgets that they were counted, if they were.
  */
 GX_DEV uint32_t ll_joins(const struct ll *ll, uint32_t peer, uint32_t number, uint32_t join)
 {
