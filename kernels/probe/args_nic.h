@@ -18,7 +18,7 @@
 #define EP_NIC_PIECE 131072u /* bytes of a descriptor at most: one warp copies it */
 #define EP_NIC_WINDOW 32u    /* puts of a context to one port that are looked at for delivery */
 #define EP_NIC_INLINE 1u     /* flag: the bytes are in the descriptor */
-#define EP_NIC_TELL 2u	     /* flag: the receiver is told the immediate; else the host does that */
+#define EP_NIC_TELL 2u	     /* flag: without order the receiver is told the immediate; else by the host */
 #define EP_NIC_IMMS 64u	     /* immediates from a context to a port that its host has not taken; a power of two */
 #define EP_NIC_TURN 524288u  /* bytes after which a context's turn on the wire ends, */
 #define EP_NIC_ALONE 2u	     /* times as many if no other context uses it */

@@ -20,7 +20,7 @@ YARDSTICK_US = 105
 
 
 def yardstick():
-    """How much slower than where the goals were set this machine is just now, by calls such as ours; at least 1."""
+    """How much slower than one on which it takes YARDSTICK_US this machine is just now, by calls such as ours; at least 1."""
     def call(number, shape=None, **more):
         return number, shape, more
 
